@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue.client.client import Client
 from txnqueue.core import model, ranges
+from txnqueue.core.receipt import Status
 from txnqueue.core.settings import (
     LEASE_SECONDS_MAX,
     QueueInfo,
@@ -112,7 +113,9 @@ class Batch:
     @property
     def holds(self) -> bool:
         """Whether some of the messages are not settled yet, as far as this batch knows."""
-        return self._account.anything
+        inside = self._inside
+        is_decided = inside is not None and inside.status in (Status.COMMITTED, Status.ROLLED_BACK)
+        return self._account.anything and not is_decided
 
     @property
     def lease_over(self) -> bool:

@@ -13,7 +13,7 @@ from txnqueue.client.client import Client
 from txnqueue.client.runtime import Background, UnderWay
 from txnqueue.core.bounds import Bounds
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import check_number, describe_error
+from txnqueue.core.settings import check_count, describe_error
 from txnqueue.core.state.closure import is_closed
 from txnqueue.drain_steps import Claimed, Step, Steps, Wanted
 from txnqueue.errors import (
@@ -75,8 +75,8 @@ class Drain:
             select: Says which messages are wanted, anew for each run of it.
             ahead: How many batches are handled before the one before them is committed.
         """
-        check_number("batch_size", batch_size, 1, 100_000_000)
-        check_number("errors_max", errors_max, 1, 1_000_000)
+        check_count("batch_size", batch_size, 1, 100_000_000)
+        check_count("errors_max", errors_max, 1, 1_000_000)
         _check_ahead(ahead, queue)
         self._client = client
         self._queue = queue

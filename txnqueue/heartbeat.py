@@ -7,7 +7,7 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from txnqueue.errors import LeaseLost
+from txnqueue.errors import LeaseLost, SettlementPending
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -63,6 +63,8 @@ class Heartbeat:
         while not self._over.wait(self._every_seconds):
             try:
                 self._batch.extend_lease(self._lease_seconds)
+            except SettlementPending:  # a prepared transaction holds them, whatever the clock says
+                self.beats += 1
             except LeaseLost as error:  # told at the end of the block, and by ``lost``
                 self._error = error
                 return

@@ -18,6 +18,7 @@ from txnqueue.core.settings import (
     LEASE_SECONDS_MAX,
     MESSAGES_PER_RECEIVE_MAX,
     QueueInfo,
+    check_count,
     check_number,
     check_text,
 )
@@ -508,9 +509,7 @@ class Queue:
             QueueClosed: The queue is being dropped; after that it is ``QueueNotFound``.
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
         """
-        if not isinstance(limit, int):
-            raise InvalidInput(f"limit={limit!r}: give a whole number.")
-        check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+        check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         tx = self._resolve(transaction, f"{self.name}.receive")
         check_number("wait_seconds", wait_seconds, 0, LEASE_SECONDS_MAX)
         wanted = self._selector(where, matching, on, few=True)
@@ -587,7 +586,7 @@ class Queue:
             again.df.groupBy("customer").count().show()
         """
         if limit is not None:
-            check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+            check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         return replayed(
             self._client, self._info, self.schema, after, upto, where=where, limit=limit
         )
@@ -641,7 +640,8 @@ class Queue:
 
         Args:
             handler: ``handler(batch, tx)``; ``tx.queue(name)`` gives queues to send to. It
-                may see messages again, so effects outside of the transaction need a key.
+                may see messages again, so effects outside of the transaction need a key. What it
+                releases is available at once, also to this drain: ``modify`` or ``reject`` it.
             where: Only messages that match this SQL predicate over the columns of
                 ``Batch.df``, ``_message`` included; each message is looked at once.
             batch_size: At most this many messages in a batch.
@@ -665,8 +665,11 @@ class Queue:
                 the job: a queue or table that is not there, wrong columns, ``NameError``.
             QueueClosed: This queue, or one that the handler sent to, is being dropped.
             InvalidInput: ``ahead=1`` on an ordered queue.
+            TransactionNotGiven: Inside a transaction block: a drain begins a transaction for each
+                batch.
             PlatformMissing: ``progress`` in a terminal needs rich.
         """
+        at_once(self._client, f"{self.name}.drain")
         _check_functions(handler=handler, on_batch=on_batch, stopped=stopped)
         bounds = Bounds(max_seconds, max_messages, max_batches)
         if stopped is not None:
@@ -812,7 +815,7 @@ class Queue:
         )
 
     def _first(self, limit: int, where: str | None) -> tuple[list[Part], list[TransientRows]]:
-        check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+        check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         self._client.open()
         return browse.first(self._client, self._info, limit, self._selector(where, few=True))
 

@@ -20,8 +20,8 @@ from txnqueue.core.settings import (
     MESSAGE_COLUMN,
     MESSAGES_PER_RECEIVE_MAX,
     QueueInfo,
+    check_count,
     check_id,
-    check_number,
     describe_error,
 )
 from txnqueue.core.state import catalog
@@ -175,7 +175,7 @@ class Rehearsal(Report[RehearsalRow]):
         Raises:
             TableNotFound: Neither side changes it.
         """
-        check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+        check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         would, really = self._would.changes, self._was.changes
         changed_rows.check_known((would, really), table)
         return Report(
@@ -417,9 +417,7 @@ def _offsets(parts: Iterable[Part]) -> Mapping[str, tuple[Range, ...]]:
 
 
 def _check_whole(name: str, number: object) -> None:
-    if not isinstance(number, int):
-        raise InvalidInput(f"{name}={number!r}: give a whole number.", name=name)
-    check_number(name, number, 1, MESSAGES_PER_RECEIVE_MAX)
+    check_count(name, number, 1, MESSAGES_PER_RECEIVE_MAX)
 
 
 def _side(client: Client, infos: Mapping[str, QueueInfo], entries: Sequence[Entry]) -> _Side:

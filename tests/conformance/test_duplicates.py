@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -445,3 +445,28 @@ def test_transient_duplicates_are_left_out_too(world: World) -> None:
     assert all_of(world.open(queue, "b")) == [7]
     measured = next(r for r in world.manager().metrics().rows() if r["queue"] == queue.name)
     assert measured["duplicates"] == 7
+
+
+@in_memory
+def test_a_commit_does_not_wait_for_a_claim_that_cannot_be_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next batch's ids are in the payload, which does not answer."""
+    queue, manager = queue_of(world), world.manager("b")
+    handled: list[list[int]] = []
+    send(queue, *((n, str(n)) for n in range(2)))
+    send(queue, *((n, str(n)) for n in range(2, 892)))
+    payload = client_of(manager).store.payload
+
+    def no_answer(*_: Any) -> NoReturn:
+        raise OSError("503")
+
+    def handle(batch: Any, tx: Any) -> None:
+        handled.append(numbers(batch))
+        monkeypatch.setattr(payload, "texts", no_answer)
+
+    with pytest.raises(OSError, match="503"):
+        manager.queue(queue.name).drain(handle, batch_size=2)
+    monkeypatch.undo()
+    assert handled == [[0, 1]]
+    assert queue.depth() == 890

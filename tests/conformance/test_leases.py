@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ from tests.conformance.conftest import (
     pick,
     rows,
 )
-from tests.inside import claims_of
-from txnqueue.errors import AlreadySettled, LeaseLost
+from tests.inside import beside, claims_of, client_of
+from txnqueue.errors import AlreadySettled, InvalidInput, LeaseLost
 
 
 @on_delta_when_long
@@ -211,3 +212,58 @@ def test_settling_reads_a_queue_once_however_many_lanes_it_has(world: World) -> 
     assert settled(lambda: batch.accept(matching=pick(batch, *range(50)))) == 1
     assert settled(lambda: batch.move(other, matching=pick(batch, *range(100, 150)))) == 1
     assert settled(accept_inside) == 1
+
+
+@in_memory
+def test_a_lease_that_a_decided_transaction_had_bound_is_released(world: World) -> None:
+    queue, operator = world.queue(), world.manager("op")
+    queue.send(rows(1, 2, 3))
+    batch = queue.receive(3)
+    consumer, tx = client_of(queue).consumer, beside(queue)
+    batch.accept(matching=pick(batch, 1), transaction=tx)
+    tx.prepare()
+    with pytest.raises(InvalidInput, match="holds no lease"):  # it is not decided yet
+        operator.release(queue.name, consumer=consumer, reason="gone")
+    tx.commit()
+    released = operator.release(queue.name, consumer=consumer, reason="gone")
+    assert released == 2
+    assert numbers(operator.queue(queue.name).receive(9)) == [2, 3]
+    assert operator.history.verify().ok
+
+
+@in_memory
+def test_keeping_shortens_no_lease(world: World) -> None:
+    queue = world.queue()
+    queue.send(rows(1))
+    with beside(queue) as tx:
+        batch = queue.receive(10, lease_seconds=3600, transaction=tx)
+        until = batch.held_until
+        batch.keep()
+    assert until is not None and batch.held_until == until
+    world.clock.advance(1800)
+    assert world.manager("b").queue(queue.name).receive(1).messages() == []
+
+
+@in_memory
+def test_a_heartbeat_of_what_a_transaction_has_is_not_lost(world: World) -> None:
+    queue = world.queue()
+    queue.send(rows(1, 2))
+    batch = queue.receive(1)
+    with batch.heartbeat(1, every_seconds=0.001) as beating:
+        tx = beside(queue)
+        batch.accept(transaction=tx)
+        tx.prepare()
+        world.clock.advance(60)
+        before = beating.beats
+        until = time.monotonic() + 20
+        while beating.beats < before + 3 and time.monotonic() < until:
+            time.sleep(0.001)
+        assert beating.beats >= before + 3
+        assert not beating.lost
+    tx.commit()
+    with beside(queue) as tx:
+        held = queue.receive(1, transaction=tx)
+        with held.heartbeat(1, every_seconds=0.001) as beating:
+            tx.rollback()
+            beating._thread.join(1)
+        assert not beating.lost

@@ -226,3 +226,26 @@ def test_what_cannot_be_moved_is_refused(world: World) -> None:
     with manager.transaction(), pytest.raises(TransactionNotGiven):
         manager.queue(queue.name).purge()
     assert queue.depth() == 1
+
+
+@in_memory
+def test_each_message_that_moves_says_how_often_it_was_delivered(world: World) -> None:
+    queue, other = world.queue(lanes=1), world.queue("other", lanes=1)
+    queue.send(rows(1, 2, 3))
+    for _ in range(2):
+        queue.receive(1).modify()
+    queue.move(other.name)
+    moved = other.peek_messages(9)
+    counts = [(m["n"], m["_message"]["origin"]["delivery_count"]) for m in moved]
+    assert counts == [(1, 2), (2, 0), (3, 0)]
+
+
+@in_memory
+def test_dead_letters_of_a_queue_before_say_that_another_one_has_its_name(world: World) -> None:
+    queue, manager = world.queue(dead_letter=True), world.manager("b")
+    queue.send(rows(1))
+    queue.receive(1).reject(reason="no")
+    manager.drop_queue(queue.name)
+    world.queue(dead_letter=True)
+    with pytest.raises(QueueNotFound, match="is gone, and another one has its name"):
+        manager.queue(f"{queue.name}.dead").redrive()

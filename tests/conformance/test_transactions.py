@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, pick, rows
-from tests.inside import attempt_id
+from tests.inside import attempt_id, client_of
 from txnqueue import RetryPolicy, Rollback, Status
 from txnqueue.errors import (
     AlreadySettled,
@@ -17,6 +17,7 @@ from txnqueue.errors import (
     TransactionFinished,
     TransactionMismatch,
     TransactionNotGiven,
+    TransactionUnknown,
 )
 
 
@@ -435,3 +436,68 @@ def test_rollback_ends_the_attempts(world: World) -> None:
             tries.append(tx.id)
             give_up(tx)
     assert (len(tries), orders.depth()) == (1, 0)
+
+
+@in_memory
+def test_an_id_that_could_not_be_looked_up_is_looked_up_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first decision has left the journal: nothing else keeps the second one out."""
+    queue, manager = world.queue(), world.manager("b")
+    job = world.name("job")
+    with manager.transaction(job) as tx:
+        tx.queue(queue.name).send(rows(1))
+    for _ in range(3):
+        world.clock.advance(20 * 86_400)
+        queue.send(rows(7))
+        manager.maintain(transaction_seconds_max=0)
+    repeated = manager.transaction(job)
+    cache, asked = client_of(manager).cache, list[str]()
+    states = cache.key_state
+
+    def fails_once(key: str, *args: Any) -> Any:
+        asked.append(key)
+        if len(asked) == 1:
+            raise OSError("no answer")
+        return states(key, *args)
+
+    monkeypatch.setattr(cache, "key_state", fails_once)
+    here = manager.queue(queue.name)
+    with pytest.raises(OSError, match="no answer"):
+        here.send(rows(1), transaction=repeated)
+    here.send(rows(1), transaction=repeated)
+    assert repeated.already_committed
+    repeated.commit()
+    assert numbers(queue.peek_messages(99)).count(1) == 1
+
+
+@in_memory
+def test_what_is_in_doubt_is_to_be_asked_for_and_not_to_be_done_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, manager = world.queue(), world.manager("b")
+    tx = manager.transaction()
+    manager.queue(queue.name).send(rows(1), transaction=tx)
+    journal = client_of(manager).store.journal
+
+    def no_answer(*_: Any) -> NoReturn:
+        raise ConnectionError("no reply")
+
+    with monkeypatch.context() as silent:
+        silent.setattr(journal, "append", no_answer)
+        with pytest.raises(TransactionUnknown):
+            tx.commit()
+    for again in (tx.commit, lambda: manager.queue(queue.name).send(rows(2), transaction=tx)):
+        with pytest.raises(TransactionFinished, match=r"outcome\('.*or roll it back"):
+            again()
+    tx.rollback()
+    assert queue.depth() == 0
+
+
+@in_memory
+def test_a_drain_inside_a_block_is_refused(world: World) -> None:
+    queue, manager = world.queue(), world.manager("b")
+    queue.send(rows(1, 2, 3))
+    with pytest.raises(TransactionNotGiven, match="drain"), manager.transaction():
+        manager.queue(queue.name).drain(lambda batch, tx: None)
+    assert queue.depth() == 3

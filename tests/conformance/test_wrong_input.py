@@ -193,3 +193,24 @@ def test_what_spark_cannot_evaluate_is_a_typed_error_and_changes_nothing(spark: 
         batch.reject(matching=batch.df, reason_column="nope")
     assert world.store.journal.version() == before
     assert batch.accept(where="n = 1") == batch.accept(matching=batch.df.where("n = 2")) == 1
+
+
+@in_memory
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_number_of_messages_is_a_whole_number(world: World, durable: bool) -> None:
+    queue = world.queue(durable=durable)
+    queue.send(rows(*range(25)))
+    other = world.queue("other", durable=durable)
+    for call in (
+        lambda: queue.drain(lambda batch, tx: None, batch_size=1e1),
+        lambda: queue.drain(lambda batch, tx: None, max_messages=2.5),
+        lambda: queue.drain(lambda batch, tx: None, errors_max=2.0),
+        lambda: queue.receive(2.0),
+        lambda: queue.peek_messages(2.5),
+        lambda: queue.move(other.name, limit=2.5),
+        lambda: queue.replay(limit=2.5),
+    ):
+        with pytest.raises(InvalidInput, match="whole number"):
+            call()
+    assert (queue.depth(), other.depth()) == (25, 0)
+    assert len(queue.receive(100)) == 25

@@ -122,6 +122,8 @@ class Run:
     def _step(self, name: str) -> None:
         """Called by the store before each atomic step."""
         client = self.active
+        if client is not None and client.fault == "crash":
+            raise Crash(name)  # what it would clean up it does not any more
         if client is None or name not in STEPS:
             return
         client.waiting = name

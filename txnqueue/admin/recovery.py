@@ -16,7 +16,7 @@ from txnqueue.core.markup import Facts
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Disposition, Plan, decisions
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import AttemptOwner, Claim
+from txnqueue.core.state import AttemptOwner, Claim, TransactionState
 from txnqueue.core.state.branch import TIMED_OUT, Branch, is_branch
 from txnqueue.core.state.confirmations import (
     confirmation,
@@ -303,8 +303,11 @@ def release_leases(client: Client, info: QueueInfo, consumer: str, reason: str) 
 
     def plan(lost: int) -> Plan | None:
         with client.lock:
+            bound = {c.attempt.key for c in client.states.fold(info).claims() if c.attempt}
+        states = client.cache.key_states(bound)
+        with client.lock:
             fold, stamp = client.states.for_update(info), client.stamp()
-            leases = [claim for claim in fold.claims() if claim.attempt is None]
+            leases = [claim for claim in fold.claims() if _is_lease(claim, states)]
             mine = [claim for claim in leases if claim.owner.consumer == consumer]
             if not mine and not lost:
                 raise _no_lease(info, consumer, leases)
@@ -326,6 +329,14 @@ def release_leases(client: Client, info: QueueInfo, consumer: str, reason: str) 
 
     landed = client.land(plan, "release leases", queue=info.name)
     return model.messages(landed.entries) if landed else 0
+
+
+def _is_lease(claim: Claim, states: Mapping[str, TransactionState]) -> bool:
+    """Return whether nobody but a consumer holds messages: no transaction, or one that is over."""
+    if claim.attempt is None:
+        return True
+    state = states.get(claim.attempt.key)
+    return claim.acquirer is None and state is not None and state.is_over(claim.attempt)
 
 
 def _no_lease(info: QueueInfo, consumer: str, leases: Sequence[Claim]) -> InvalidInput:

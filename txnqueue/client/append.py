@@ -114,7 +114,9 @@ class Append:
             try:
                 planned = plan(self.lost)
             except NotRead as missing:
-                self._read(missing)
+                found = self._learned(missing)
+                if found is not None:
+                    return found
                 continue
             except Exception as error:
                 found = self._found_despite(error)
@@ -133,6 +135,19 @@ class Append:
                 return landed
 
     # ---------------------------------------------------------------------------- steps
+
+    def _learned(self, missing: NotRead) -> Landed | None:
+        """Read what a plan lacks, or let it be planned without; an earlier try may have landed."""
+        try:
+            self._read(missing)
+        except Exception as error:
+            if missing.without is None:
+                found = self._found_despite(error)
+                if found is None:
+                    raise
+                return found
+            missing.without(error)
+        return None
 
     def _unit(self, planned: Plan) -> Unit:
         """Give a plan its append id: that of the last try if it says the same, else a new one."""

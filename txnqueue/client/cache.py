@@ -78,9 +78,10 @@ class Cache:
                 made_as,
             )
         self.layout = newest.sequence or 0
-        self._slice_width = int(newest.body.get("slice_width", SLICE_WIDTH_UNSAID))
         self._store_id = str(newest.body["store_id"])
         self._know(entry for entry in found if entry.shard == model.CATALOG)
+        # Last: it says to other threads that all of this is known.
+        self._slice_width = int(newest.body.get("slice_width", SLICE_WIDTH_UNSAID))
 
     def layouts(self) -> list[model.Entry]:
         """Read the entries that say which layout the store has."""

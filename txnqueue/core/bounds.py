@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from txnqueue.core.settings import check_number
+from txnqueue.core.settings import check_count, check_number
 
 
 def _never() -> bool:
@@ -34,7 +34,7 @@ class Bounds:
             check_number("max_seconds", self.max_seconds, 0, float("inf"))
         for name in ("max_messages", "max_batches"):
             if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), 1, float("inf"))
+                check_count(name, getattr(self, name), 1, float("inf"))
 
     def over(self, seconds: float) -> bool:
         """Whether no further batch may begin, claimed or not."""

@@ -45,6 +45,8 @@ class NotRead(BaseException):
         """Keep how it is read."""
         super().__init__("to be read without a lock")
         self.read = read
+        self.without: Callable[[Exception], None] | None = None
+        """What is told that it cannot be read, if that is no reason to give up."""
 
 
 def check(custody: Custody | None, what: str) -> None:

@@ -222,6 +222,18 @@ def check_number(name: str, value: object, low: float, high: float) -> None:
         raise LimitExceeded(f"{name}={value!r}: it may be {low} to {high}.", name=name)
 
 
+def check_count(name: str, value: object, low: float, high: float) -> None:
+    """Check that a number of things is a whole one, and lies in its range.
+
+    Raises:
+        InvalidInput: It is no whole number.
+        LimitExceeded: It is out of range.
+    """
+    if not isinstance(value, int):
+        raise InvalidInput(f"{name}={value!r}: give a whole number from {low} on.", name=name)
+    check_number(name, value, low, high)
+
+
 @dataclass(frozen=True, slots=True)
 class QueueSettings(Facts):
     """What a queue is created with.

@@ -15,7 +15,7 @@ from txnqueue.client.client import Client, QueuePart
 from txnqueue.core import model, planning, ranges
 from txnqueue.core.model import PositionId, Range
 from txnqueue.core.planning import Plan, Selection, Target
-from txnqueue.core.settings import MESSAGES_PER_RECEIVE_MAX, QueueInfo, check_number
+from txnqueue.core.settings import MESSAGES_PER_RECEIVE_MAX, QueueInfo, check_count
 from txnqueue.core.state import LaneState, Segment
 from txnqueue.messages import duplicates, removal
 from txnqueue.messages.acquirer import Acquirer
@@ -61,7 +61,7 @@ def move(
         How many moved, or will by the commit.
     """
     if limit is not None:
-        check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+        check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
     if tx is not None and tx.already_committed:
         return 0
     routes = [(part, route_of(part)) for part in client.parts_of(info)]

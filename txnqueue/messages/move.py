@@ -108,7 +108,8 @@ def to_origin(client: Client) -> Route:
 
     The route raises ``QueueNotFound`` if a queue that they came from is gone.
     """
-    known = {info.queue_id for info in client.states.queues().values()}
+    queues = client.states.queues()
+    known = {info.queue_id for info in queues.values()}
 
     def route(segments: Sequence[Segment]) -> list[tuple[Target, list[Segment]]]:
         homes: dict[str, list[Segment]] = defaultdict(list)
@@ -116,9 +117,10 @@ def to_origin(client: Client) -> Route:
             origin = segment.position.origin
             assert origin is not None
             if origin["queue_id"] not in known:
+                since = ", and another one has its name" if origin["queue"] in queues else ""
                 raise QueueNotFound(
-                    f"The queue {origin['queue']!r}, where some came from, is gone: move them to "
-                    "another one.",
+                    f"The queue {origin['queue']!r}, where some came from, is gone{since}: move "
+                    "them to another one.",
                     name=origin["queue"],
                 )
             homes[origin["queue_id"]].append(segment)

@@ -14,6 +14,7 @@ from typing import Any
 from txnqueue.client.append import Planner
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning
+from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan, decisions
 from txnqueue.core.receipt import Receipt, Status
@@ -128,13 +129,14 @@ class Attempt:
             return
         self.client.open()
         self.begun = self.client.cache.version_to_begin() if version is None else version
-        self.status = Status.ACTIVE
         if self._look_up_first:
             self._look_up(self.client.cache.key_state(self.id))
             if not self.already_committed and self.client.store.transient.used:
                 self._look_up(
                     self.client.transient.states.key_states([self.id])[self.id], memory=True
                 )
+        if self.status is Status.NOT_STARTED:  # not before the id was surely looked up
+            self.status = Status.ACTIVE
 
     def _look_up(self, state: TransactionState, *, memory: bool = False) -> None:
         """Find out whether the id was committed before, in the journal or in memory only."""
@@ -153,12 +155,12 @@ class Attempt:
                 digest=digest,
             )
         # A repetition of the work finishes it: its table changes may not be applied yet.
-        self.status, self.already_committed = Status.COMMITTED, True
-        self.committed_metadata = entry.body.get("metadata") or {}
         if memory:
             self.receipt = Receipt.in_memory(self.id, entry.begun or 0, entry.recorded_at_ms)
         else:
             self.receipt = Receipt.of(entry, applied=follow(self.client, entry))
+        self.committed_metadata = entry.body.get("metadata") or {}
+        self.status, self.already_committed = Status.COMMITTED, True
 
     @property
     def staged(self) -> list[StagedSend]:
@@ -190,9 +192,17 @@ class Attempt:
             )
         if self.status is not Status.ACTIVE and not self.already_committed:
             raise TransactionFinished(
-                f"Transaction {self.id!r} is {self.status.value} and takes no more work: begin a "
-                "new one."
+                f"Transaction {self.id!r} is {self.status.value} and takes no more work: "
+                f"{self.remedy}."
             )
+
+    @property
+    def remedy(self) -> str:
+        """What to do when it takes no more work (pure)."""
+        if self.status is not Status.UNKNOWN:
+            return "begin a new one"
+        named = model.attempt_id(self.attempt_id, self.begun)
+        return f"it may have committed, ask outcome({self.id!r}, {named!r}), or roll it back"
 
     def close(self) -> None:
         """Take no more work: whoever was to do it has returned, and it is about to be decided."""
@@ -237,18 +247,25 @@ class Attempt:
             more: Plans what else goes into the append; None: nothing.
         """
 
-        def plan(lost: int) -> Plan:
+        def alone(error: Exception) -> None:
+            # The caller asks again, and learns why. The commit does not wait for it.
             nonlocal more
+            about = (self.id, describe_error(error))
+            logger.info("commit alone transaction_id=%s error=%s", *about)
+            more = None
+
+        def plan(lost: int) -> Plan:
             decided = self.plan_seal(model.COMMITTED, lost)
             if more is None or lost >= JOINED_TRIES:
                 return decided
             try:
                 joined = more(lost)
+            except NotRead as missing:
+                missing.without = alone
+                raise
             except Exception as error:
-                # The caller asks again, and learns why. The commit does not wait for it.
-                about = (self.id, describe_error(error))
-                logger.info("commit alone transaction_id=%s error=%s", *about)
-                more = joined = None
+                alone(error)
+                return decided
             return decided + joined if joined is not None else decided
 
         return plan

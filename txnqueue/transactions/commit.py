@@ -243,7 +243,7 @@ def _give_up(attempt: Attempt, error: Exception, *, counted: bool) -> None:
 def _check_open(attempt: Attempt) -> None:
     if attempt.status is not Status.ACTIVE:
         raise TransactionFinished(
-            f"Transaction {attempt.id!r} is {attempt.status.value}: begin a new one."
+            f"Transaction {attempt.id!r} is {attempt.status.value}: {attempt.remedy}."
         )
 
 

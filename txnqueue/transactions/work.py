@@ -160,8 +160,9 @@ def _settle(one: HeldClaim, disposition: Disposition, owner: AttemptOwner, stamp
     if disposition.kind == model.KEPT:
         items = one.items if disposition.items is None else disposition.items
         count = sum(ranges.count(part) for _, part in items)
-        one.claim.deadline_ms = stamp.now_ms + round(one.info.settings.lease_seconds * 1000)
-        deadline_ms = one.claim.deadline_ms
+        # For as long as a lease of the queue; and not for less than was asked for.
+        lasts_until_ms = stamp.now_ms + round(one.info.settings.lease_seconds * 1000)
+        deadline_ms = one.claim.deadline_ms = max(one.claim.deadline_ms, lasts_until_ms)
         return planning.kept(one.info.queue_id, one.claim, count, deadline_ms, stamp, owner=owner)
     return planning.settlement(
         one.info.queue_id, one.claim, disposition, stamp, sequence=None, owner=owner

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from txnqueue.core import model, ranges
@@ -72,9 +73,7 @@ def remove(
     posted = []
     if target is not None:
         conditions.append(model.queue_open(target.queue_id))
-        counts = {s.position.position_id: s.delivery_count for s in removal.segments}
-        for position, part in groups:
-            delivered = counts[position.position_id]
+        for delivered, position, part in _by_count(removal.segments):
             origin = origin_of(queue_name, position, removal.reason, delivered)
             errors = removal.errors.get(position.position_id, ())
             for lane, piece in target.placed(position, part):
@@ -91,6 +90,13 @@ def remove(
                     posted.append(moved)
     following = Selection(chosen.lane, chosen.sequence + 1, chosen.segments)
     return Plan((gone, *posted), tuple(conditions)), following
+
+
+def _by_count(segments: Sequence[Segment]) -> Iterator[tuple[int, Position, tuple[Range, ...]]]:
+    """Group segments by position, as far as they follow each other with as many deliveries."""
+    for delivered, alike in groupby(segments, key=lambda segment: segment.delivery_count):
+        for position, part in grouped(alike):
+            yield delivered, position, part
 
 
 def _by_error(
