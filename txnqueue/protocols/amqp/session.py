@@ -316,11 +316,14 @@ class Session:
     def _extend_leases(self, now_ms: int) -> None:
         """Hold what the controller has for longer, once half of its lease is over.
 
-        What it has settled in a transaction is held until that is discharged.
+        What it has settled in a transaction is held until that is discharged, and what goes
+        settled until it has gone.
         """
         held = list(self.unsettled.values())
         for link in self.links.values():
-            if isinstance(link, CoordinatorLink):
+            if isinstance(link, SendingLink):
+                held += link.waiting
+            elif isinstance(link, CoordinatorLink):
                 for transaction in link.transactions.values():
                     held += transaction.deliveries
         for delivery in {id(one.batch): one for one in held}.values():
