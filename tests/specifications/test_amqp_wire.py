@@ -6,6 +6,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -56,6 +57,7 @@ from txnqueue.protocols.amqp.frames import (
 from txnqueue.protocols.amqp.performatives import SenderSettleMode
 
 WINDOW = Window(next_incoming_id=0, incoming_window=100, next_outgoing_id=0, outgoing_window=100)
+MUCH = Window(next_incoming_id=0, incoming_window=9999, next_outgoing_id=0, outgoing_window=9)
 
 
 class Wire:
@@ -135,6 +137,15 @@ class Wire:
     def ends_with(self, condition: str, kind: type[Any] = Close) -> bool:
         """Return whether the server ends something for a reason."""
         return str(self.until(kind).error.symbol) == condition
+
+
+def rest_of(wire: Wire) -> int:
+    """Count the octets that a client still gets until its socket is closed."""
+    octets = 0
+    with suppress(EOFError, ConnectionResetError):
+        while True:
+            octets += len(wire.more())
+    return octets
 
 
 def nested(depth: int) -> bytes:
@@ -354,13 +365,32 @@ def test_a_client_that_neither_reads_nor_writes_is_left(monkeypatch: pytest.Monk
         letters.send([{"body": b"x" * 1_000_000} for _ in range(40)])
         wire = Wire(listener).begun()
         wire.attach(0, Role.RECEIVER, source=Source("letters"), target=Target())
-        few = Window(
-            next_incoming_id=0, incoming_window=9999, next_outgoing_id=0, outgoing_window=9
-        )
-        wire.send(SessionFlow(few, Flow(handle=0, link_credit=40)))
+        wire.send(SessionFlow(MUCH, Flow(handle=0, link_credit=40)))
         assert eventually(lambda: letters.in_flight() == 40)
         assert eventually(lambda: listener.server.connections == 0)
         assert eventually(lambda: (letters.depth(), letters.in_flight()) == (40, 0))
+
+
+def test_a_client_that_reads_no_more_is_counted_until_its_socket_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_connection, "CLOSING_SECONDS", 2.0)
+    with listening(limits=Limits(connections=1)) as listener:
+        letters = listener.manager.create_queue("letters", "body binary")
+        wire = Wire(listener).begun()
+        wire.attach(0, Role.RECEIVER, source=Source("letters"), target=Target())
+        wire.send(SessionFlow(MUCH, Flow(handle=0, link_credit=40, echo=True)))
+        wire.until(SessionFlow)
+        letters.send([{"body": b"x" * 1_000_000} for _ in range(40)])
+        assert eventually(lambda: letters.in_flight() == 40)
+        wire.socket.shutdown(socket.SHUT_WR)
+        assert eventually(lambda: letters.in_flight() == 0)
+        assert listener.server.connections == 1
+        with pytest.raises((EOFError, ConnectionResetError)):
+            Wire(listener).let_in()
+        assert eventually(lambda: listener.server.connections == 0)
+        Wire(listener).let_in()
+        assert rest_of(wire) < 40_000_000  # the socket is closed, and not only forgotten
 
 
 def test_what_goes_settled_waits_in_the_queue_until_the_client_reads(

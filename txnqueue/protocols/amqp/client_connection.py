@@ -47,7 +47,7 @@ OPENING_SECONDS = 20.0
 REFUSED_SECONDS = 0.5
 """What a client waits for who is not let in, so that passwords cannot be guessed in masses."""
 CLOSING_SECONDS = 5.0
-"""What a client has to answer a close."""
+"""What a client has to answer a close, and then to read what is left for it."""
 DEAF_SECONDS = 1.0
 """What a client has to read a close whose answer could not be understood."""
 
@@ -95,7 +95,7 @@ class ClientConnection:
         finally:
             if reading is not None:
                 reading.cancel()
-            self._writer.close()
+            await self._close()
 
     # ---------------------------------------------------------------------- from the server
 
@@ -132,6 +132,15 @@ class ClientConnection:
             self.shut(Error(ErrorCondition.RESOURCE_LIMIT_EXCEEDED, why))
             if self._deadline is None:  # it may not even read
                 self._deadline = now + self._closing_seconds
+
+    async def _close(self) -> None:
+        """Close the socket, whether or not the client reads what it is still to get."""
+        self._writer.close()
+        try:
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._writer.wait_closed(), CLOSING_SECONDS)
+        finally:
+            self._writer.transport.abort()
 
     # -------------------------------------------------------------------------- letting in
 

@@ -237,7 +237,7 @@ class AmqpServer:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._clients) >= self._services.limits.connections:
             logger.warning("amqp client refused: there are %s", len(self._clients))
-            writer.close()
+            writer.transport.abort()  # nothing is left for it that it would have to read
             return
         client = ClientConnection(self._services, reader, writer)
         task = asyncio.current_task()
