@@ -661,6 +661,39 @@ def test_what_goes_settled_is_accepted_by_one_commit_and_not_one_each(world: Any
 
 
 @in_memory
+def test_the_octets_of_a_message_are_forgotten_once_it_is_posted(world: Any) -> None:
+    scene = Scene(world)
+    txn_id = scene.controller.declare()
+    sender = scene.sender(rcv_settle_mode=SECOND)
+    sender.send(row(1), txn_id)
+    sender.send({"n": "no number"}, txn_id)
+    session = scene.controller.sessions[0].session
+    (transaction,) = scene.controller.connection.transactions()
+    remembered = [*transaction.incoming.values(), *session.incoming.values()]
+    assert len(remembered) == 4
+    assert [one.payload for one in remembered] == [()] * 4
+    scene.controller.discharge(txn_id)
+    assert scene.waiting() == [1]
+
+
+@in_memory
+def test_who_does_not_settle_what_was_sent_gets_no_more_credit(world: Any) -> None:
+    scene = Scene(world, limits=Limits(unsettled=4))
+    sender, other = scene.sender(rcv_settle_mode=SECOND), scene.sender()
+    sent = [sender.send(row(n)) for n in range(4)]
+    assert sender.credit == 4, "it was granted no more"
+    late = scene.sender(rcv_settle_mode=SECOND)
+    assert (late.credit, other.credit) == (0, 1_000)
+    sender.settle(sent[0])
+    assert (sender.credit, late.credit) == (1, 1)
+    sender.detach()
+    scene.controller.tick()
+    assert late.credit == 4, "what is forgotten with a link counts no more"
+    late.send(row(4))
+    assert scene.waiting() == [0, 1, 2, 3, 4]
+
+
+@in_memory
 def test_many_small_parts_are_put_together_in_one_go(world: Any) -> None:
     pytest.importorskip("proton", reason="python-qpid-proton is not installed: it needs a compiler")
     codec = ProtonCodec()

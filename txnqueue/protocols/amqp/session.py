@@ -104,6 +104,7 @@ class Session:
         for link in list(self.links.values()):
             if isinstance(link, CoordinatorLink):
                 link.tick(now_ms)
+        self.grant()
         self._extend_leases(now_ms)
         self._pump()
 
@@ -179,6 +180,12 @@ class Session:
     def forget(self, delivery: OutgoingDelivery) -> None:
         """Forget a delivery to the controller."""
         self.unsettled.pop(delivery.delivery_id, None)
+
+    def grant(self) -> None:
+        """Let the controller send more where it may again, as it has settled some."""
+        for link in self.links.values():
+            if isinstance(link, IncomingLink):
+                link.grant()
 
     def guarded(self, link: Link, act: Callable[[], None]) -> str | None:
         """Do something on a link; whatever fails ends the link, and says why.
