@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -17,9 +18,16 @@ from tests.specifications.amqp_listener import (
     eventually,
     listening,
 )
-from txnqueue.errors import InvalidInput
+from txnqueue.errors import InvalidInput, LimitExceeded
 from txnqueue.manager import QueueManager
-from txnqueue.protocols.amqp import AccessRules, AmqpServer, Limits, hashed, transactions
+from txnqueue.protocols.amqp import (
+    AccessRules,
+    AmqpServer,
+    Limits,
+    TransactionalResource,
+    hashed,
+    transactions,
+)
 from txnqueue.storage.store import MemoryStore
 
 TRANSACTIONS = 1_000 if LONG else 50
@@ -183,6 +191,16 @@ def test_a_listener_for_other_machines_needs_tls() -> None:
     for host in ("0.0.0.0", "::", "example.org"):
         with pytest.raises(InvalidInput, match="over TLS only"):
             AmqpServer(manager, host)
+
+
+@pytest.mark.parametrize("seconds", [math.inf, math.nan, -1.0, 0, 1e10, "60"])
+def test_a_time_that_clients_cannot_be_promised_is_refused_at_once(seconds: Any) -> None:
+    manager = QueueManager(None, store=MemoryStore())
+    for name in ("idle_seconds", "transaction_seconds"):
+        with pytest.raises((InvalidInput, LimitExceeded), match=name):
+            AmqpServer(manager, port=0, **{name: seconds})
+    with pytest.raises((InvalidInput, LimitExceeded), match="timeout_seconds"):
+        TransactionalResource(manager, timeout_seconds=seconds)
 
 
 # ---------------------------------------------------------------------------------- messages

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -56,6 +58,7 @@ from txnqueue.protocols.amqp.frames import (
 from txnqueue.protocols.amqp.performatives import SenderSettleMode
 
 WINDOW = Window(next_incoming_id=0, incoming_window=100, next_outgoing_id=0, outgoing_window=100)
+MUCH = Window(next_incoming_id=0, incoming_window=9999, next_outgoing_id=0, outgoing_window=9)
 
 
 class Wire:
@@ -135,6 +138,15 @@ class Wire:
     def ends_with(self, condition: str, kind: type[Any] = Close) -> bool:
         """Return whether the server ends something for a reason."""
         return str(self.until(kind).error.symbol) == condition
+
+
+def rest_of(wire: Wire) -> int:
+    """Count the octets that a client still gets until its socket is closed."""
+    octets = 0
+    with suppress(EOFError, ConnectionResetError):
+        while True:
+            octets += len(wire.more())
+    return octets
 
 
 def nested(depth: int) -> bytes:
@@ -354,13 +366,105 @@ def test_a_client_that_neither_reads_nor_writes_is_left(monkeypatch: pytest.Monk
         letters.send([{"body": b"x" * 1_000_000} for _ in range(40)])
         wire = Wire(listener).begun()
         wire.attach(0, Role.RECEIVER, source=Source("letters"), target=Target())
-        few = Window(
-            next_incoming_id=0, incoming_window=9999, next_outgoing_id=0, outgoing_window=9
-        )
-        wire.send(SessionFlow(few, Flow(handle=0, link_credit=40)))
+        wire.send(SessionFlow(MUCH, Flow(handle=0, link_credit=40)))
         assert eventually(lambda: letters.in_flight() == 40)
         assert eventually(lambda: listener.server.connections == 0)
         assert eventually(lambda: (letters.depth(), letters.in_flight()) == (40, 0))
+
+
+def test_a_client_that_reads_no_more_is_counted_until_its_socket_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_connection, "CLOSING_SECONDS", 2.0)
+    with listening(limits=Limits(connections=1)) as listener:
+        letters = listener.manager.create_queue("letters", "body binary")
+        wire = Wire(listener).begun()
+        wire.attach(0, Role.RECEIVER, source=Source("letters"), target=Target())
+        wire.send(SessionFlow(MUCH, Flow(handle=0, link_credit=40, echo=True)))
+        wire.until(SessionFlow)
+        letters.send([{"body": b"x" * 1_000_000} for _ in range(40)])
+        assert eventually(lambda: letters.in_flight() == 40)
+        wire.socket.shutdown(socket.SHUT_WR)
+        assert eventually(lambda: letters.in_flight() == 0)
+        assert listener.server.connections == 1
+        with pytest.raises((EOFError, ConnectionResetError)):
+            Wire(listener).let_in()
+        assert eventually(lambda: listener.server.connections == 0)
+        Wire(listener).let_in()
+        assert rest_of(wire) < 40_000_000  # the socket is closed, and not only forgotten
+
+
+def unread(listener: Listener) -> Wire:
+    """Connect a client to which 40 MB are sent, of which it reads nothing."""
+    letters = listener.manager.create_queue("letters", "body binary")
+    letters.send([{"body": b"x" * 1_000_000} for _ in range(40)])
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.RECEIVER, source=Source("letters"), target=Target())
+    wire.send(SessionFlow(MUCH, Flow(handle=0, link_credit=40)))
+    assert eventually(lambda: letters.in_flight() == 40)
+    return wire
+
+
+def test_a_client_that_says_it_lives_and_reads_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_connection, "CLOSING_SECONDS", 0.5)
+    monkeypatch.setattr(client_connection, "UNREAD_SECONDS", 0.5)
+    with listening() as listener:
+        wire = unread(listener)
+
+        def left() -> bool:
+            with suppress(OSError):
+                wire.socket.sendall(framed(b""))
+            return listener.server.connections == 0
+
+        assert eventually(left)
+
+
+def test_a_client_that_reads_slowly_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_connection, "CLOSING_SECONDS", 0.3)
+    monkeypatch.setattr(client_connection, "UNREAD_SECONDS", 1.5)
+    with listening() as listener:
+        wire = unread(listener)
+        until, octets = time.monotonic() + 3.0, 0
+        while time.monotonic() < until:
+            octets += len(wire.socket.recv(65_536))
+            time.sleep(0.01)
+        assert octets < 40_000_000, "it has read all of it"
+        assert listener.server.connections == 1
+
+
+def test_a_client_that_sends_without_reading_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_connection, "CLOSING_SECONDS", 0.5)
+    monkeypatch.setattr(client_connection, "INBOX_OCTETS_MAX", 10_000)
+    with listening(idle_seconds=1.0) as listener:
+        wire = unread(listener)
+        wire.send(*[SessionFlow(MUCH, Flow())] * 1_000)
+        assert eventually(lambda: listener.server.connections == 0)
+
+
+def test_short_frames_take_room_too(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+    stage = listener.store.payload.stage
+
+    def stuck(*arguments: Any, **named: Any) -> Any:
+        entered.set()
+        assert go_on.wait(20)
+        return stage(*arguments, **named)
+
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.SENDER, source=Source(), target=Target("orders"))
+    monkeypatch.setattr(listener.store.payload, "stage", stuck)
+    payload = wire.codec.values.encode((AmqpValue({"n": 1}),))
+    wire.send(Transfer(handle=0, delivery_id=0, delivery_tag=b"x", payload=payload))
+    assert entered.wait(10)
+    wire.send(*[SessionFlow(WINDOW, Flow())] * 50_000)
+    (client,) = listener.server._clients
+    room = client_connection.INBOX_OCTETS_MAX // client_connection.FRAME_OCTETS
+    assert eventually(lambda: not client._room.is_set())
+    assert len(client._inbox) < 2 * room
+    go_on.set()
+    assert wire.until(Disposition).state == Accepted()
 
 
 def test_what_goes_settled_waits_in_the_queue_until_the_client_reads(

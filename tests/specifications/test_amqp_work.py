@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ from txnqueue.protocols.amqp import (
     Transfer,
     TxnCapability,
 )
+from txnqueue.protocols.amqp.connection import Connection
 from txnqueue.protocols.amqp.types import AmqpValue
 
 SECOND = ReceiverSettleMode.SECOND
@@ -596,6 +598,99 @@ def test_what_goes_settled_goes_in_portions_and_is_drained_to_its_end(world: Any
     assert ticked() == [Transfer] * 2
     assert ticked() == [Flow]  # only now there is nothing left to give credit back for
     assert scene.counts == (0, 0)
+
+
+def cut_short(world: Any, ends: Callable[[Connection], object]) -> tuple[Scene, int]:
+    """Send ten messages settled through a window that takes some of them, and end it there.
+
+    Returns:
+        The scene, and how many messages have gone wholly.
+    """
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(10)])
+    connection = scene.resource.connect(payload_max=1)
+    session = connection.begin(incoming_window=10)
+    source = Source(scene.name)
+    session.handle(
+        Attach(name="r", handle=0, role=Role.RECEIVER, source=source, snd_settle_mode=SETTLED)
+    )
+    told = session.handle(Flow(handle=0, link_credit=100))
+    assert [type(one) for one in told] == [Transfer] * 10
+    gone = sum(not one.more for one in told if isinstance(one, Transfer))
+    assert 0 < gone < 10 and scene.counts == (0, 10 - gone)
+    ends(connection)
+    return scene, gone
+
+
+@in_memory
+@pytest.mark.parametrize(
+    "ends",
+    [
+        lambda connection: connection.sessions[0].handle(Detach(handle=0)),
+        lambda connection: connection.sessions[0].handle(Detach(handle=0, closed=False)),
+        lambda connection: connection.close(),
+    ],
+    ids=["closed", "detached", "connection"],
+)
+def test_what_was_to_go_settled_and_has_not_gone_is_there_for_others(world: Any, ends: Any) -> None:
+    scene, gone = cut_short(world, ends)
+    assert scene.counts == (10 - gone, 0)
+    assert sorted(scene.waiting()) == list(range(gone, 10))
+
+
+@in_memory
+def test_what_waits_to_go_settled_is_held_until_it_goes(world: Any) -> None:
+    def wait(connection: Connection) -> None:
+        for _ in range(8):
+            world.clock.advance(100)
+            connection.tick()
+
+    scene, gone = cut_short(world, wait)
+    assert len(world.open(scene.orders, "other").receive(10)) == 0
+    assert scene.counts == (0, 10 - gone)
+
+
+@in_memory
+def test_what_goes_settled_is_accepted_by_one_commit_and_not_one_each(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(10)])
+    receiver, before = scene.receiver(snd_settle_mode=SETTLED), world.store.journal.version()
+    assert len(receiver.flow(10)) == 10
+    assert world.store.journal.version() - before == 2  # the claim, and what becomes of it
+    assert scene.counts == (0, 0)
+
+
+@in_memory
+def test_the_octets_of_a_message_are_forgotten_once_it_is_posted(world: Any) -> None:
+    scene = Scene(world)
+    txn_id = scene.controller.declare()
+    sender = scene.sender(rcv_settle_mode=SECOND)
+    sender.send(row(1), txn_id)
+    sender.send({"n": "no number"}, txn_id)
+    session = scene.controller.sessions[0].session
+    (transaction,) = scene.controller.connection.transactions()
+    remembered = [*transaction.incoming.values(), *session.incoming.values()]
+    assert len(remembered) == 4
+    assert [one.payload for one in remembered] == [()] * 4
+    scene.controller.discharge(txn_id)
+    assert scene.waiting() == [1]
+
+
+@in_memory
+def test_who_does_not_settle_what_was_sent_gets_no_more_credit(world: Any) -> None:
+    scene = Scene(world, limits=Limits(unsettled=4))
+    sender, other = scene.sender(rcv_settle_mode=SECOND), scene.sender()
+    sent = [sender.send(row(n)) for n in range(4)]
+    assert sender.credit == 4, "it was granted no more"
+    late = scene.sender(rcv_settle_mode=SECOND)
+    assert (late.credit, other.credit) == (0, 1_000)
+    sender.settle(sent[0])
+    assert (sender.credit, late.credit) == (1, 1)
+    sender.detach()
+    scene.controller.tick()
+    assert late.credit == 4, "what is forgotten with a link counts no more"
+    late.send(row(4))
+    assert scene.waiting() == [0, 1, 2, 3, 4]
 
 
 @in_memory

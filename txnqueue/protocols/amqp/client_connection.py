@@ -40,14 +40,21 @@ logger = logging.getLogger("txnqueue")
 READ_OCTETS = 64 * 1024
 INBOX_OCTETS_MAX = 4 * 1024 * 1024
 """What a client may send ahead of what is done: nothing more is read then."""
+FRAME_OCTETS = 200
+"""What a frame that waits takes of that beside its body, however short it is."""
 UNREAD_OCTETS_MAX = 1024 * 1024
 """What may wait to be read by a client before it is sent further messages."""
+UNREAD_SECONDS = 300.0
+"""What a client has to read something of what waits for it.
+
+It is longer than silence may last: over TLS it is only seen that much of it has gone.
+"""
 OPENING_SECONDS = 20.0
 """What a client has to say who it is and to open its connection."""
 REFUSED_SECONDS = 0.5
 """What a client waits for who is not let in, so that passwords cannot be guessed in masses."""
 CLOSING_SECONDS = 5.0
-"""What a client has to answer a close."""
+"""What a client has to answer a close, and then to read what is left for it."""
 DEAF_SECONDS = 1.0
 """What a client has to read a close whose answer could not be understood."""
 
@@ -77,10 +84,11 @@ class ClientConnection:
         self._room, self._wake = asyncio.Event(), asyncio.Event()
         self._room.set()
         self._peer: Peer | None = None
-        self._gone = self._ticking = False
+        self._gone = self._ticking = self._at_work = False
         self._shut: Error | None = None
         self._closing_seconds = CLOSING_SECONDS
-        self._received = self._sent = self._loop.time()
+        self._received = self._sent = self._took = self._loop.time()
+        self._written_octets = self._taken_octets = 0
         self._deadline: float | None = self._received + OPENING_SECONDS
 
     async def serve(self) -> None:
@@ -95,7 +103,7 @@ class ClientConnection:
         finally:
             if reading is not None:
                 reading.cancel()
-            self._writer.close()
+            await self._close()
 
     # ---------------------------------------------------------------------- from the server
 
@@ -124,14 +132,35 @@ class ClientConnection:
             return
         if opened.idle_time_out and (now - self._sent) * 2000 >= opened.idle_time_out:
             self._write(framed(b""))
-        if not self._room.is_set():
-            self._received = now  # it is this end that does not read
+        self._look_at_reading(now)
         silence = self._services.idle_seconds
         if now - self._received > silence:
             why = f"Nothing was heard for more than {silence} seconds."
-            self.shut(Error(ErrorCondition.RESOURCE_LIMIT_EXCEEDED, why))
-            if self._deadline is None:  # it may not even read
-                self._deadline = now + self._closing_seconds
+        elif now - self._took > UNREAD_SECONDS:
+            why = f"Nothing was read for more than {UNREAD_SECONDS} seconds."
+        else:
+            return
+        self.shut(Error(ErrorCondition.RESOURCE_LIMIT_EXCEEDED, why))
+        if self._deadline is None:  # it may not even read
+            self._deadline = now + self._closing_seconds
+
+    def _look_at_reading(self, now: float) -> None:
+        """Note whether the client takes what it is sent, and what its silence is worth."""
+        unread = self._writer.transport.get_write_buffer_size()
+        taken = self._written_octets - unread
+        if taken > self._taken_octets or not unread:
+            self._taken_octets, self._took = taken, now
+        if not self._room.is_set():  # nothing is heard, as this end works or as the client reads
+            self._received = now if self._at_work else max(self._received, self._took)
+
+    async def _close(self) -> None:
+        """Close the socket, whether or not the client reads what it is still to get."""
+        self._writer.close()
+        try:
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._writer.wait_closed(), CLOSING_SECONDS)
+        finally:
+            self._writer.transport.abort()
 
     # -------------------------------------------------------------------------- letting in
 
@@ -236,7 +265,7 @@ class ClientConnection:
         if not body:
             return  # it is alive
         self._inbox.append((channel, body))
-        self._inbox_octets += len(body)
+        self._inbox_octets += len(body) + FRAME_OCTETS
         if self._inbox_octets > INBOX_OCTETS_MAX:
             self._room.clear()
         self._wake.set()
@@ -280,7 +309,11 @@ class ClientConnection:
         self._ticking = False
 
     async def _at(self, pool: Executor, act: Callable[[], Result]) -> Result:
-        return await self._loop.run_in_executor(pool, act)
+        self._at_work = True
+        try:
+            return await self._loop.run_in_executor(pool, act)
+        finally:
+            self._at_work = False
 
     # ----------------------------------------------------------------------------- writing
 
@@ -294,4 +327,5 @@ class ClientConnection:
 
     def _write(self, octets: bytes) -> None:
         self._sent = self._loop.time()
+        self._written_octets += len(octets)
         self._writer.write(octets)

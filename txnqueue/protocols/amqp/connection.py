@@ -89,6 +89,10 @@ class Connection:
         """Count the deliveries that may still be sent before some are settled."""
         return self.resource.limits.unsettled - sum(len(one.unsettled) for one in self.sessions)
 
+    def incoming_left(self) -> int:
+        """Count the deliveries that the controller may still send before it settles some."""
+        return self.resource.limits.unsettled - sum(len(one.incoming) for one in self.sessions)
+
     def doom(self, txn_ids: Sequence[object], why: str) -> None:
         """Let no transaction be committed that has one of these txn-ids."""
         for transaction in self.transactions():

@@ -138,6 +138,7 @@ def _settle_postings(session: Session, frame: Disposition, named: range) -> str 
     if frame.settled:
         for delivery in _known(session.incoming, named):
             del session.incoming[delivery.delivery_id]
+        session.grant()
     txn_ids = transactions_named(frame)
     if not txn_ids or not isinstance(frame.state, TransactionalState):
         return None

@@ -133,9 +133,14 @@ class IncomingLink(Link):
 
     def grant(self) -> None:
         """Let the controller send some more."""
-        if self._credit <= CREDIT // 2:
-            self._credit = CREDIT
+        credit = self.credit_max()
+        if self._credit <= CREDIT // 2 and credit > self._credit:
+            self._credit = credit
             self._tell()
+
+    def credit_max(self) -> int:
+        """Count what the controller may send before it is granted more."""
+        return CREDIT
 
     def flow(self, frame: Flow) -> None:
         """Tell how much the controller may send, if it asks."""
@@ -166,6 +171,7 @@ class IncomingLink(Link):
             return
         self._end_part(delivery)
         self.complete(delivery)
+        delivery.parts.clear()  # it may be remembered for long, for its state alone
         self.grant()
 
     def check(self, frame: Transfer) -> LiveTransaction | None:
@@ -249,6 +255,12 @@ class ReceivingLink(IncomingLink):
         super().__init__(session, attach)
         self._queue = queue
         self.queue_id = None if queue is None else queue.info.queue_id
+
+    def credit_max(self) -> int:
+        """Count what the controller may send; what it does not settle is remembered."""
+        if self.settles_first:
+            return CREDIT
+        return min(CREDIT, self.session.connection.incoming_left())
 
     def complete(self, delivery: IncomingDelivery) -> None:
         """Post a message: now, or with the commit of its transaction."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue.core import model
 from txnqueue.core.receipt import Status
+from txnqueue.core.settings import BRANCH_SECONDS_MAX, check_number
 from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound
 from txnqueue.protocols.amqp.connection import Codec, Connection
 from txnqueue.protocols.amqp.limits import Limits
@@ -67,7 +68,8 @@ class TransactionalResource:
             limits: What a connection may have; the defaults of a server when left out.
 
         Raises:
-            InvalidInput: A capability is unknown or not supported.
+            InvalidInput: A capability is unknown or not supported; or the time is no number.
+            LimitExceeded: The time is out of range.
         """
         self.manager = manager
         try:
@@ -79,6 +81,8 @@ class TransactionalResource:
                 "Transactions cannot be promoted: leave promotable-transactions out.",
                 name="capabilities",
             )
+        if timeout_seconds is not None:
+            check_number("timeout_seconds", timeout_seconds, 0.001, BRANCH_SECONDS_MAX)
         self.timeout_seconds = timeout_seconds
         self.transactional_acquisition = transactional_acquisition
         self.limits = limits or Limits()

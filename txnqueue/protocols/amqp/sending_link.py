@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.protocols.amqp.links import Link
 from txnqueue.protocols.amqp.messages import sections_of
 from txnqueue.protocols.amqp.performatives import TXN_ID, Attach, Flow, Transfer
-from txnqueue.protocols.amqp.transactions import LiveTransaction, OutgoingDelivery, apply_defaults
+from txnqueue.protocols.amqp.transactions import (
+    LiveTransaction,
+    OutgoingDelivery,
+    apply,
+    apply_defaults,
+)
 from txnqueue.protocols.amqp.types import (
     Accepted,
     AmqpError,
@@ -25,6 +31,8 @@ if TYPE_CHECKING:
     from txnqueue.batch import Batch
     from txnqueue.protocols.amqp.session import Session
     from txnqueue.queue import Queue
+
+logger = logging.getLogger("txnqueue")
 
 
 class SendingLink(Link):
@@ -50,6 +58,11 @@ class SendingLink(Link):
     def default_outcome(self) -> Outcome:
         """What becomes of a delivery that ends without an outcome."""
         return self.source.default_outcome or Released()
+
+    @property
+    def waiting(self) -> tuple[OutgoingDelivery, ...]:
+        """What is acquired and has not gone wholly."""
+        return tuple(self._waiting)
 
     def flow(self, frame: Flow) -> None:
         """Take credit, and the transaction of later acquisitions."""
@@ -131,13 +144,22 @@ class SendingLink(Link):
 
     def _stop(self) -> None:
         """Acquire and send no more; what goes settled and has not gone is not accepted."""
-        for delivery in self._waiting if self.sends_settled else ():
+        left = [one for one in self._waiting if self.sends_settled]
+        self._waiting.clear()
+        for delivery in left:
             if delivery.transaction is not None:
                 delivery.outcome = Released()
-        self._waiting.clear()
+        self._release(one for one in left if one.outcome is None)
         if self.transaction is not None:
             self.transaction.links.discard(self)
             self.transaction = None
+
+    def _release(self, deliveries: Iterable[OutgoingDelivery]) -> None:
+        """Give back what was to go settled, and is no transaction's."""
+        try:
+            apply([(one, Released()) for one in deliveries], None)
+        except Exception as error:  # the lease ends, which gives it to others
+            logger.warning("not released link=%s error=%s", self.name, error)
 
     def _give_back(self, mine: list[OutgoingDelivery]) -> None:
         for delivery in mine:
@@ -197,10 +219,30 @@ class SendingLink(Link):
             self._waiting.append(delivery)
         self.credit -= len(batch)
         self._delivery_count += len(batch)
-        if self.sends_settled and transaction is None:
-            batch.accept(transaction=None)
+
+    def _accept_going(self) -> None:
+        """Accept what goes settled and goes wholly now, by one commit for each claim.
+
+        It is done before they go, so that nothing goes that others have got meanwhile.
+        """
+        going = [one for one in self._going() if one.outcome is None]
+        apply([(one, Accepted()) for one in going], None)
+        for delivery in going:
+            delivery.outcome = Accepted()
+
+    def _going(self) -> Iterator[OutgoingDelivery]:
+        """Give what goes wholly within the session's window."""
+        size, window = self.session.connection.payload_max, self.session.window
+        for delivery in self._waiting:
+            if window is not None:
+                window -= 1 if size is None else max(1, -(-len(delivery.rest) // size))
+                if window < 0:
+                    return
+            yield delivery
 
     def _send_waiting(self) -> None:
+        if self.sends_settled:
+            self._accept_going()
         size = self.session.connection.payload_max
         while self._waiting and self.session.can_send:
             delivery = self._waiting[0]

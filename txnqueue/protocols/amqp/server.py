@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from txnqueue.core.settings import BRANCH_SECONDS_MAX, LEASE_SECONDS_MAX, check_number
 from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.protocols.amqp.access import AccessRules
 from txnqueue.protocols.amqp.client_connection import ClientConnection
@@ -110,7 +111,8 @@ class AmqpServer:
             threads: How many clients may wait for the store at once.
 
         Raises:
-            InvalidInput: Other machines could reach it, and it has no TLS.
+            InvalidInput: Other machines could reach it, and it has no TLS; or a time is no number.
+            LimitExceeded: A time is out of range.
             PlatformMissing: python-qpid-proton is not installed.
         """
         if tls is None and not _is_loopback(host):
@@ -119,6 +121,9 @@ class AmqpServer:
                 "127.0.0.1.",
                 name="host",
             )
+        # Clients are told the silence, as a uint of milliseconds, and count on what they are told.
+        check_number("idle_seconds", idle_seconds, 0.1, LEASE_SECONDS_MAX)
+        check_number("transaction_seconds", transaction_seconds, 0.001, BRANCH_SECONDS_MAX)
         self._manager = manager
         self._host, self._port, self._tls = host, port, tls
         self._tick_seconds = tick_seconds
@@ -237,7 +242,7 @@ class AmqpServer:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._clients) >= self._services.limits.connections:
             logger.warning("amqp client refused: there are %s", len(self._clients))
-            writer.close()
+            writer.transport.abort()  # nothing is left for it that it would have to read
             return
         client = ClientConnection(self._services, reader, writer)
         task = asyncio.current_task()

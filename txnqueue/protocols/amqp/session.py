@@ -104,6 +104,7 @@ class Session:
         for link in list(self.links.values()):
             if isinstance(link, CoordinatorLink):
                 link.tick(now_ms)
+        self.grant()
         self._extend_leases(now_ms)
         self._pump()
 
@@ -179,6 +180,12 @@ class Session:
     def forget(self, delivery: OutgoingDelivery) -> None:
         """Forget a delivery to the controller."""
         self.unsettled.pop(delivery.delivery_id, None)
+
+    def grant(self) -> None:
+        """Let the controller send more where it may again, as it has settled some."""
+        for link in self.links.values():
+            if isinstance(link, IncomingLink):
+                link.grant()
 
     def guarded(self, link: Link, act: Callable[[], None]) -> str | None:
         """Do something on a link; whatever fails ends the link, and says why.
@@ -316,11 +323,14 @@ class Session:
     def _extend_leases(self, now_ms: int) -> None:
         """Hold what the controller has for longer, once half of its lease is over.
 
-        What it has settled in a transaction is held until that is discharged.
+        What it has settled in a transaction is held until that is discharged, and what goes
+        settled until it has gone.
         """
         held = list(self.unsettled.values())
         for link in self.links.values():
-            if isinstance(link, CoordinatorLink):
+            if isinstance(link, SendingLink):
+                held += link.waiting
+            elif isinstance(link, CoordinatorLink):
                 for transaction in link.transactions.values():
                     held += transaction.deliveries
         for delivery in {id(one.batch): one for one in held}.values():

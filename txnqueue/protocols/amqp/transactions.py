@@ -55,7 +55,7 @@ class IncomingDelivery:
         delivery_id: Its number in the session.
         settled: Whether the controller has settled it.
         transaction: The live transaction that it is posted in.
-        parts: What has come of it, octets or sections.
+        parts: What has come of it, octets or sections; empty once it is carried out.
         outcome: What becomes of it, once that is known.
         state: Its state at the resource.
     """
