@@ -21,6 +21,7 @@ from txnqueue.cli.console import Options, exit_code  # noqa: E402
 from txnqueue.cli.main import app  # noqa: E402
 from txnqueue.core.markup import printable  # noqa: E402
 from txnqueue.manager import QueueManager  # noqa: E402
+from txnqueue.protocols.dtx import Connection, Xid  # noqa: E402
 from txnqueue.reports.report import plain  # noqa: E402
 from txnqueue.storage.payload import StagedPlace  # noqa: E402
 from txnqueue.storage.payload.memory import MemoryPayload  # noqa: E402
@@ -380,6 +381,18 @@ def test_outcome_knows_what_was_committed(shell: Any, three: str) -> None:
     found = shell.json("outcome", "load-7")[0]
     assert (found["status"], found["commit_seq"]) == ("committed", sent["commit_seq"])
     assert shell.json("outcome", "never", code=76)[0]["status"] == "undecided"
+
+
+def test_outcome_of_a_branch_that_goes_on_is_no_success(shell: Any) -> None:
+    channel = Connection(memory_manager(shell.store, shell.clock, "dtx")).channel()
+    channel.select()
+    xid = Xid.of(1, b"order-17", b"queues")
+    channel.start(xid)
+    channel.queue("orders").send([{"id": 1}])
+    channel.end(xid)
+    assert shell.json("outcome", xid.transaction_id, code=76)[0]["status"] == "active"
+    channel.prepare(xid)
+    assert shell.json("outcome", xid.transaction_id)[0]["status"] == "prepared"
 
 
 def test_recover_names_what_it_aborted_and_what_waits(shell: Any, three: str) -> None:
