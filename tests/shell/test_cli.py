@@ -272,7 +272,7 @@ def test_json_lines_and_parquet_are_sent_too(shell: Any, tmp_path: Path) -> None
     assert [row["id"] for row in shell.json("peek", "orders")] == [1, 2, 3]
 
 
-def test_a_second_send_of_an_id_answers_with_the_first_receipt(shell: Any, three: str) -> None:
+def test_a_second_send_of_an_id_answers_with_the_first_receipt(shell: Any, three: Path) -> None:
     first = shell.json("send", "orders", three, "--transaction-id", "load-7")[0]
     again = shell.json("send", "orders", three, "--transaction-id", "load-7")[0]
     assert again["already_committed"]
@@ -281,6 +281,10 @@ def test_a_second_send_of_an_id_answers_with_the_first_receipt(shell: Any, three
     assert shell.json("depth", "orders")[0]["available"] == 3
     spoken = shell("send", "orders", three, "--transaction-id", "load-7").stdout
     assert spoken.startswith("Already committed")
+    three.unlink()
+    moved_away = shell.json("send", "orders", three, "--transaction-id", "load-7")[0]
+    assert moved_away == again
+    shell("send", "orders", three, "--transaction-id", "load-8", code=2)
 
 
 @pytest.mark.parametrize(
@@ -670,7 +674,7 @@ def test_the_doctor_shows_what_the_environment_sets(
     assert "run_id" not in rows
 
 
-def test_what_is_published_goes_to_the_queues_that_are_bound(shell: Any, three: str) -> None:
+def test_what_is_published_goes_to_the_queues_that_are_bound(shell: Any, three: Path) -> None:
     shell("create", "audit", "--schema", SCHEMA)
     shell("create-exchange", "events", "--schema", SCHEMA, "--kind", "headers")
     assert shell.json("bind", "events", "audit", "--argument", "kind=late")[0]["changed"]
@@ -680,6 +684,9 @@ def test_what_is_published_goes_to_the_queues_that_are_bound(shell: Any, three: 
     assert told[0]["queues"] == {"audit": 3, "orders": 3}
     again = shell.json("publish", "events", three, "--header", "kind=late", "--transaction-id", "p")
     assert (again[0]["count"], again[0]["already_committed"]) == (0, True)
+    gone = three.with_name("gone.csv")
+    assert shell.json("publish", "events", gone, "--transaction-id", "p")[0] == again[0]
+    shell("publish", "events", gone, code=2)
     assert shell.json("publish", "events", three)[0]["unroutable"] == 3
     assert shell.json("unbind", "events", "audit", "--argument", "kind=late")[0]["changed"]
     assert [row["queue"] for row in shell.json("bindings", "events")] == ["orders"]
