@@ -468,6 +468,7 @@ def test_history_shows_events_states_and_paths(shell: Any, three: str) -> None:
     assert (posted["actor"], posted["run_id"]) == ("ann", "r1")
     assert len(shell.json("history", "--limit", "1")) == 1
     assert shell.json("history", "--queue", "orders.dead") == []
+    assert "nosuch" in shell("history", "--queue", "nosuch", code=3).stderr
 
     then = shell.json("history", "--as-of", sent["commit_seq"])
     assert next(row for row in then if row["queue"] == "orders")["available"] == 3
@@ -477,6 +478,26 @@ def test_history_shows_events_states_and_paths(shell: Any, three: str) -> None:
     steps = [row["step"] for row in shell.json("history", "--message", message)]
     assert steps == ["sent", "claimed", "accepted"]
     shell("history", "--as-of", "999999999", code=2)
+
+
+def test_history_of_a_queue_that_was_dropped_is_still_there(shell: Any, three: str) -> None:
+    shell("send", "orders", three)
+    shell("drop", "orders", "--yes")
+    assert "posted" in [row["kind"] for row in shell.json("history", "--queue", "orders")]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("history", "--message", "x:0", "--queue", "orders"),
+        ("history", "--partial"),
+        ("history", "--queue", "orders", "--partial"),
+        ("history", "--digest", "--partial"),
+        ("report", "--payload", "--no-verify"),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(shell: Any, options: list[str]) -> None:
+    shell(*options, code=2)
 
 
 def test_a_digest_is_printed_continued_and_compared(shell: Any, three: str) -> None:
