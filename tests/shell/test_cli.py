@@ -19,6 +19,7 @@ from typer.testing import CliRunner  # noqa: E402
 from txnqueue import errors  # noqa: E402
 from txnqueue.cli.console import Options, exit_code  # noqa: E402
 from txnqueue.cli.main import app  # noqa: E402
+from txnqueue.cli.presentation import Printer  # noqa: E402
 from txnqueue.core.markup import printable  # noqa: E402
 from txnqueue.manager import QueueManager  # noqa: E402
 from txnqueue.protocols.dtx import Connection, Xid  # noqa: E402
@@ -522,6 +523,32 @@ def test_tables_are_for_people(shell: Any, three: str) -> None:
     for command in (["list"], ["peek", "orders"], ["history"], ["receive", "orders"]):
         assert "─" in shell(*command).stdout or "━" in shell(*command).stdout
     assert shell("depth", "orders").stdout == "orders: 3 available, 0 in flight\n"
+
+
+def test_a_table_of_messages_hides_no_column_of_the_payload(
+    shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed: list[tuple[list[dict[str, Any]], list[str]]] = []
+    monkeypatch.setattr(
+        Printer, "rows", lambda _, rows, columns, none: printed.append((list(rows), list(columns)))
+    )
+    schema = "id long, Lane string, deliveries long, enqueued_at string, reason string, error long"
+    row = {"id": 7, "Lane": "b", "deliveries": 5, "enqueued_at": "c", "reason": "d", "error": 3}
+    manager = memory_manager(shell.store, shell.clock, name="user")
+    queue = manager.create_queue("odd", schema)
+    queue.send([row])
+    shell("peek", "odd")
+    batch = queue.receive()
+    batch.reject(reason="bad row")
+    shell("peek", "odd.dead")
+    (waiting, columns), (dead, dead_columns) = printed
+    assert columns == ["_id", "_lane", "_deliveries", "_enqueued_at", *row]
+    assert row.items() <= waiting[0].items() and waiting[0]["_id"].endswith(":0")
+    assert dead_columns == [*columns, "_reason"]
+    assert row.items() <= dead[0].items() and dead[0]["_reason"] == "bad row"
+    queue.send([{**row, "reason": None}])
+    shell("peek", "odd")
+    assert printed[-1][1] == columns, "also a column without values is one of the payload"
 
 
 def test_doctor_answers_without_a_store() -> None:
