@@ -14,6 +14,15 @@ from typing import Any
 import pytest
 
 typer = pytest.importorskip("typer")
+from pyspark.sql.types import (  # noqa: E402
+    ArrayType,
+    BinaryType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 from typer.testing import CliRunner  # noqa: E402
 
 from txnqueue import errors  # noqa: E402
@@ -25,6 +34,7 @@ from txnqueue.manager import QueueManager  # noqa: E402
 from txnqueue.protocols.dtx import Connection, Xid  # noqa: E402
 from txnqueue.reports.report import plain  # noqa: E402
 from txnqueue.storage.payload import StagedPlace  # noqa: E402
+from txnqueue.storage.payload.maps import MapItems  # noqa: E402
 from txnqueue.storage.payload.memory import MemoryPayload  # noqa: E402
 from txnqueue.testing import Clock, MemoryStore, memory_manager, runtime  # noqa: E402
 
@@ -568,7 +578,33 @@ def test_values_become_json() -> None:
     day = datetime.date(2026, 1, 2)
     found = plain({"a": float("nan"), "b": b"\x00", "c": Decimal("1.10"), "d": day, "e": [1]})
     assert found == {"a": "nan", "b": "AA==", "c": "1.10", "d": "2026-01-02", "e": [1]}
-    assert plain({"m": [("k", 1), ("l", None)]}) == {"m": {"k": 1, "l": None}}
+    assert plain({"m": MapItems([("k", 1), ("l", None)])}) == {"m": {"k": 1, "l": None}}
+    assert plain({day: 1, b"\x00": 2}) == {"2026-01-02": 1, "AA==": 2}
+
+
+def test_maps_become_objects_by_the_type_of_their_column(shell: Any) -> None:
+    manager = memory_manager(shell.store, shell.clock, name="user")
+    text, binary = StringType(), BinaryType()
+    maps = StructType(
+        [
+            StructField("m", MapType(text, LongType())),
+            StructField("b", MapType(binary, binary)),
+            StructField("inside", ArrayType(StructType([StructField("m", MapType(text, text))]))),
+            StructField("no_map", ArrayType(LongType())),
+        ]
+    )
+    queue = manager.create_queue("odd", maps)
+    empty = {"m": {}, "b": {}, "inside": [{"m": {}}, {"m": None}], "no_map": []}
+    full = {"m": {"k": 1}, "b": {b"\x00": b"\x01"}, "inside": [{"m": {"k": "v"}}], "no_map": [1]}
+    told = {**full, "b": {"AA==": "AQ=="}}
+    sent = manager.run_transaction(lambda tx: tx.queue("odd").send([empty, full]))
+    assert queue.peek_messages()[0]["m"] == [], "in Python a list of pairs, as Arrow has it"
+    then = ("history", "--as-of", sent.commit_seq, "--queue", "odd")
+    for command in (("peek", "odd"), ("receive", "odd"), then):
+        rows = shell.json(*command)
+        assert [{name: row[name] for name in told} for row in rows] == [empty, told], command
+    past = json.loads(manager.history.as_of(sent.commit_seq).messages("odd").json())
+    assert [{name: row[name] for name in told} for row in past] == [empty, told]
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
