@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
+from tests.inside import client_of
 from txnqueue.errors import LeaseLost, LimitExceeded
 
 
@@ -59,6 +60,18 @@ def test_an_empty_queue_has_no_age(world: World) -> None:
     found = measured(world, queue.name)
     assert (found["oldest_age_seconds"], found["messages"]) == (None, 0)
     assert "oldest_age_seconds{" not in world.manager().metrics().prometheus()
+
+
+@in_memory
+def test_prometheus_gets_every_digit(world: World) -> None:
+    queue = world.queue()
+    queue.send(rows(1))
+    world.clock.advance(7_654_321.125)
+    manager = world.manager()
+    client_of(manager).conflicts[queue.name] = 1_234_569
+    text = manager.metrics().prometheus()
+    assert f'txnqueue_conflicts{{queue="{queue.name}"}} 1234569\n' in text
+    assert f'txnqueue_oldest_age_seconds{{queue="{queue.name}"}} 7654321.125\n' in text
 
 
 @on_delta_when_long

@@ -271,6 +271,11 @@ def test_moments_that_cannot_be_are_refused() -> None:
         history.report(upto=commits[-1] + 10_000)
     with pytest.raises(InvalidInput, match="time zone"):
         history.report(datetime.datetime(2026, 1, 1))
+    now = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=36_500)
+    later = now + datetime.timedelta(hours=4)
+    with pytest.raises(InvalidInput, match="earlier moment first"):
+        history.report(later, now, verify=False)  # also when no commit lies between
+    assert history.report(now, later, verify=False).figures.events == ()
     empty = history.report(commits[-1], commits[-1], verify=False).figures
     assert (empty.events, empty.runs, empty.attempts) == ((), (), ())
     assert all(one.messages_before == one.messages_after for one in empty.differences)

@@ -101,6 +101,7 @@ def test_rules_and_a_password_of_a_file_let_a_user_in(tmp_path: Path, client: Pr
         (["--tls-key", "key.pem"], "go with --tls-cert"),
         (["--tls-cert", "/nothing.pem"], "certificates cannot be used"),
         (["--rules", "/nothing.yaml"], "nothing.yaml"),
+        (["--grace-seconds", "inf", "--listen", "127.0.0.1"], "grace_seconds"),
     ],
 )
 def test_what_cannot_be_served_is_a_usage_error(options: list[str], why: str) -> None:

@@ -14,15 +14,27 @@ from typing import Any
 import pytest
 
 typer = pytest.importorskip("typer")
+from pyspark.sql.types import (  # noqa: E402
+    ArrayType,
+    BinaryType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 from typer.testing import CliRunner  # noqa: E402
 
 from txnqueue import errors  # noqa: E402
 from txnqueue.cli.console import Options, exit_code  # noqa: E402
 from txnqueue.cli.main import app  # noqa: E402
+from txnqueue.cli.presentation import Printer  # noqa: E402
 from txnqueue.core.markup import printable  # noqa: E402
 from txnqueue.manager import QueueManager  # noqa: E402
+from txnqueue.protocols.dtx import Connection, Xid  # noqa: E402
 from txnqueue.reports.report import plain  # noqa: E402
 from txnqueue.storage.payload import StagedPlace  # noqa: E402
+from txnqueue.storage.payload.maps import MapItems  # noqa: E402
 from txnqueue.storage.payload.memory import MemoryPayload  # noqa: E402
 from txnqueue.testing import Clock, MemoryStore, memory_manager, runtime  # noqa: E402
 
@@ -271,7 +283,7 @@ def test_json_lines_and_parquet_are_sent_too(shell: Any, tmp_path: Path) -> None
     assert [row["id"] for row in shell.json("peek", "orders")] == [1, 2, 3]
 
 
-def test_a_second_send_of_an_id_answers_with_the_first_receipt(shell: Any, three: str) -> None:
+def test_a_second_send_of_an_id_answers_with_the_first_receipt(shell: Any, three: Path) -> None:
     first = shell.json("send", "orders", three, "--transaction-id", "load-7")[0]
     again = shell.json("send", "orders", three, "--transaction-id", "load-7")[0]
     assert again["already_committed"]
@@ -280,6 +292,10 @@ def test_a_second_send_of_an_id_answers_with_the_first_receipt(shell: Any, three
     assert shell.json("depth", "orders")[0]["available"] == 3
     spoken = shell("send", "orders", three, "--transaction-id", "load-7").stdout
     assert spoken.startswith("Already committed")
+    three.unlink()
+    moved_away = shell.json("send", "orders", three, "--transaction-id", "load-7")[0]
+    assert moved_away == again
+    shell("send", "orders", three, "--transaction-id", "load-8", code=2)
 
 
 @pytest.mark.parametrize(
@@ -382,6 +398,18 @@ def test_outcome_knows_what_was_committed(shell: Any, three: str) -> None:
     assert shell.json("outcome", "never", code=76)[0]["status"] == "undecided"
 
 
+def test_outcome_of_a_branch_that_goes_on_is_no_success(shell: Any) -> None:
+    channel = Connection(memory_manager(shell.store, shell.clock, "dtx")).channel()
+    channel.select()
+    xid = Xid.of(1, b"order-17", b"queues")
+    channel.start(xid)
+    channel.queue("orders").send([{"id": 1}])
+    channel.end(xid)
+    assert shell.json("outcome", xid.transaction_id, code=76)[0]["status"] == "active"
+    channel.prepare(xid)
+    assert shell.json("outcome", xid.transaction_id)[0]["status"] == "prepared"
+
+
 def test_recover_names_what_it_aborted_and_what_waits(shell: Any, three: str) -> None:
     shell("send", "orders", three)
     manager = memory_manager(shell.store, shell.clock, "dead")
@@ -451,6 +479,7 @@ def test_history_shows_events_states_and_paths(shell: Any, three: str) -> None:
     assert (posted["actor"], posted["run_id"]) == ("ann", "r1")
     assert len(shell.json("history", "--limit", "1")) == 1
     assert shell.json("history", "--queue", "orders.dead") == []
+    assert "nosuch" in shell("history", "--queue", "nosuch", code=3).stderr
 
     then = shell.json("history", "--as-of", sent["commit_seq"])
     assert next(row for row in then if row["queue"] == "orders")["available"] == 3
@@ -460,6 +489,26 @@ def test_history_shows_events_states_and_paths(shell: Any, three: str) -> None:
     steps = [row["step"] for row in shell.json("history", "--message", message)]
     assert steps == ["sent", "claimed", "accepted"]
     shell("history", "--as-of", "999999999", code=2)
+
+
+def test_history_of_a_queue_that_was_dropped_is_still_there(shell: Any, three: str) -> None:
+    shell("send", "orders", three)
+    shell("drop", "orders", "--yes")
+    assert "posted" in [row["kind"] for row in shell.json("history", "--queue", "orders")]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("history", "--message", "x:0", "--queue", "orders"),
+        ("history", "--partial"),
+        ("history", "--queue", "orders", "--partial"),
+        ("history", "--digest", "--partial"),
+        ("report", "--payload", "--no-verify"),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(shell: Any, options: list[str]) -> None:
+    shell(*options, code=2)
 
 
 def test_a_digest_is_printed_continued_and_compared(shell: Any, three: str) -> None:
@@ -486,6 +535,32 @@ def test_tables_are_for_people(shell: Any, three: str) -> None:
     assert shell("depth", "orders").stdout == "orders: 3 available, 0 in flight\n"
 
 
+def test_a_table_of_messages_hides_no_column_of_the_payload(
+    shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed: list[tuple[list[dict[str, Any]], list[str]]] = []
+    monkeypatch.setattr(
+        Printer, "rows", lambda _, rows, columns, none: printed.append((list(rows), list(columns)))
+    )
+    schema = "id long, Lane string, deliveries long, enqueued_at string, reason string, error long"
+    row = {"id": 7, "Lane": "b", "deliveries": 5, "enqueued_at": "c", "reason": "d", "error": 3}
+    manager = memory_manager(shell.store, shell.clock, name="user")
+    queue = manager.create_queue("odd", schema)
+    queue.send([row])
+    shell("peek", "odd")
+    batch = queue.receive()
+    batch.reject(reason="bad row")
+    shell("peek", "odd.dead")
+    (waiting, columns), (dead, dead_columns) = printed
+    assert columns == ["_id", "_lane", "_deliveries", "_enqueued_at", *row]
+    assert row.items() <= waiting[0].items() and waiting[0]["_id"].endswith(":0")
+    assert dead_columns == [*columns, "_reason"]
+    assert row.items() <= dead[0].items() and dead[0]["_reason"] == "bad row"
+    queue.send([{**row, "reason": None}])
+    shell("peek", "odd")
+    assert printed[-1][1] == columns, "also a column without values is one of the payload"
+
+
 def test_doctor_answers_without_a_store() -> None:
     result = CliRunner().invoke(app, ["doctor", "--output", "json"])
     assert result.exit_code in (0, 3)
@@ -503,7 +578,33 @@ def test_values_become_json() -> None:
     day = datetime.date(2026, 1, 2)
     found = plain({"a": float("nan"), "b": b"\x00", "c": Decimal("1.10"), "d": day, "e": [1]})
     assert found == {"a": "nan", "b": "AA==", "c": "1.10", "d": "2026-01-02", "e": [1]}
-    assert plain({"m": [("k", 1), ("l", None)]}) == {"m": {"k": 1, "l": None}}
+    assert plain({"m": MapItems([("k", 1), ("l", None)])}) == {"m": {"k": 1, "l": None}}
+    assert plain({day: 1, b"\x00": 2}) == {"2026-01-02": 1, "AA==": 2}
+
+
+def test_maps_become_objects_by_the_type_of_their_column(shell: Any) -> None:
+    manager = memory_manager(shell.store, shell.clock, name="user")
+    text, binary = StringType(), BinaryType()
+    maps = StructType(
+        [
+            StructField("m", MapType(text, LongType())),
+            StructField("b", MapType(binary, binary)),
+            StructField("inside", ArrayType(StructType([StructField("m", MapType(text, text))]))),
+            StructField("no_map", ArrayType(LongType())),
+        ]
+    )
+    queue = manager.create_queue("odd", maps)
+    empty = {"m": {}, "b": {}, "inside": [{"m": {}}, {"m": None}], "no_map": []}
+    full = {"m": {"k": 1}, "b": {b"\x00": b"\x01"}, "inside": [{"m": {"k": "v"}}], "no_map": [1]}
+    told = {**full, "b": {"AA==": "AQ=="}}
+    sent = manager.run_transaction(lambda tx: tx.queue("odd").send([empty, full]))
+    assert queue.peek_messages()[0]["m"] == [], "in Python a list of pairs, as Arrow has it"
+    then = ("history", "--as-of", sent.commit_seq, "--queue", "odd")
+    for command in (("peek", "odd"), ("receive", "odd"), then):
+        rows = shell.json(*command)
+        assert [{name: row[name] for name in told} for row in rows] == [empty, told], command
+    past = json.loads(manager.history.as_of(sent.commit_seq).messages("odd").json())
+    assert [{name: row[name] for name in told} for row in past] == [empty, told]
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
@@ -657,7 +758,7 @@ def test_the_doctor_shows_what_the_environment_sets(
     assert "run_id" not in rows
 
 
-def test_what_is_published_goes_to_the_queues_that_are_bound(shell: Any, three: str) -> None:
+def test_what_is_published_goes_to_the_queues_that_are_bound(shell: Any, three: Path) -> None:
     shell("create", "audit", "--schema", SCHEMA)
     shell("create-exchange", "events", "--schema", SCHEMA, "--kind", "headers")
     assert shell.json("bind", "events", "audit", "--argument", "kind=late")[0]["changed"]
@@ -667,6 +768,9 @@ def test_what_is_published_goes_to_the_queues_that_are_bound(shell: Any, three: 
     assert told[0]["queues"] == {"audit": 3, "orders": 3}
     again = shell.json("publish", "events", three, "--header", "kind=late", "--transaction-id", "p")
     assert (again[0]["count"], again[0]["already_committed"]) == (0, True)
+    gone = three.with_name("gone.csv")
+    assert shell.json("publish", "events", gone, "--transaction-id", "p")[0] == again[0]
+    shell("publish", "events", gone, code=2)
     assert shell.json("publish", "events", three)[0]["unroutable"] == 3
     assert shell.json("unbind", "events", "audit", "--argument", "kind=late")[0]["changed"]
     assert [row["queue"] for row in shell.json("bindings", "events")] == ["orders"]

@@ -296,6 +296,8 @@ def test_unapplied_changes_have_their_own_code(shell: Shell) -> None:
         ("--handler", "a:b", "--sql", "c"),
         ("--handler", "tests.shell.test_consume:remember", "--until", "never"),
         ("--handler", "tests.shell.test_consume:remember", "--ahead", "2"),
+        ("--handler", "tests.shell.test_consume:remember", "--grace-seconds", "inf"),
+        ("--handler", "tests.shell.test_consume:remember", "--grace-seconds", "nan"),
     ],
 )
 def test_what_cannot_be_run_is_refused(shell: Shell, options: tuple[str, ...]) -> None:

@@ -158,6 +158,47 @@ def test_without_transactions_what_was_done_before_a_failure_stays(broker: Broke
     assert broker.sent() == [4][: at > 2]
 
 
+class Stubborn(sqlite3.Connection):
+    """A connection that says that it cannot roll back."""
+
+    def rollback(self) -> None:
+        super().rollback()
+        raise Broken
+
+
+@in_memory
+@pytest.mark.rule("S2-02")
+@pytest.mark.parametrize("kind", [sqlite3.Connection, Stubborn])
+def test_without_transactions_a_statement_that_fails_locks_nothing(
+    world: Any, tmp_path: Path, kind: type[sqlite3.Connection]
+) -> None:
+    """Neither for other users of the database, nor for the messages that come next."""
+    broker = Broker(world, tmp_path, messages=4)
+    broker.source()
+    file = broker.databases["ledger"]
+    with sqlite3.connect(file) as other:
+        other.execute("CREATE TRIGGER two BEFORE INSERT ON ledger WHEN NEW.n = 2 "
+                      "BEGIN SELECT raise(ABORT, 'two'); END")  # fmt: skip
+    opened: list[sqlite3.Connection] = []
+
+    def opens() -> sqlite3.Connection:
+        opened.append(sqlite3.connect(file, timeout=0.1, factory=kind))
+        return opened[-1]
+
+    node = lambda p: p.execute("ledger", "INSERT INTO ledger VALUES (?)", [p.message["n"]])  # noqa: E731
+    source = DataSource("ledger", opens)
+    flow = broker.flow(node, coordinated=False, transacted=False, data_sources=[source])
+    with pytest.raises(sqlite3.IntegrityError, match="two"):
+        flow.run()
+    with other:
+        other.execute("INSERT INTO ledger VALUES (9)")
+    other.close()
+    assert flow.run() == 2
+    assert sorted(broker.ledger()) == [1, 3, 4, 9]
+    assert len(opened) == (2 if kind is Stubborn else 1)
+    flow.close()
+
+
 @on_delta_when_long
 @pytest.mark.rule("S2-04", "S2-06")
 @pytest.mark.parametrize("at", range(5))
@@ -586,6 +627,24 @@ def test_what_a_database_refuses_rolls_everything_back(
     flow.close()
     with connect(database) as reader:
         assert values(reader) == [10] and broker.sent() == [1]
+
+
+@in_memory
+@pytest.mark.rule("S2-02")
+def test_without_transactions_what_postgres_refuses_costs_its_own_message_only(
+    world: Any, tmp_path: Path, database: str
+) -> None:
+    broker = Broker(world, tmp_path, messages=0)
+    broker.input.send([{"n": n} for n in (1, 1000, 2, 3)])
+    node = lambda p: p.execute("bank", "INSERT INTO ledger VALUES (%s)", [p.message["n"]])  # noqa: E731
+    source = DataSource("bank", lambda: connect(database))
+    flow = broker.flow(node, coordinated=False, transacted=False, data_sources=[source])
+    with pytest.raises(Exception, match="check"):
+        flow.run()
+    assert flow.run() == 2
+    flow.close()
+    with connect(database) as reader:
+        assert values(reader) == [1, 2, 3]
 
 
 # ------------------------------------------------------------------------ flows at large

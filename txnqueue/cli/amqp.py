@@ -12,7 +12,7 @@ import typer
 from txnqueue.cli.console import OpenStore, app, command
 from txnqueue.cli.files import read_yaml
 from txnqueue.cli.presentation import written_address
-from txnqueue.cli.signals import on_sigterm
+from txnqueue.cli.signals import check_grace, on_sigterm
 from txnqueue.errors import InvalidInput
 
 WAIT_SECONDS = 0.2
@@ -58,6 +58,7 @@ def serve(
     """Serve clients of AMQP 1.0 until SIGTERM."""
     from txnqueue.protocols.amqp import AccessRules, AmqpServer, Limits
 
+    check_grace(grace_seconds)
     host, port = _address(listen)
     known = None if rules is None else AccessRules.read(read_yaml(rules))
     limits = Limits(connections=connections_max, message_bytes=message_bytes_max)

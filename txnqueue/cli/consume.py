@@ -15,7 +15,7 @@ import typer
 from txnqueue.cli import handlers
 from txnqueue.cli.console import DEAD_LETTERS, HANDLER_FAILED, NOT_APPLIED, OpenStore, command
 from txnqueue.cli.presentation import Output, complain
-from txnqueue.cli.signals import on_sigterm
+from txnqueue.cli.signals import check_grace, on_sigterm
 from txnqueue.core.settings import describe_error
 from txnqueue.errors import HandlerFailed, InvalidInput
 from txnqueue.reports.report import plain
@@ -127,6 +127,7 @@ def consume(
     """
     if (handler is None) == (sql is None):
         raise InvalidInput("Say what to do with the messages: --handler or --sql.")
+    check_grace(grace_seconds)
     handle = handlers.load(handler) if handler is not None else handlers.read_sql(sql or "")
     opened = session.manager.queue(queue)
     if isinstance(handle, handlers.SqlJob):

@@ -9,7 +9,7 @@ import typer
 
 from txnqueue.cli.arguments import Queue, Reason
 from txnqueue.cli.console import OpenStore, command, drop_surely
-from txnqueue.cli.files import check_file, read_file, spelled_out
+from txnqueue.cli.files import format_of, read_file, spelled_out
 from txnqueue.cli.presentation import told_of_changes, told_of_exchange_drop
 from txnqueue.core.exchanges import DIRECT, RETURN
 from txnqueue.errors import InvalidInput
@@ -174,7 +174,7 @@ def publish(
     ] = None,
 ) -> None:
     """Publish a file's rows, one message per row, all in one transaction."""
-    check_file(file)
+    format_of(file)  # before Spark starts; whether it is there is asked once it is needed
     manager = session.manager
     headers = {name: value or "" for name, value in _asked(header).items()}
     done: list[PublishResult] = []

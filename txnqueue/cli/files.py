@@ -34,14 +34,14 @@ _MALFORMED = re.compile(r".*(\[(?:MALFORMED|CANNOT_PARSE|CANNOT_READ_FILE_FOOTER
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
-def check_file(path: str) -> str:
-    """Find the format of a file by its extension, and whether it is there.
+def format_of(path: str) -> str:
+    """Find the format of a file by its extension.
 
     Returns:
         csv, json or parquet.
 
     Raises:
-        InvalidInput: The extension is not known, or a local file is missing.
+        InvalidInput: The extension is not known.
     """
     suffix = PurePosixPath(path).suffix.lower()
     if suffix not in FORMATS:
@@ -49,8 +49,6 @@ def check_file(path: str) -> str:
             f"{path!r}: the extension says how to read a file, and {suffix or 'none'!r} is not one "
             f"of {', '.join(FORMATS)}."
         )
-    if not _URL.match(path) and not Path(path).exists():
-        raise InvalidInput(f"There is no file {path!r}: check the path.")
     return FORMATS[suffix]
 
 
@@ -58,10 +56,12 @@ def read_file(spark: SparkSession | None, schema: StructType, path: str) -> Data
     """Read a file's rows, typed as the queue's columns of the same names.
 
     Raises:
-        InvalidInput: It cannot be read so. With Spark values are looked at when the rows
-            are sent: see ``spelled_out``.
+        InvalidInput: A local file is missing, or it cannot be read so. With Spark values are
+            looked at when the rows are sent: see ``spelled_out``.
     """
-    kind = check_file(path)
+    kind = format_of(path)
+    if not _URL.match(path) and not Path(path).exists():
+        raise InvalidInput(f"There is no file {path!r}: check the path.")
     with spelled_out(path):
         if spark is None:
             return _ARROW[kind](schema, path)

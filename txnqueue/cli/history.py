@@ -65,7 +65,7 @@ def history(
     limit: Limit = 20,
 ) -> None:
     """Show what was: the last events, the state after a commit, or the path of messages."""
-    _check_question(as_of, queue, where, message)
+    _check_question(as_of, queue, where, message, partial=partial)
     _check_digests(as_of, (after, digest), (against, verify), (queue, where, message))
     needs_spark = verify or where is not None  # the change feed, and SQL
     log = (session.manager if needs_spark else session.looking).history
@@ -87,13 +87,20 @@ def history(
         rows = log.as_of(as_of).counts().rows()
         session.printer.rows(rows, QUEUE_COLUMNS, "There were no queues.")
     else:
+        if queue is not None:
+            log.changes(queue=queue)  # refuses a name that no queue ever had
         snapshot = log.as_of()
         events = _events(snapshot.transactions().rows(), snapshot.dispatches().rows(), queue)
         session.printer.rows(events[-limit:], EVENT_COLUMNS, "Nothing has happened yet.")
 
 
 def _check_question(
-    as_of: int | None, queue: str | None, where: str | None, message: str | None
+    as_of: int | None,
+    queue: str | None,
+    where: str | None,
+    message: str | None,
+    *,
+    partial: bool,
 ) -> None:
     if where is not None and message is not None:
         raise typer.BadParameter("say --message or --where, not both.")
@@ -101,6 +108,10 @@ def _check_question(
         raise typer.BadParameter("--as-of shows queues, --message and --where trace: say one.")
     if where is not None and queue is None:
         raise typer.BadParameter("--where needs --queue.")
+    if message is not None and queue is not None:
+        raise typer.BadParameter("say --message or --queue, not both: an id names one message.")
+    if partial and where is None and message is None:
+        raise typer.BadParameter("--partial needs --where or --message.")
 
 
 def _check_digests(
@@ -188,6 +199,8 @@ def report(
     """Report what happened between two moments: in figures, and as a page for an auditor."""
     if html is not None:
         _check_page(html)
+    elif payload:
+        raise typer.BadParameter("--payload needs --html: only the page shows rows.")
     given = {"--from": after, "--to": upto}
     moments = [None if text is None else moment_of(text, name) for name, text in given.items()]
     log = (session.manager if verify else session.looking).history  # the change feed

@@ -9,7 +9,7 @@ import typer
 
 from txnqueue.cli.arguments import Limit, Queue, Reason, Where
 from txnqueue.cli.console import OpenStore, command
-from txnqueue.cli.files import check_file, read_file, spelled_out
+from txnqueue.cli.files import format_of, read_file, spelled_out
 from txnqueue.cli.presentation import receipt_values
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def send(
     ] = None,
 ) -> None:
     """Send a file's rows, one message per row, all in one transaction."""
-    check_file(file)
+    format_of(file)  # before Spark starts; whether it is there is asked once it is needed
     manager = session.manager
     done: list[SendResult] = []
 

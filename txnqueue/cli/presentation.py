@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 PIPED_WIDTH = 240
 """So wide are tables that go into a file or a pipe."""
 MESSAGE = "_message"
+_ABOUT = ("id", "lane", "deliveries", "enqueued_at", "reason", "error")
+"""What a table shows of a message besides its payload, which no payload column may hide."""
+_ENDS = ("reason", "error")
+"""Those of a dead letter, which stand behind the payload if there are any."""
 QUEUE_COLUMNS = (
     "queue", "lanes", "posted", "available", "delayed", "in_flight", "purge_pending", "accepted",
     "rejected", "dead_lettered", "expired", "purged", "moved", "duplicates",
@@ -70,11 +74,11 @@ class Printer:
         if self.output is Output.JSON:
             self.rows(messages, (), none)
             return
-        flat = [_flat(message) for message in messages]
-        columns = list(flat[0]) if flat else []
-        for name in ("reason", "error"):
-            if flat and not any(row[name] for row in flat):
-                columns.remove(name)
+        payload = [name for name in (messages[0] if messages else ()) if name != MESSAGE]
+        about = {key: _beside(payload, key) for key in _ABOUT}
+        flat = [_flat(message, payload, about) for message in messages]
+        ends = [about[key] for key in _ENDS if any(row[about[key]] for row in flat)]
+        columns = [*(about[key] for key in _ABOUT if key not in _ENDS), *payload, *ends]
         self.rows(flat, columns, none)
 
     def fact(self, values: Mapping[str, Any], sentence: str) -> None:
@@ -110,17 +114,28 @@ def complain(message: str) -> None:
     print(f"txnqueue: {printable(' '.join(message.split()))}", file=sys.stderr)
 
 
-def _flat(message: Mapping[str, Any]) -> dict[str, Any]:
-    about = message[MESSAGE]
-    payload = {name: value for name, value in message.items() if name != MESSAGE}
+def _beside(payload: Sequence[str], name: str) -> str:
+    """Name a column of the message's own so that no column of the payload is called the same."""
+    taken = {column.lower() for column in payload}
+    return f"_{name}" if name.lower() in taken else name
+
+
+def _flat(
+    message: Mapping[str, Any], payload: Sequence[str], about: Mapping[str, str]
+) -> dict[str, Any]:
+    own = message[MESSAGE]
+    origin = own["origin"] or {}
+    values = {
+        "id": own["id"],
+        "lane": own["lane"],
+        "deliveries": own["delivery_count"],
+        "enqueued_at": own["enqueued_at"],
+        "reason": origin.get("reason"),
+        "error": origin.get("error"),
+    }
     return {
-        "id": about["id"],
-        "lane": about["lane"],
-        "deliveries": about["delivery_count"],
-        "enqueued_at": about["enqueued_at"],
-        **payload,
-        "reason": (about["origin"] or {}).get("reason"),
-        "error": (about["origin"] or {}).get("error"),
+        **{about[key]: value for key, value in values.items()},
+        **{name: message.get(name) for name in payload},
     }
 
 

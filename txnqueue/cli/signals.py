@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from txnqueue.core.settings import LEASE_SECONDS_MAX, check_number
+
 
 class Stop:
     """Whether the process was asked to stop."""
@@ -23,6 +25,15 @@ class Stop:
     def ask(self) -> None:
         """Ask."""
         self._asked.set()
+
+
+def check_grace(grace_seconds: float) -> None:
+    """Check ``--grace-seconds`` before anything begins: no timer of the system runs for ever.
+
+    Raises:
+        LimitExceeded: It is out of range, or no number.
+    """
+    check_number("grace_seconds", grace_seconds, 0, LEASE_SECONDS_MAX)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def outcome(
     detail = f" (commit_seq {found.receipt.commit_seq})" if found.receipt else ""
     detail += f": {found.reason}" if found.reason else ""
     session.printer.fact(values, f"{transaction_id}: {status}{detail}")
-    if found.status in (Status.UNDECIDED, Status.UNKNOWN):
+    if found.status in (Status.ACTIVE, Status.UNDECIDED, Status.UNKNOWN):
         raise typer.Exit(IN_DOUBT)
 
 

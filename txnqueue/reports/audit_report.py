@@ -32,6 +32,7 @@ from txnqueue.reports.report import plain
 from txnqueue.reports.snapshot import schema_of
 from txnqueue.reports.verification import VerificationResult, verify
 from txnqueue.storage.journal import Order
+from txnqueue.storage.payload import messages_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,4 +217,4 @@ def _rows(client: Client, info: QueueInfo, cause: CountedCause) -> list[Mapping[
         table = client.store.payload.table(schema_of(info), parts)
     except TxnQueueError as error:
         return [{"(not readable)": str(error)}]
-    return list(table.to_pylist())
+    return list(messages_of(table))

@@ -75,9 +75,10 @@ def counted(
         row = cause.row
         row[one.what] += ranges.count(one.ranges)
         row["oldest_at"] = min(row["oldest_at"], at)
-        row["newest_at"] = max(row["newest_at"], at)
-        if at == row["newest_at"]:
-            row["error"] = origin.get("error") or row["error"]
+        if at > row["newest_at"]:
+            row["newest_at"], row["error"] = at, origin.get("error")
+        elif at == row["newest_at"]:  # of those that came together one with an error
+            row["error"] = row["error"] or origin.get("error")
         if len(cause.samples) < SAMPLES_MAX:
             cause.samples.append(one)
 

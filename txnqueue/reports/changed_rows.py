@@ -11,6 +11,7 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.errors import LimitExceeded, PayloadRemoved, TableNotFound
 from txnqueue.reports.report import plain
+from txnqueue.storage.payload.maps import mark_maps
 from txnqueue.storage.tables import Change, Tables
 from txnqueue.types import ChangedRow
 
@@ -54,7 +55,9 @@ class Changes:
             rows = self.tables.rows_of(change.source)
             if rows.num_rows < change.source.count:
                 raise PayloadRemoved(name=table, send_id=change.source.send_id)
-            for row in rows.to_pylist():
+            written = rows.to_pylist()
+            mark_maps(written, rows.schema)
+            for row in written:
                 found[change.operation, how, _text(row)] += 1
         return found
 

@@ -277,7 +277,7 @@ class History:
         store = self._client.store
         last = cut(store, upto)
         first = None if after is None else cut(store, after)
-        if first is not None and first[0].upto > last[0].upto:
+        if first is not None and _is_later(first, last):
             raise InvalidInput(
                 f"upto={upto!r} comes before after={after!r}: give the earlier moment first.",
                 name="upto",
@@ -448,6 +448,14 @@ def _by_then(store: Store, timestamp: datetime.datetime) -> tuple[Past, int]:
     at_ms = round(timestamp.timestamp() * 1000)
     commit_seq = Past(store).newest(EntryFilter(recorded_upto_ms=at_ms)).commit_seq
     return _known(Past(store, commit_seq)), at_ms
+
+
+def _is_later(first: tuple[Past, int | None], last: tuple[Past, int | None]) -> bool:
+    """Return whether a moment comes after another: of instants also when no commit is between."""
+    (begins, begins_ms), (ends, ends_ms) = first, last
+    if begins_ms is not None and ends_ms is not None and begins_ms > ends_ms:
+        return True
+    return begins.upto > ends.upto
 
 
 def _known(past: Past) -> Past:

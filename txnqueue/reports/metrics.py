@@ -133,9 +133,9 @@ def _count(segments: Iterable[Segment]) -> int:
 
 def _gauge(name: str, about: str, rows: Iterable[Mapping[str, Any]]) -> str:
     lines = [f"# HELP txnqueue_{name} {about}", f"# TYPE txnqueue_{name} gauge"]
-    # A queue's name has no character that would need escaping.
+    # A queue's name has no character that would need escaping; repr keeps all digits of a number.
     lines += [
-        f'txnqueue_{name}{{queue="{row["queue"]}"}} {row[name]:g}'
+        f'txnqueue_{name}{{queue="{row["queue"]}"}} {row[name]!r}'
         for row in rows
         if row[name] is not None
     ]

@@ -16,6 +16,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import markup
 from txnqueue.errors import PlatformMissing
 from txnqueue.storage.journal.sessions import new_frame
+from txnqueue.storage.payload.maps import MapItems
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -120,13 +121,14 @@ def frame_of(client: Client, rows: Sequence[Mapping[str, Any]], columns: str) ->
 def plain(value: object) -> object:
     """Turn a value into what JSON has: instants as ISO 8601, bytes as base64.
 
-    Decimals and floats that are no numbers become strings; maps become objects.
+    Decimals and floats that are no numbers become strings; maps become objects, whose keys are
+    written as values are.
     """
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(plain(key)): plain(inner) for key, inner in value.items()}
+    if isinstance(value, MapItems):
+        return {str(plain(key)): plain(inner) for key, inner in value}
     if isinstance(value, (list, tuple)):
-        if value and all(isinstance(inner, tuple) and len(inner) == 2 for inner in value):
-            return {str(key): plain(inner) for key, inner in value}  # a map, as Arrow has it
         return [plain(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, reduce
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from txnqueue.client import archive
 from txnqueue.client.archive import Past
@@ -25,7 +25,7 @@ from txnqueue.reports.postings import Posting
 from txnqueue.reports.report import Report
 from txnqueue.reports.tally import Tally
 from txnqueue.storage.journal import Newest, Order
-from txnqueue.storage.payload import Part
+from txnqueue.storage.payload import Part, messages_of
 from txnqueue.types import (
     Author,
     BindingRow,
@@ -190,7 +190,8 @@ class Snapshot:
         for name, parts in self._parts(info).items():
             left = None if limit is None else limit - len(found)
             if parts and left != 0:
-                rows = payload.table(schema, parts).slice(0, left).to_pylist()
+                table = payload.table(schema, parts).slice(0, left)
+                rows: Sequence[Mapping[str, Any]] = messages_of(table)
                 found += [Message({**row, state: name}) for row in rows]
         return found
 

@@ -238,10 +238,7 @@ class MessageFlow:
         """Close the connections to the data sources."""
         connections, self._connections = self._connections, {}
         for connection in connections.values():
-            try:
-                connection.close()
-            except Exception as error:
-                logger.warning("connection not closed error=%s", error)
+            _close(connection)
 
     # ----------------------------------------------------------------- for its processing
 
@@ -277,6 +274,16 @@ class MessageFlow:
             self._connections[key] = source.connect()
         return source, self._connections[key]
 
+    def roll_back(self, name: str, *, coordinated: bool) -> None:
+        """Roll back what a connection has open; one that cannot is replaced at its next use."""
+        connection = self._connections.pop((name, coordinated))
+        try:
+            connection.rollback()
+            self._connections[name, coordinated] = connection
+        except Exception as error:
+            logger.warning("connection replaced name=%s error=%s", name, error)
+            _close(connection)
+
     # -------------------------------------------------------------------------- helpers
 
     def _process_at_once(self, wait_seconds: float) -> Processed | None:
@@ -302,3 +309,10 @@ class MessageFlow:
     def _through_nodes(self, processing: Processing) -> None:
         for node in self.nodes:
             node(processing)
+
+
+def _close(connection: Any) -> None:
+    try:
+        connection.close()
+    except Exception as error:
+        logger.warning("connection not closed error=%s", error)

@@ -109,9 +109,14 @@ class Processing:
         coordinated = flow.coordinated and not uncoordinated
         source, connection = flow.source(data_source, coordinated=coordinated)
         if main is None:
-            cursor = connection.cursor()
-            cursor.execute(statement, parameters)
-            connection.commit()
+            try:
+                cursor = connection.cursor()
+                cursor.execute(statement, parameters)
+                connection.commit()
+            except BaseException:
+                # The connection serves later messages, and others wait for what it has locked.
+                flow.roll_back(data_source, coordinated=coordinated)
+                raise
             return cursor
         if not coordinated:
             if data_source not in self._auxiliaries:

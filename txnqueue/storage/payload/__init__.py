@@ -428,7 +428,11 @@ def evaluating(name: str, value: object) -> Iterator[None]:
 
 def messages_of(table: pa.Table) -> list[Message]:
     """Read a table of messages as dicts; their headers are dicts too, by name."""
+    from txnqueue.storage.payload.maps import mark_maps
+
     rows: list[Message] = table.to_pylist()
+    payload = table.schema.remove(table.schema.get_field_index("_message"))
+    mark_maps(rows, payload)
     for row in rows:
         headers = row["_message"]["headers"]
         row["_message"]["headers"] = None if headers is None else dict(headers)
