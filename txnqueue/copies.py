@@ -54,18 +54,27 @@ def _of_frame(found: DataFrame, parts: Sequence[Part]) -> tuple[DataFrame, dict[
     import pyarrow as pa
     from pyspark.sql import functions as F
 
+    from txnqueue.storage.payload.queries import piece_bits
     from txnqueue.storage.payload.types import frame_of
 
     headers = f"{MESSAGE_COLUMN}.headers"
     names = found.select(F.explode(F.map_keys(headers)).alias("name")).distinct().collect()
     columns = _columns([ORIGIN, *sorted(row["name"] for row in names)], found.columns)
-    spans = [(n, p.send_id, *span) for n, p in enumerate(parts) for span in p.ranges]
+    bits = piece_bits(parts)  # a row is compared with the spans of its piece, and not of its send
+    spans = [
+        (rank, part.send_id, piece, first, last)
+        for rank, part in enumerate(parts)
+        for first, last in part.ranges
+        for piece in range(first >> bits, (last >> bits) + 1)
+    ]
     send_id, offset = (F.col(f"{MESSAGE_COLUMN}.{name}") for name in ("send_id", "send_offset"))
-    rank, send, first, last = _columns(("rank", "send", "first", "last"), found.columns).values()
-    ordered = pa.table(list(map(pa.array, zip(*spans, strict=True))), [rank, send, first, last])
+    added = [*_columns(("rank", "send", "piece", "first", "last"), found.columns).values()]
+    rank, send, piece, first, last = map(F.col, added)
+    ordered = pa.table(list(map(pa.array, zip(*spans, strict=True))), added)
     lie = F.broadcast(frame_of(found.sparkSession, ordered))
-    lies = (send_id == F.col(send)) & offset.between(F.col(first), F.col(last))
-    rows = found.join(lie, lies).orderBy(rank, offset).drop(rank, send, first, last)
+    in_piece = (send_id == send) & (F.shiftright(offset, bits) == piece)
+    rows = found.join(lie, in_piece & offset.between(first, last)).orderBy(rank, offset)
+    rows = rows.drop(*added)
     values = {
         column: F.col(f"{MESSAGE_COLUMN}.id") if name == ORIGIN else F.col(headers).getItem(name)
         for name, column in columns.items()

@@ -383,6 +383,43 @@ def test_whom_something_else_keeps_apart_waits_for_one_that_nothing_does(bucket:
     assert bucket.commits[-1][0] is None
 
 
+def test_whom_something_else_keeps_apart_goes_on_after_a_driver_that_died(bucket: Any) -> None:
+    one, other = driver(bucket, "a"), driver(bucket, "b", Writers.APART)
+    append(one, bucket)
+    bucket.now += SILENCE_SECONDS + 1
+    for _ in range(10):  # its own commits are none of the dead one's
+        append(other, bucket)
+        bucket.now += LOOK_SECONDS + 1
+
+
+def test_a_driver_whose_last_look_failed_still_leaves(bucket: Any) -> None:
+    first, second = driver(bucket, "a"), driver(bucket, "b")
+    append(first, bucket)
+    bucket.now += LOOK_SECONDS + 1
+    read = register_of(first).read
+
+    def fails() -> Any:
+        raise OSError("503")
+
+    register_of(first).read = fails
+    with pytest.raises(OSError, match="503"):
+        append(first, bucket)
+    register_of(first).read = read
+    first.leave()
+    append(second, bucket)
+
+
+def test_who_takes_over_is_not_undone_by_another_manager_that_leaves(bucket: Any) -> None:
+    one, other, second = driver(bucket, "a"), driver(bucket, "a"), driver(bucket, "b")
+    append(one, bucket)
+    taking = threading.Thread(target=other.take_over, args=({"reason": "x"},))
+    register_of(one).before_put = taking.start  # the one has looked, and is about to write
+    one.leave()
+    taking.join()
+    with pytest.raises(SecondDriver):
+        append(second, bucket)
+
+
 def test_drivers_that_put_conditionally_wait_for_one_that_does_not(bucket: Any) -> None:
     other, shared = driver(bucket, "b"), driver(bucket, "a", Writers.SHARING)
     append(other, bucket)

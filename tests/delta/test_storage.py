@@ -108,6 +108,7 @@ def test_of_a_local_log_only_what_is_new_is_read(tmp_path: Path, spark: Any) -> 
     table, commits = str(tmp_path / "table"), 4000
     spark.range(1).write.format("delta").save(table)
     spark.range(1).write.format("delta").mode("append").save(table)
+    (tmp_path / "table/_delta_log/old 12:30.json").touch()  # a name that Hadoop minds
     jvm, hadoop = spark._jvm, spark._jsc.hadoopConfiguration()
     path, context = jvm.org.apache.hadoop.fs.Path, spark.sparkContext._jsc.sc().conf()
     taken = jvm.org.apache.spark.sql.delta.storage.LogStore.apply(context, hadoop)

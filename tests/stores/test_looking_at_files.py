@@ -342,6 +342,8 @@ def test_every_letter_of_a_root_counts(folder: Path, tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "a")
     found, path = FileSystem.from_uri(roots._for_arrow("s3a://lake/a b%20c#d/ü/x%2Fy?region=eu"))
     assert (found.type_name, path) == ("s3", "lake/a b%20c#d/ü/x%2Fy")
+    keys = "s3://key:se%2Fcret@lake/a"
+    assert roots._for_arrow(keys) == keys
     uri = "s3://lake/a?endpoint_override=127.0.0.1"
     assert roots._for_arrow(uri) == uri
 

@@ -54,7 +54,7 @@ public class TailListingLogStore extends HDFSLogStore {
         List<FileStatus> found = new ArrayList<>(names.length);
         for (String name : names) {
             try {
-                found.add(files.getFileStatus(new Path(folder, name)));
+                found.add(files.getFileStatus(new Path(folder, new Path(null, null, name))));
             } catch (FileNotFoundException removed) {
                 continue; // since its name was read
             }

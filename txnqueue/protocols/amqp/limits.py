@@ -21,7 +21,7 @@ class Limits:
         links: The links of a connection.
         transactions: The transactions of a connection that are declared and not discharged.
         unsettled: The deliveries of a connection that are sent and not settled; no more is sent.
-            As many of a client's own it may leave unsettled; it gets no credit for more.
+            As many of a client's own it may leave unsettled; then no link gets more credit.
         message_bytes: The length of a message that a client sends.
         frame_bytes: The length of a frame, either way.
     """

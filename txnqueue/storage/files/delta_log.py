@@ -147,9 +147,22 @@ class DeltaLog:
 
     def commits(self, since: int) -> tuple[LoggedCommit, ...]:
         """Read what the log calls the commits from a version on, or from the first it has."""
-        names = map(_COMMIT.fullmatch, self._list())
-        versions = sorted(int(m[1]) for m in names if m and int(m[1]) >= since)
-        return _applied(TableVersion(), map(self._actions, versions)).commits
+        for last in (False,) * (_TRIES - 1) + (True,):
+            names = map(_COMMIT.fullmatch, self._list())
+            versions = sorted(int(m[1]) for m in names if m and int(m[1]) >= since)
+            try:
+                return self._said_by(versions)
+            except FileNotFoundError:  # cleaned up between the listing and the reading
+                if last:
+                    raise
+        raise AssertionError
+
+    def _said_by(self, versions: Sequence[int]) -> tuple[LoggedCommit, ...]:
+        found: tuple[LoggedCommit, ...] = ()
+        for version in versions:
+            with understanding(self.filesystem, self._commit(version)):
+                found += _applied(TableVersion(), [self._actions(version)]).commits
+        return found
 
     def _read(self, known: TableVersion | None, *, last: bool) -> TableVersion:
         names = self._list()

@@ -60,6 +60,9 @@ def understanding(filesystem: FileSystem, path: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise
+    except PermissionError:
+        with reaching(path):
+            raise
     except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
         with reaching(path), filesystem.open_input_stream(path) as stream:
             while stream.read(1 << 20):

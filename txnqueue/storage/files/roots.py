@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _HADOOP_S3 = re.compile(r"s3[an]://")
+_PLACE = re.compile(r"([^:/]+://[^/]*)([^?]*)(.*)")
 _BUCKET = re.compile(r"(?:s3[an]?|gs|gcs|az|abfss?|oss|obs|cosn)://(?=[^@/]+(?:/|$))")
 _CONTAINER = re.compile(r"(?:abfss?|wasbs?|oci)://([^@/]+)@[^/]+")
 _NAME_NODE = re.compile(r"(?:hdfs|viewfs|file)://[^/]*(?=/)")
@@ -63,9 +64,12 @@ def without_scheme(root: str) -> str:
 
 
 def _for_arrow(root: str) -> str:
-    """Write a root, each letter of which counts for Hadoop, as a URI of Arrow (pure)."""
-    place, mark, options = _HADOOP_S3.sub("s3://", root).partition("?")
-    return f"{quote(place, safe=':/@[]')}{mark}{options}"
+    """Write a root, each letter of which counts for Hadoop, as a URI of Arrow (pure).
+
+    Keys may stand before its bucket, and options after its folder.
+    """
+    found = _PLACE.fullmatch(_HADOOP_S3.sub("s3://", root))
+    return f"{found[1]}{quote(found[2])}{found[3]}" if found else root
 
 
 def is_by_path(root: str) -> bool:

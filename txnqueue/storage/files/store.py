@@ -70,26 +70,33 @@ class FilesStore:
             StoreSetBack: Somebody took entries away.
             StoreCorrupt: A file of a log is damaged, or gone.
         """
+        gone: FileNotFoundError | None = None
+        for _ in range(_TRIES):
+            try:
+                self._look_anew()
+            except FileNotFoundError as error:
+                gone = error  # a store that is removed loses one file after the other
+            else:
+                return
+        if self._journal.exists():
+            raise damaged(self.folder, f"a file that a log names is gone ({gone})") from gone
+        raise StoreNotFound(
+            f"There is no store at {self.root!r}: check the path; create_queue makes a new store.",
+            root=self.root,
+        ) from gone
+
+    def _look_anew(self) -> None:
         journal, archive = self._moment or (None, None)
-        try:
-            archive = self._archived(archive)
-            for _ in range(_TRIES):
-                journal = self._journal.newest(journal)
-                self._check_same(journal)
-                self._check_kept(journal)
-                again = self._archived(archive)
-                if again.version == archive.version:
-                    self._moment = journal, again
-                    return
-                archive = again
-        except FileNotFoundError as error:
-            if self._journal.exists():
-                raise damaged(self.folder, f"a file that a log names is gone ({error})") from error
-            raise StoreNotFound(
-                f"There is no store at {self.root!r}: check the path; create_queue makes a new "
-                "store.",
-                root=self.root,
-            ) from error
+        archive = self._archived(archive)
+        for _ in range(_TRIES):
+            journal = self._journal.newest(journal)
+            self._check_same(journal)
+            self._check_kept(journal)
+            again = self._archived(archive)
+            if again.version == archive.version:
+                self._moment = journal, again
+                return
+            archive = again
         raise StoreBusy(
             "The archive changed each time that it was looked at: try again.", owner=None
         )

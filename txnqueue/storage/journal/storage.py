@@ -232,6 +232,7 @@ class Admission:
         self._sleep = sleep
         self._lock = threading.Lock()
         self._sure_at: float | None = None
+        self._has_written = False
         self._seen: tuple[str | None, int] | None = None
         self._seen_at = 0.0
 
@@ -248,10 +249,13 @@ class Admission:
                 self._sure_at = None
                 presence = self._presence()
                 with presence.lock:
-                    presence.admitted.discard(self)
-                    if self._check():
-                        self._sure_at = now
-                        presence.admitted.add(self)
+                    try:
+                        is_on_record = self._check()
+                    except SecondDriver:
+                        presence.admitted.discard(self)
+                        raise
+                    if is_on_record:
+                        self._admit(presence)
         yield
 
     def take_over(self, about: Mapping[str, object]) -> None:
@@ -260,7 +264,8 @@ class Admission:
         Raises:
             SecondDriver: Another one did the same at the same time.
         """
-        with self._lock:
+        presence = self._presence()
+        with self._lock, presence.lock:
             found = self._register.read()
             if found is not None and self._writers is Writers.APART:
                 if found.driver is not None:
@@ -268,8 +273,7 @@ class Admission:
             elif found is not None:
                 before = {"taken_from": found.driver} if found.driver else {}
                 self._say({**about, **before}, settle=True)
-                self._sure_at = self._monotonic()
-                self._presence().admitted.add(self)
+                self._admit(presence)
 
     def leave(self) -> None:
         """Let the next driver begin at once, if this is the last manager of this one that wrote.
@@ -278,7 +282,7 @@ class Admission:
         driver waits until this one was silent for long enough.
         """
         with self._lock:
-            if self._writers is not Writers.ONE or self._sure_at is None:
+            if self._writers is not Writers.ONE or not self._has_written:
                 return
             self._sure_at = None
             presence = self._presence()
@@ -289,6 +293,10 @@ class Admission:
                 found = self._register.read()
                 if found is not None and found.driver == self._driver():
                     self._register.write(None, {})
+
+    def _admit(self, presence: _Presence) -> None:
+        self._sure_at, self._has_written = self._monotonic(), True
+        presence.admitted.add(self)
 
     def _presence(self) -> _Presence:
         if self._writers is not Writers.ONE:
@@ -309,6 +317,7 @@ class Admission:
         if self._writers is Writers.APART:
             if found.driver not in (None, self._driver()):
                 self._unless_silent(found)
+                self._forget(found.driver)
             return True
         mine = found.driver == self._driver()
         if not mine and found.driver is not None:
@@ -330,6 +339,20 @@ class Admission:
         silent = (self._now_ms() - found.heard_at_ms) / 1000
         if found.driver == EVERY_DRIVER or max(silent, now - self._seen_at) < SILENCE_SECONDS:
             raise self._refusal(found.driver, found.about, silent)
+
+    def _forget(self, driver: str | None) -> None:
+        """Take a driver that has ended out of the register: what others commit seems to be its."""
+        for tried in range(1, _TRIES + 1):
+            try:
+                self._register.write(None, {"taken_from": driver})
+            except AppendConflict:
+                found = self._register.read()
+                if found is None or found.driver != driver:
+                    return
+                if tried == _TRIES:
+                    raise
+            else:
+                return
 
     def _say(self, about: Mapping[str, object], *, settle: bool) -> None:
         """Write that this driver writes here; if it is new, make sure that no other one is too."""
