@@ -340,7 +340,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         last = last_posting(looked.past, looked.info)
         if start is None:
             return _offset(looked, last)
-        self._check_same(looked, start)
+        self._check_offset(looked, start)
         begun = start["commit_seq"]
         rows_max = getattr(limit, "max_rows", None)
         if rows_max is None or last <= begun:
@@ -362,14 +362,20 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         """
         looked = _Looked(self._options)
         for offset in (start, end):
-            self._check_same(looked, offset)
+            self._check_offset(looked, offset)
         if end["commit_seq"] <= start["commit_seq"]:
             return []
         found = postings(looked.past, looked.info, start["commit_seq"])
         upto = [one for one in found if one.commit_seq <= end["commit_seq"]]
         return self._partitions(looked, upto)
 
-    def _check_same(self, looked: _Looked, offset: Mapping[str, Any]) -> None:
+    def _check_offset(self, looked: _Looked, offset: Mapping[str, Any]) -> None:
+        """Check that an offset is one of this queue, and of this store as it is.
+
+        Raises:
+            QueueNotFound: It is another queue's of the same name.
+            StoreSetBack: It is of a later commit than there is.
+        """
         if offset["queue_id"] != looked.info.queue_id:
             raise QueueNotFound(
                 f"The queue {looked.queue!r} that this checkpoint is about was dropped, and there "

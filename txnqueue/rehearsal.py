@@ -338,9 +338,9 @@ def rehearse(
     """Run a handler on a past state, as ``manager.rehearse`` says."""
     if not callable(handler):
         raise InvalidInput(f"handler={handler!r}: give a function.", name="handler")
-    _check_whole("limit", limit)
+    check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
     if batch_size is not None:
-        _check_whole("batch_size", batch_size)
+        check_count("batch_size", batch_size, 1, MESSAGES_PER_RECEIVE_MAX)
     client.open()
     past, at_ms = cut(client.store, as_of)
     newest = past.newest()
@@ -414,10 +414,6 @@ def _offsets(parts: Iterable[Part]) -> Mapping[str, tuple[Range, ...]]:
     for part in parts:
         found[part.send_id] = ranges.normalised((*found[part.send_id], *part.ranges))
     return found
-
-
-def _check_whole(name: str, number: object) -> None:
-    check_count(name, number, 1, MESSAGES_PER_RECEIVE_MAX)
 
 
 def _side(client: Client, infos: Mapping[str, QueueInfo], entries: Sequence[Entry]) -> _Side:

@@ -1,7 +1,9 @@
-"""What needs no server of Spark Connect to be known."""
+"""Sessions of Spark Connect, but for what is done by a server in another process."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -31,3 +33,17 @@ def test_every_module_of_the_suite_has_a_number() -> None:
     named = modules()
     assert len(named) == len(set(named)) > len(CORE)
     assert set(CORE) < set(named)
+
+
+@pytest.mark.spark
+def test_a_local_session_may_be_one_of_connect() -> None:
+    code = (
+        "from txnqueue import local_spark\n"
+        "spark = local_spark(settings={'spark.api.mode': 'connect'}, short_lived=True)\n"
+        "print(type(spark).__module__, spark.range(3).count(), flush=True)\n"
+        "spark.stop()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert "pyspark.sql.connect.session 3" in done.stdout, done.stderr

@@ -359,15 +359,27 @@ def test_a_delivery_is_put_together_of_its_parts_or_given_up() -> None:
         assert [row["body"] for row in letters.peek_messages()] == [b"x" * 1000]
 
 
+def heavy_letters(listener: Listener) -> Any:
+    """Create a queue and send 40 MB to it."""
+    letters = listener.manager.create_queue("letters", "body binary")
+    letters.send([{"body": b"x" * 1_000_000} for _ in range(40)])
+    return letters
+
+
+def unread(listener: Listener) -> tuple[Any, Wire]:
+    """Connect a client to which 40 MB are sent, of which it reads nothing."""
+    letters = heavy_letters(listener)
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.RECEIVER, source=Source("letters"), target=Target())
+    wire.send(SessionFlow(MUCH, Flow(handle=0, link_credit=40)))
+    assert eventually(lambda: letters.in_flight() == 40)
+    return letters, wire
+
+
 def test_a_client_that_neither_reads_nor_writes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_connection, "CLOSING_SECONDS", 0.5)
     with listening(idle_seconds=0.5) as listener:
-        letters = listener.manager.create_queue("letters", "body binary")
-        letters.send([{"body": b"x" * 1_000_000} for _ in range(40)])
-        wire = Wire(listener).begun()
-        wire.attach(0, Role.RECEIVER, source=Source("letters"), target=Target())
-        wire.send(SessionFlow(MUCH, Flow(handle=0, link_credit=40)))
-        assert eventually(lambda: letters.in_flight() == 40)
+        letters, _wire = unread(listener)
         assert eventually(lambda: listener.server.connections == 0)
         assert eventually(lambda: (letters.depth(), letters.in_flight()) == (40, 0))
 
@@ -394,24 +406,13 @@ def test_a_client_that_reads_no_more_is_counted_until_its_socket_is_closed(
         assert rest_of(wire) < 40_000_000  # the socket is closed, and not only forgotten
 
 
-def unread(listener: Listener) -> Wire:
-    """Connect a client to which 40 MB are sent, of which it reads nothing."""
-    letters = listener.manager.create_queue("letters", "body binary")
-    letters.send([{"body": b"x" * 1_000_000} for _ in range(40)])
-    wire = Wire(listener).begun()
-    wire.attach(0, Role.RECEIVER, source=Source("letters"), target=Target())
-    wire.send(SessionFlow(MUCH, Flow(handle=0, link_credit=40)))
-    assert eventually(lambda: letters.in_flight() == 40)
-    return wire
-
-
 def test_a_client_that_says_it_lives_and_reads_nothing_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client_connection, "CLOSING_SECONDS", 0.5)
     monkeypatch.setattr(client_connection, "UNREAD_SECONDS", 0.5)
     with listening() as listener:
-        wire = unread(listener)
+        _, wire = unread(listener)
 
         def left() -> bool:
             with suppress(OSError):
@@ -425,7 +426,7 @@ def test_a_client_that_reads_slowly_is_not_left(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(client_connection, "CLOSING_SECONDS", 0.3)
     monkeypatch.setattr(client_connection, "UNREAD_SECONDS", 1.5)
     with listening() as listener:
-        wire = unread(listener)
+        _, wire = unread(listener)
         until, octets = time.monotonic() + 3.0, 0
         while time.monotonic() < until:
             octets += len(wire.socket.recv(65_536))
@@ -438,7 +439,7 @@ def test_a_client_that_sends_without_reading_is_silent(monkeypatch: pytest.Monke
     monkeypatch.setattr(client_connection, "CLOSING_SECONDS", 0.5)
     monkeypatch.setattr(client_connection, "INBOX_OCTETS_MAX", 10_000)
     with listening(idle_seconds=1.0) as listener:
-        wire = unread(listener)
+        _, wire = unread(listener)
         wire.send(*[SessionFlow(MUCH, Flow())] * 1_000)
         assert eventually(lambda: listener.server.connections == 0)
 
@@ -472,9 +473,7 @@ def test_what_goes_settled_waits_in_the_queue_until_the_client_reads(
 ) -> None:
     monkeypatch.setattr(client_connection, "UNREAD_OCTETS_MAX", 100_000)
     with listening(limits=Limits(unsettled=5)) as listener:
-        letters = listener.manager.create_queue("letters", "body binary")
-        letters.send([{"body": b"x" * 1_000_000} for _ in range(40)])
-        wire = Wire(listener).begun()
+        letters, wire = heavy_letters(listener), Wire(listener).begun()
         settled = SenderSettleMode.SETTLED
         ends = {"source": Source("letters"), "target": Target(), "snd_settle_mode": settled}
         wire.attach(0, Role.RECEIVER, **ends)

@@ -330,6 +330,23 @@ def test_a_file_of_a_log_that_is_gone_is_not_a_store_that_is_gone(
         txnqueue.look(str(store))
 
 
+def test_that_there_is_no_store_is_known_after_a_few_listings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an object store each of them is a request."""
+    listed: list[str] = []
+    of_log = DeltaLog._list
+
+    def counted(log: DeltaLog) -> list[str]:
+        listed.append(log.folder)
+        return of_log(log)
+
+    monkeypatch.setattr(DeltaLog, "_list", counted)
+    with pytest.raises(errors.StoreNotFound):
+        txnqueue.look(str(tmp_path / "none"))
+    assert 0 < len(listed) <= 12
+
+
 def test_every_letter_of_a_root_counts(folder: Path, tmp_path: Path) -> None:
     for name in ("a#1", "a?1", "a%1", "a b"):
         place = tmp_path / name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from txnqueue.core.settings import LEASE_SECONDS_MAX, check_number
+from txnqueue.core.settings import LEASE_SECONDS_MAX, check_count, check_number
 from txnqueue.errors import InvalidInput
 
 DAYS_MAX = 36_600
@@ -41,6 +41,4 @@ class Retention:
 
 
 def _check_days(name: str, days: int) -> None:
-    check_number(name, days, 0, DAYS_MAX)
-    if not isinstance(days, int):
-        raise InvalidInput(f"{name}: give a whole number.", name=name)
+    check_count(name, days, 0, DAYS_MAX)

@@ -272,15 +272,12 @@ class QueueSettings(Facts):
 
     def __post_init__(self) -> None:
         """Check every value."""
-        for name in ("lanes", "deliveries_max"):
-            if not isinstance(getattr(self, name), int):
-                raise InvalidInput(f"{name}={getattr(self, name)!r}: give a whole number.")
         for name in ("dead_letter", "dead_letter_expired", "ordered", "durable"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidInput(f"{name}={getattr(self, name)!r}: say true or false.", name=name)
-        check_number("lanes", self.lanes, 1, LANES_MAX)
+        check_count("lanes", self.lanes, 1, LANES_MAX)
         check_number("lease_seconds", self.lease_seconds, 0.001, LEASE_SECONDS_MAX)
-        check_number("deliveries_max", self.deliveries_max, 1, DELIVERIES_MAX_MAX)
+        check_count("deliveries_max", self.deliveries_max, 1, DELIVERIES_MAX_MAX)
         check_number("delay_step_seconds", self.delay_step_seconds, 0.001, LEASE_SECONDS_MAX)
         if self.dead_letter_expired and not self.dead_letter:
             raise InvalidInput(

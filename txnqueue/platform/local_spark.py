@@ -169,7 +169,7 @@ def local_spark(
         raise PlatformMissing(
             "A Spark session without Delta runs in this process already: stop it first."
         )
-    _list_tails(spark)
+    _list_tails()
     if "spark.jars.packages" in wanted and not given.keys() & {"spark.jars", "spark.jars.packages"}:
         _remember(coordinate, spark.conf.get("spark.jars", "") or "")
     return spark
@@ -341,13 +341,18 @@ def _settings(
     return {**defaults, **given, **merged}
 
 
-def _list_tails(spark: SparkSession) -> None:
+def _list_tails() -> None:
     """Let Delta read of a log on a local disk only what is new, unless somebody chose otherwise.
 
     The application is asked once it runs, since a file may have set it up as well: Delta refuses a
     log store for one scheme beside one for all.
     """
-    conf = spark.sparkContext._jsc.sc().conf()
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is None:
+        return  # the session is one of Spark Connect: its server has its own settings
+    conf = context._jsc.sc().conf()
     has_jar = log_store_jar().as_uri() in conf.get("spark.jars", "")
     if has_jar and not any(conf.contains(key) for key in _CHOOSES_LOG_STORE):
         conf.set("spark.delta.logStore.file.impl", TAIL_LISTING)

@@ -102,13 +102,9 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
         return false; // an object is there when its PUT is complete
     }
 
-    /**
-     * Delta lists folders of data through here as well, which have folders in them; and S3's directory
-     * buckets know neither an order of names nor where to begin.
-     */
+    /** S3's directory buckets know neither an order of names nor where to begin. */
     private static boolean isListedFromAName(S3AFileSystem files, Path from) {
-        return from.getParent().getName().equals("_delta_log")
-                && Character.isDigit(from.getName().charAt(0))
+        return TailListingLogStore.isOfALog(from)
                 && !files.getBucket().endsWith("--x-s3");
     }
 

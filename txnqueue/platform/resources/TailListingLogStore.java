@@ -37,8 +37,7 @@ public class TailListingLogStore extends HDFSLogStore {
         Path folder = files.makeQualified(path).getParent();
         if (files instanceof LocalFileSystem local
                 && AS_NAMED.contains(files.getClass().getName())
-                && folder.getName().equals("_delta_log") // data is listed through here as well
-                && Character.isDigit(path.getName().charAt(0))) {
+                && isOfALog(path)) {
             String[] names = local.pathToFile(folder)
                     .list((in, name) -> name.compareTo(path.getName()) >= 0);
             if (names != null) { // else it is no folder, or cannot be read
@@ -46,6 +45,12 @@ public class TailListingLogStore extends HDFSLogStore {
             }
         }
         return super.listFrom(path, conf);
+    }
+
+    /** Delta lists folders of data through log stores as well, which have folders in them. */
+    static boolean isOfALog(Path from) {
+        return from.getParent().getName().equals("_delta_log")
+                && Character.isDigit(from.getName().charAt(0));
     }
 
     private static Iterator<FileStatus> described(FileSystem files, Path folder, String[] names)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 from txnqueue.errors import FilesNotReadable, StoreCorrupt
@@ -16,6 +16,7 @@ from txnqueue.storage.setbacks import LoggedCommit
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
+Found = TypeVar("Found")
 _COMMIT = re.compile(r"(\d{20})\.json")
 _TRACE = re.compile(r"(?:(\d{20})\.crc|\.(\d{20})\.json\.crc)")
 """What is written after a commit, and shows that it was there."""
@@ -110,13 +111,7 @@ class DeltaLog:
             known = None
         if known is not None and self._mark(known.version + 1) is None:
             return known
-        for last in (False,) * (_TRIES - 1) + (True,):
-            try:
-                return self._read(known, last=last)
-            except FileNotFoundError:  # cleaned up between the listing and the reading
-                if last:
-                    raise
-        raise AssertionError
+        return _repeated(lambda last: self._read(known, last=last))
 
     def followed(self, known: TableVersion) -> TableVersion | None:
         """Read the commits that follow a version, one by one, without listing the folder.
@@ -147,19 +142,12 @@ class DeltaLog:
 
     def commits(self, since: int) -> tuple[LoggedCommit, ...]:
         """Read what the log calls the commits from a version on, or from the first it has."""
-        for last in (False,) * (_TRIES - 1) + (True,):
-            names = map(_COMMIT.fullmatch, self._list())
-            versions = sorted(int(m[1]) for m in names if m and int(m[1]) >= since)
-            try:
-                return self._said_by(versions)
-            except FileNotFoundError:  # cleaned up between the listing and the reading
-                if last:
-                    raise
-        raise AssertionError
+        return _repeated(lambda _: self._listed(since))
 
-    def _said_by(self, versions: Sequence[int]) -> tuple[LoggedCommit, ...]:
+    def _listed(self, since: int) -> tuple[LoggedCommit, ...]:
+        names = map(_COMMIT.fullmatch, self._list())
         found: tuple[LoggedCommit, ...] = ()
-        for version in versions:
+        for version in sorted(int(m[1]) for m in names if m and int(m[1]) >= since):
             with understanding(self.filesystem, self._commit(version)):
                 found += _applied(TableVersion(), [self._actions(version)]).commits
         return found
@@ -275,6 +263,17 @@ class DeltaLog:
         with reaching(self.folder):
             found = self.filesystem.get_file_info(FileSelector(self._log, allow_not_found=True))
         return [info.base_name for info in found if info.is_file]
+
+
+def _repeated(read: Callable[[bool], Found]) -> Found:
+    """List a log and read it, again if it was cleaned up in between; the last time it is told."""
+    for last in (False,) * (_TRIES - 1) + (True,):
+        try:
+            return read(last)
+        except FileNotFoundError:
+            if last:
+                raise
+    raise AssertionError
 
 
 def _whole(found: Sequence[re.Match[str]]) -> list[str]:

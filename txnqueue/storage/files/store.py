@@ -70,20 +70,20 @@ class FilesStore:
             StoreSetBack: Somebody took entries away.
             StoreCorrupt: A file of a log is damaged, or gone.
         """
-        gone: FileNotFoundError | None = None
-        for _ in range(_TRIES):
+        for last in (False,) * (_TRIES - 1) + (True,):
             try:
-                self._look_anew()
+                return self._look_anew()
             except FileNotFoundError as error:
-                gone = error  # a store that is removed loses one file after the other
-            else:
-                return
-        if self._journal.exists():
-            raise damaged(self.folder, f"a file that a log names is gone ({gone})") from gone
-        raise StoreNotFound(
-            f"There is no store at {self.root!r}: check the path; create_queue makes a new store.",
-            root=self.root,
-        ) from gone
+                if not self._journal.exists():
+                    raise StoreNotFound(
+                        f"There is no store at {self.root!r}: check the path; create_queue makes a "
+                        "new store.",
+                        root=self.root,
+                    ) from error
+                if last:  # a store that is removed loses one file after the other, but all
+                    how = f"a file that a log names is gone ({error})"
+                    raise damaged(self.folder, how) from error
+        raise AssertionError
 
     def _look_anew(self) -> None:
         journal, archive = self._moment or (None, None)

@@ -342,38 +342,52 @@ class Admission:
 
     def _forget(self, driver: str | None) -> None:
         """Take a driver that has ended out of the register: what others commit seems to be its."""
-        for tried in range(1, _TRIES + 1):
-            try:
-                self._register.write(None, {"taken_from": driver})
-            except AppendConflict:
-                found = self._register.read()
-                if found is None or found.driver != driver:
-                    return
-                if tried == _TRIES:
-                    raise
-            else:
-                return
+        about = {"taken_from": driver}
+        self._write(None, about, lambda found: found is None or found.driver != driver)
 
     def _say(self, about: Mapping[str, object], *, settle: bool) -> None:
         """Write that this driver writes here; if it is new, make sure that no other one is too."""
-        for tried in range(1, _TRIES + 1):
-            try:
-                version = self._register.write(self._driver(), {**about, "at": self._now_ms()})
-                break
-            except AppendConflict:  # another manager of this driver, or another driver
-                found = self._register.read()
-                if found is not None and found.driver not in (None, self._driver()):
-                    raise self._refusal(found.driver, found.about, 0.0) from None
-                if self._shared and found is not None and found.driver is not None:
-                    return  # another one of them has written the same
-                if tried == _TRIES:
-                    raise
-        if not settle:
+        said = {**about, "at": self._now_ms()}
+        version = self._write(self._driver(), said, self._is_said_by_another)
+        if version is None or not settle:
             return
         self._sleep(SETTLE_SECONDS)
         written_by = self._register.written_by(version)
         if written_by != self._driver():
             raise self._refusal(written_by, {}, 0.0)
+
+    def _is_said_by_another(self, found: Registration | None) -> bool:
+        """Return whether another one of those that share a store has written the same.
+
+        Raises:
+            SecondDriver: Another driver has written that it is the one.
+        """
+        if found is None or found.driver is None:
+            return False
+        if found.driver != self._driver():
+            raise self._refusal(found.driver, found.about, 0.0)
+        return self._shared
+
+    def _write(
+        self,
+        driver: str | None,
+        about: Mapping[str, object],
+        is_done: Callable[[Registration | None], bool],
+    ) -> int | None:
+        """Write into the register, again if somebody else committed meanwhile.
+
+        Returns:
+            The version of the commit; None if what that one wrote will do.
+        """
+        for last in (False,) * (_TRIES - 1) + (True,):
+            try:
+                return self._register.write(driver, about)
+            except AppendConflict:
+                if is_done(self._register.read()):
+                    return None
+                if last:
+                    raise
+        raise AssertionError
 
     def _refusal(
         self, driver: str | None, about: Mapping[str, object], silent: float

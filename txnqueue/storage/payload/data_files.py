@@ -85,9 +85,9 @@ class DataFiles:
                 self._refresh()
             except Exception as error:  # whoever reads by Delta tells what is wrong
                 logger.info("log not read folder=%s error=%s", self._folder, error)
-                is_of_a_kind = isinstance(error, FilesNotReadable)
-                passes = isinstance(error.__cause__, OSError)
-                self._give_up(inf if is_of_a_kind and not passes else 0.0)
+                stays = isinstance(error, FilesNotReadable)
+                stays = stays and not isinstance(error.__cause__, OSError)  # storage comes back
+                self._give_up(inf if stays else 0.0)
                 return None
             except BaseException:  # interrupted in the middle of learning
                 self._forget()
