@@ -208,6 +208,43 @@ def test_the_payload_of_a_dropped_queue_leaves_the_disk_and_that_is_on_record(
     assert again.info.payload_id != owner and again.depth() == 2
 
 
+@pytest.mark.parametrize("days", [1, 2])
+def test_payload_is_kept_for_whole_days_whatever_hour_its_entries_left(
+    place: Place, days: int
+) -> None:
+    day_ms = DAY * 1000
+    place.clock.now_ms = place.clock.now_ms // day_ms * day_ms + day_ms - 60_000
+    queue = place.queue("orders")
+    queue.receive(1).accept()
+    place.work()
+    assert place.keep(0, payload_retention_days=days).archived, "vacuous"
+    place.work()
+    place.keep(days - 1 / 24, payload_retention_days=days)
+    assert place.payload.slices(queue.info.payload_id)
+    place.work()
+    place.keep(1 / 12, payload_retention_days=days)
+    assert not place.payload.slices(queue.info.payload_id)
+
+
+def test_a_dry_run_drops_nothing_of_what_a_run_would_keep(place: Place) -> None:
+    queue = place.queue("orders", 2)
+    queue.receive(1).accept()
+    place.clock.advance(DAY)
+    queue.receive(1).accept()
+    queue.send([{"n": 2}])
+    queue.receive(1).accept()
+    within: dict[str, Any] = {"transaction_seconds_max": DAY / 2}
+    place.keep(0, **within)  # its compaction says what may leave later
+    place.work()
+    place.clock.advance(DAY * 3 / 4)
+    found = place.keep(0, **within, dry_run=True)
+    done = place.keep(0, **within)
+    assert found.archived and done.archived, "vacuous"
+    assert found.slices == done.slices == 0
+    place.work()
+    assert place.keep(dry_run=True, payload_retention_days=0).slices
+
+
 def test_files_go_of_what_was_deleted_a_week_ago_though_more_was_since(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

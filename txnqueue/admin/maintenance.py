@@ -152,6 +152,8 @@ class _Run:
 
     def _marks(self) -> tuple[Entry, ...]:
         """Read from the archive what advanced the horizon; once is enough."""
+        if model.horizon(self._reading.entries) < 0:  # there is no archive yet
+            return ()
         if self._archived_marks is None:
             archive = self._journal.archive
             self._archived_marks = archive.read(kinds=[model.HORIZON_ADVANCED])

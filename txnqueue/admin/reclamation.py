@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -132,7 +132,8 @@ class Reclamation:
             owners -= removed - self._known.keys() - self._deleted.keys()
         asked = self._look(owners, complete=complete)
         named = retention.named_slices(e for e in self._entries if e.entry_id not in gone)
-        dropped = self._drop(named, horizon)
+        leaving = [e for e in self._entries if e.entry_id in gone]
+        dropped = self._drop(named, horizon, leaving)
         self._clear(inventory.dropped(catalog, horizon), owners - named.keys() - removed)
         self._vacuum(owners if self._terms.vacuum == "full" else owners & self._overdue())
         self._note(complete=complete, asked=bool(asked), owners=owners)
@@ -198,10 +199,12 @@ class Reclamation:
     def _kept_from(self) -> str:
         """The first day under which the archive keeps what may still be asked for.
 
-        A clock that is behind may have said an earlier day meanwhile.
+        What left in the last minute of a day has left as many whole days ago only when the day
+        after those begins. A clock that is behind may have said an earlier day meanwhile.
         """
         days = self._terms.retention.payload_days
-        first = self._terms.today - datetime.timedelta(days=days - 1)
+        tomorrow = self._terms.today + datetime.timedelta(days=1)
+        first = tomorrow - datetime.timedelta(days=days + 1) if days else tomorrow
         midnight = datetime.datetime.combine(first, datetime.time(), datetime.timezone.utc)
         since_ms = midnight.timestamp() * 1000
         known = (*self._entries, *self._marks())
@@ -216,15 +219,23 @@ class Reclamation:
 
     # ------------------------------------------------------------------ what is given back
 
-    def _drop(self, named: retention.Slices, horizon: int) -> int:
-        """Delete slices no longer needed: orphans, and what was consumed long enough ago."""
+    def _drop(self, named: retention.Slices, horizon: int, leaving: Sequence[Entry]) -> int:
+        """Delete slices no longer needed: orphans, and what was consumed long enough ago.
+
+        Args:
+            named: The slices that the journal names.
+            horizon: The version below which no transaction is decided any more.
+            leaving: What has left the journal by this very run; a dry run archives nothing.
+        """
         width = self._client.cache.slice_width
         found = {
             owner: slices
             for owner, there in sorted(self._known.items())
             if (slices := retention.droppable(there, named.get(owner, ()), horizon, width))
         }
-        recent = retention.named_slices(self._lately) if found else {}
+        day = max(model.archive_day(self._entries), self._terms.today.isoformat())
+        lately = leaving if found and day >= self._kept_from else []
+        recent = retention.named_slices((*self._lately, *lately)) if found else {}
         dropped = 0
         for owner, slices in found.items():
             old = [number for number in slices if number not in recent.get(owner, ())]
