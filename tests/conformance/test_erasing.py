@@ -371,6 +371,39 @@ def test_others_that_always_write_leave_the_deletion_to_the_next(
 
 
 @in_memory
+def test_a_table_that_cannot_be_written_keeps_no_other_from_being_erased(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = [world.queue(word) for word in ("bad", "good")]
+    for queue in queues:
+        queue.send([*rows(1, key="anna"), *rows(2, key="bert")])
+    bad, good = (queue.info.payload_id for queue in queues)
+    manager, erase = world.manager("clerk"), MemoryPayload.erase
+    payload = vars(client_of(manager).store.payload)
+
+    def failing(self: MemoryPayload, owner: str, places: Sequence[StagedPlace]) -> None:
+        if owner == bad:
+            raise OSError("not readable")
+        erase(self, owner, places)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryPayload, "erase", failing)
+        with pytest.raises(OSError, match="not readable"):
+            manager.erase(queues[0].name, ANNA, reason="r")
+        assert manager.erase(queues[1].name, ANNA, reason="r").erased == 1
+        assert {owner for owner, _ in payload["_erased"]} == {good}
+        queues[1].send(rows(3))
+        world.manager("left").transaction("left").queue(queues[1].name).receive()
+        world.lease_over()
+        assert world.manager("helper").recover().aborted == ("left",)
+        (skipped,) = world.manager("keeper").maintain().skipped
+        assert bad in skipped
+    world.manager("helper").recover()
+    assert {owner for owner, _ in payload["_erased"]} == {good, bad}
+    proved(manager)
+
+
+@in_memory
 @pytest.mark.parametrize("nth", range(1, 8))
 @pytest.mark.parametrize("call", ["append", "find", "read"])
 def test_a_message_that_moves_meanwhile_is_followed(world: World, call: str, nth: int) -> None:

@@ -12,6 +12,7 @@ recovery.
 from __future__ import annotations
 
 import datetime
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from txnqueue.errors import Busy, LimitExceeded, NotErasable
 from txnqueue.messages.removal import remove
 from txnqueue.storage.journal import AppendConflict, EntryFilter
 
+logger = logging.getLogger("txnqueue")
 RANGES_MAX = 10_000
 """The ranges that one erasure names: every client reads its record for ever."""
 
@@ -52,7 +54,9 @@ class EraseResult(Facts):
         erased: How many rows this call recorded as erased, and deleted.
         purged: How many of their messages were waiting, and were purged.
         undecided: How many rows match and stay, because they may still become messages: of
-            transactions that are not decided, or were rolled back lately. Erase again a day later.
+            transactions that are not decided, were rolled back lately, or were forgotten with their
+            history. Erase again a day later, after a ``maintain``; in a store with few commits when
+            its journal has gone on by a hundred versions.
         readable_until: Until then Delta keeps the files that held the rows, and older versions of
             the table show them; the next ``maintain`` removes them. None if nothing was erased.
     """
@@ -95,39 +99,59 @@ def erase(client: Client, name: str, where: str, reason: str) -> EraseResult:
 
     landed = client.land(plan, "erase")
     recorded = [e for e in landed.entries if e.kind == model.PAYLOAD_ERASING] if landed else []
-    finish(client, client.cache.catalog_entries())
+    failed = finish(client, client.cache.catalog_entries())
+    for owner in search.rows.keys() & failed.keys():
+        raise failed[owner]
     until = _readable_until(client, {entry.body["payload"] for entry in recorded})
     return EraseResult(name, model.messages(recorded), purged, search.undecided, until)
 
 
-def finish(client: Client, facts: Iterable[Entry]) -> None:
+def finish(client: Client, facts: Iterable[Entry]) -> dict[str, Exception]:
     """Delete the rows that were recorded as erased and may still be there, and say so.
+
+    What cannot be deleted of one table keeps nothing from the others; the next one who asks goes
+    on with it.
 
     Args:
         client: Who deletes.
         facts: What the catalog says of erasures; more may be among it.
 
-    Raises:
-        Busy: Others wrote to the payload at every try; the next one who asks goes on.
+    Returns:
+        Why rows may still be there, by their owners: ``Busy`` if others wrote at every try.
     """
     waiting = [e for e in erasures.erasures(facts) if e.done is None]
+    failed: dict[str, Exception] = {}
     for owner, places in erasures.rows_of(waiting).items():
-        listed = [(*place, part) for place, part in places.items()]
-        retries = Retries(client.runtime)
-        while True:
-            try:
-                client.store.payload.erase(owner, listed)
-                break
-            except AppendConflict as error:
-                if not retries.fail():
-                    raise Busy(
-                        f"Rows of {owner} are recorded as erased, but others wrote to its payload "
-                        "at every try: the next erase, maintain or recover deletes them.",
-                        operation="erase",
-                        tries=retries.failed,
-                    ) from error
-            retries.wait()
-        _say_deleted(client, [one for one in waiting if one.payload_id == owner])
+        try:
+            _delete(client, owner, places)
+            _say_deleted(client, [one for one in waiting if one.payload_id == owner])
+        except Exception as error:
+            logger.warning("erasure not finished owner=%s", owner, exc_info=True)
+            failed[owner] = error
+    return failed
+
+
+def _delete(client: Client, owner: str, places: erasures.Places) -> None:
+    """Delete rows of one owner.
+
+    Raises:
+        Busy: Others wrote to the payload at every try.
+    """
+    listed = [(*place, part) for place, part in places.items()]
+    retries = Retries(client.runtime)
+    while True:
+        try:
+            client.store.payload.erase(owner, listed)
+            return
+        except AppendConflict as error:
+            if not retries.fail():
+                raise Busy(
+                    f"Rows of {owner} are recorded as erased, but others wrote to its payload "
+                    "at every try: the next erase, maintain or recover deletes them.",
+                    operation="erase",
+                    tries=retries.failed,
+                ) from error
+        retries.wait()
 
 
 def _say_deleted(client: Client, deleted: Sequence[Erasure]) -> None:

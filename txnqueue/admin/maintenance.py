@@ -133,11 +133,8 @@ class _Run:
         """Delete what was recorded as erased, where a crash came in between."""
         if self._dry_run:
             return
-        try:
-            erasure.finish(self._client, self._reading.entries)
-        except Exception as error:  # keeps nothing else from being done
-            logger.warning("erasure not finished", exc_info=True)
-            self._skipped.append(f"erasure: {error}"[:300])
+        for owner, error in erasure.finish(self._client, self._reading.entries).items():
+            self._skipped.append(f"erasure of {owner}: {error}"[:300])
 
     def _read(self) -> Reading:
         """Read the journal; what was read before never changes, and only what is new is read."""

@@ -13,7 +13,6 @@ from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.markup import Facts
-from txnqueue.core.model import Entry
 from txnqueue.core.planning import Disposition, Plan, decisions
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import AttemptOwner, Claim, TransactionState
@@ -25,7 +24,7 @@ from txnqueue.core.state.confirmations import (
     unconfirmed,
 )
 from txnqueue.core.state.overview import Survey
-from txnqueue.errors import Busy, HistoryRemoved, InvalidInput, TransactionFinished
+from txnqueue.errors import HistoryRemoved, InvalidInput, TransactionFinished
 from txnqueue.messages.takeover import abort_branch, held_inside, may_end
 from txnqueue.transactions.participants import decision
 from txnqueue.transactions.prepared import decide_prepared
@@ -77,7 +76,7 @@ def recover(
     follow_decisions(client, abort=None)
     told = tuple(client.confirmations)  # they ride on the next append, whichever that is
     found = client.cache.survey()
-    _finish_erasures(client, found.erasures)
+    erasure.finish(client, found.erasures)  # what it cannot delete keeps nothing from the rest
     held_up = Applier(client).apply(known=found.changes)
     overdue, given_back = _abort_overdue_branches(client, found)
     aborted, released = _abort_abandoned(client, found)
@@ -136,14 +135,6 @@ def _abort_abandoned(client: Client, found: Survey) -> tuple[tuple[str, ...], in
             aborted.append(owner.key)
             released += sum(claim.count for _, claim in claims)
     return tuple(aborted), released
-
-
-def _finish_erasures(client: Client, facts: Sequence[Entry]) -> None:
-    """Delete what was recorded as erased; if others write to it all the time, the rest goes on."""
-    try:
-        erasure.finish(client, facts)
-    except Busy as error:
-        logger.warning("erasure not finished error=%s", error)
 
 
 def _unless_raising(act: Callable[..., None], client: Client, name: str, *rest: Any) -> None:
