@@ -10,6 +10,8 @@ import pytest
 from pyspark.sql import types as T
 
 from tests.conformance.conftest import SCHEMA, World, in_memory, rows
+from tests.faults.injection import FaultyStore, Injector
+from txnqueue import QueueManager
 from txnqueue.errors import (
     InvalidInput,
     InvalidName,
@@ -37,6 +39,43 @@ def test_a_queue_is_made_once_with_its_dead_letter_queue(world: World) -> None:
 def test_whoever_makes_a_queue_knows_of_it_what_others_know(world: World) -> None:
     orders = world.queue()
     assert orders.info == world.open(orders, "b").info
+
+
+class _Rival(Injector):
+    """Creates a queue before one call of a client, and drops it before a later one."""
+
+    def __init__(self, creates_at: int, drops_at: int, rival: Any, name: str) -> None:
+        super().__init__()
+        self._creates_at, self._drops_at = creates_at, drops_at
+        self._rival, self._name = rival, name
+
+    def call(self, name: str, perform: Any) -> Any:
+        if self.armed and len(self.calls) == self._creates_at:
+            self._rival.create_queue(self._name, SCHEMA, dead_letter=False)
+        if self.armed and len(self.calls) == self._drops_at:
+            self._rival.drop_queue(self._name)
+        return super().call(name, perform)
+
+
+@in_memory
+def test_a_queue_that_another_makes_and_drops_at_once_is_made_or_found(world: World) -> None:
+    world.queue("first")
+    store, found = world.store, 0
+    for creates_at in range(8):
+        for drops_at in range(creates_at + 1, 12):
+            name = world.name(f"q{creates_at}-{drops_at}")
+            rival = _Rival(creates_at, drops_at, world.manager("rival"), name)
+            runtime = world.runtime(name)
+            manager = QueueManager(None, "m", store=FaultyStore(store, rival), runtime=runtime)
+            manager.list_queues()
+            rival.arm()
+            queue = manager.create_queue(name, SCHEMA, dead_letter=False, exist_ok=True)
+            rival.disarm()
+            if name not in world.manager("b").list_queues():
+                found += 1
+                with pytest.raises(QueueNotFound):
+                    queue.send(rows(1))
+    assert found, "vacuous"
 
 
 @in_memory

@@ -98,47 +98,28 @@ def create_queue(
         exist_ok: Whether another client may be faster.
         complete: Whether the store has its layout; else the same append writes it.
     """
-    new_id = client.runtime.new_id
     target: QueueInfo | None = None
     found: QueueInfo | None = None
     if settings.dead_letter:
-        dead_name = name + catalog.DEAD_SUFFIX
-        if len(dead_name) > NAME_LENGTH_MAX:
-            raise InvalidName(
-                f"{name!r} is too long for a queue with dead letters, whose queue is called "
-                f"{dead_name!r}: at most {NAME_LENGTH_MAX - len(catalog.DEAD_SUFFIX)} "
-                "characters.",
-                name=name,
-            )
-        found = client.cache.queues().get(dead_name) if complete else None
-        if found and found.closing:
-            raise _closing(found)
-        if found and catalog.columns(found.schema) != catalog.columns(schema.jsonValue()):
-            raise SchemaMismatch(
-                f"The queue {dead_name!r} exists and differs in "
-                f"{catalog.differing(found.schema, schema.jsonValue())}: dead letters "
-                "could not be read there. Drop it, or use another name."
-            )
-        queue_id = found.queue_id if found else f"{dead_name}-{new_id()[:8]}"
-        plain = QueueSettings(
-            1, None, settings.lease_seconds, settings.deliveries_max, dead_letter=False
-        )
-        data = schema.jsonValue()
-        target = found or QueueInfo(dead_name, queue_id, queue_id, data, 1, plain)
-    queue_id = f"{name}-{new_id()[:8]}"
+        found = _dead_letter_queue(client, name, schema) if complete else None
+        target = found or _new_dead_letter_queue(client, name, schema, settings)
+    queue_id = f"{name}-{client.runtime.new_id()[:8]}"
     dead_id = target.queue_id if target else None
     info = QueueInfo(name, queue_id, queue_id, schema.jsonValue(), 1, settings, dead_id)
     wanted = [info, *([target] if target and not found else [])]
     for one in wanted:
         client.store.payload.create(one.payload_id, schema)
+    existing = info
 
     def plan(_lost: int) -> Plan | None:
+        nonlocal existing
         layout = Plan() if complete else layout_of_new_store(client)
         entries = [] if layout.entries else client.cache.catalog_entries()
         check_payload_there(entries, wanted)
         known = catalog.queues(entries)
         there = [one.name for one in wanted if one.name in known]
         if name in known and exist_ok and not known[name].closing:
+            existing = known[name]
             return None
         if there:
             raise taken(known[there[0]])
@@ -169,8 +150,58 @@ def create_queue(
         return create_queue(client, name, schema, settings, exist_ok=exist_ok)
     client.open()
     if landed is None:
-        return client.cache.queues()[name]
+        return existing  # it may be dropped by now: whoever works on it is told
     return catalog.queues(landed.entries)[name]
+
+
+def _dead_letter_queue(client: Client, name: str, schema: StructType) -> QueueInfo | None:
+    """Find the queue that takes the dead letters of a new one, if it is there already.
+
+    Raises:
+        QueueClosed: It is being dropped.
+        SchemaMismatch: It has other columns.
+    """
+    found = client.cache.queues().get(_dead_letter_name(name))
+    if found is None:
+        return None
+    if found.closing:
+        raise _closing(found)
+    if catalog.columns(found.schema) != catalog.columns(schema.jsonValue()):
+        raise SchemaMismatch(
+            f"The queue {found.name!r} exists and differs in "
+            f"{catalog.differing(found.schema, schema.jsonValue())}: dead letters "
+            "could not be read there. Drop it, or use another name."
+        )
+    return found
+
+
+def _new_dead_letter_queue(
+    client: Client, name: str, schema: StructType, settings: QueueSettings
+) -> QueueInfo:
+    """Describe the queue that is made for the dead letters of a new one."""
+    dead_name = _dead_letter_name(name)
+    queue_id = f"{dead_name}-{client.runtime.new_id()[:8]}"
+    plain = QueueSettings(
+        1, None, settings.lease_seconds, settings.deliveries_max, dead_letter=False
+    )
+    return QueueInfo(dead_name, queue_id, queue_id, schema.jsonValue(), 1, plain)
+
+
+def _dead_letter_name(name: str) -> str:
+    """Name the queue that takes the dead letters of a new one.
+
+    Raises:
+        InvalidName: That would be too long.
+    """
+    dead_name = name + catalog.DEAD_SUFFIX
+    if len(dead_name) > NAME_LENGTH_MAX:
+        raise InvalidName(
+            f"{name!r} is too long for a queue with dead letters, whose queue is called "
+            f"{dead_name!r}: at most {NAME_LENGTH_MAX - len(catalog.DEAD_SUFFIX)} "
+            "characters.",
+            name=name,
+        )
+    return dead_name
 
 
 def check_payload_there(
