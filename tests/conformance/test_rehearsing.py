@@ -14,6 +14,7 @@ import pytest
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
 from tests.faults.pasts import everything
 from tests.inside import client_of
+from txnqueue.core import model
 from txnqueue.errors import (
     HistoryRemoved,
     InvalidInput,
@@ -465,6 +466,39 @@ def test_what_was_archived_and_compacted_is_rehearsed_as_it_was(world: World) ->
         rest = manager.rehearse(forward(bills.name), orders, as_of=middle)
         assert numbers(rest.sent(bills.name).rows()) == list(range(10, 20))
         assert compared(rest)["sent", bills.name] == (10, 10)
+
+
+@in_memory
+def test_what_was_prepared_then_is_held_though_it_was_decided_and_archived_since(
+    world: World,
+) -> None:
+    orders, busy, manager = world.queue(), world.queue("busy"), world.manager("b")
+    orders.send(rows(1, 2))
+    tx = world.manager("holder").transaction(world.name("xid"))
+    tx.queue(orders.name).receive(1)
+    tx.prepare()
+    earlier = world.manager("holder").transaction(world.name("earlier"))
+    earlier.queue(busy.name).send(rows(3))
+    earlier.prepare()
+    manager.commit(earlier.id)
+    world.lease_over()
+    manager.maintain(transaction_seconds_max=0)
+    busy.receive().accept()
+    then = manager.history.as_of().commit_seq
+    seen: list[list[int]] = []
+
+    def look(batch: Any, tx: Any) -> None:
+        seen.append(numbers(batch))
+
+    manager.rehearse(look, orders, as_of=then)
+    manager.commit(tx.id)
+    busy.send(rows(4))
+    world.clock.advance(86_400)
+    manager.maintain(transaction_seconds_max=0)
+    archived = client_of(manager).store.journal.archive.read(kinds=[model.PREPARED])
+    assert len(archived) == 2, "vacuous"
+    manager.rehearse(look, orders, as_of=then)
+    assert seen == [[2], [2]]
 
 
 @in_memory

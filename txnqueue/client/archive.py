@@ -172,7 +172,7 @@ class Past:
             return iter(entries)
         archive, attempts = self._store.journal.archive, set[str | None]()
         old = archive.find(EntryFilter(kinds=[model.PREPARED]))
-        for names in _portions({entry.attempt or "" for entry in old}):
+        for names in portions({entry.attempt or "" for entry in old}):
             meant = EntryFilter(kinds=model.DECISIONS, attempts=names)
             decisions = (*self._store.journal.find(meant), *archive.find(meant))
             attempts.update(entry.attempt for entry in decisions)
@@ -254,7 +254,7 @@ def of_messages(past: Past, messages: Collection[tuple[str, int]]) -> list[Entry
     naming = [
         replace(of_lane(*lane), naming=names, offsets=offsets)
         for lane, append_ids in lanes.items()
-        for names in _portions(append_ids)
+        for names in portions(append_ids)
     ]
     found += past.find(*naming) if naming else []
     claims: dict[tuple[str, int], set[int]] = {}
@@ -266,7 +266,7 @@ def of_messages(past: Past, messages: Collection[tuple[str, int]]) -> list[Entry
     about = [
         replace(of_lane(*lane), claims=numbers)
         for lane, sequences in claims.items()
-        for numbers in _portions(sequences)
+        for numbers in portions(sequences)
     ]
     about += [of_fence(queue_id) for queue_id in sorted({queue_id for queue_id, _ in lanes})]
     found += past.find(*about) if lanes else []
@@ -279,7 +279,7 @@ def _of_attempts(past: Past, entries: Iterable[Entry]) -> list[Entry]:
     """Read what was decided of the attempts that wrote some entries, tables included."""
     attempts = {e.attempt: e.transaction_key or "" for e in entries if e.attempt is not None}
     wanted = []
-    for names in _portions(attempts):
+    for names in portions(attempts):
         keys = {attempts[name] for name in names}
         shards = {model.transaction_shard(key) for key in keys}
         wanted += [
@@ -345,7 +345,8 @@ def _once(entries: Iterable[Entry]) -> Iterator[Entry]:
         before = entry
 
 
-def _portions(names: Iterable[_Name]) -> Iterator[list[_Name]]:
+def portions(names: Iterable[_Name]) -> Iterator[list[_Name]]:
+    """Divide ids among filters."""
     left = sorted(names)
     for start in range(0, len(left), NAMES_MAX):
         yield left[start : start + NAMES_MAX]

@@ -7,6 +7,7 @@ memory of this object, by the same rules as in every store.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from txnqueue.client import archive
 from txnqueue.client.archive import Past
+from txnqueue.core import model
 from txnqueue.core.model import Entry, Range, Unit
 from txnqueue.errors import OnlyRehearsed
 from txnqueue.storage.journal import Appended, Newest, Order, Reading
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _UNDECIDED = ("transaction/", "table/", "protocol/")
-"""Shards of which only what is still in the journal can matter to whoever works now."""
+"""Shards of which only what was in the journal then can matter to whoever works there."""
 
 
 class PastStore:
@@ -115,7 +117,8 @@ class PastJournal(MemoryJournal):
         found: list[Entry] = []
         if short:
             wanted = EntryFilter(shards=short, upto=self._past.upto)
-            found += self._store.journal.find(wanted)
+            here = self._store.journal.find(wanted)
+            found += model.each_once((*here, *self._left_since(wanted)))
         if missing - short:
             whole = self._past.find(EntryFilter(shards=missing - short))
             found += archive.known(whole, self._past.beginning)
@@ -124,6 +127,22 @@ class PastJournal(MemoryJournal):
                 if entry.shard not in self._known:
                     self._shards[entry.shard].append(entry)
             self._known |= missing
+
+    def _left_since(self, wanted: EntryFilter) -> list[Entry]:
+        """Find what was in the journal then and has left it: what was read there comes before.
+
+        That is what was not below the horizon of then; and below it what was prepared, which stays
+        until it is decided, so that its decision belongs to it.
+        """
+        horizon = model.horizon(self.read([model.FENCE]).entries)
+        if model.horizon(self._store.journal.read([model.FENCE]).entries) <= horizon:
+            return []  # nothing has left since
+        old = self._store.journal.archive
+        found = [*old.find(replace(wanted, after=model.commit_seq(horizon) - 1))]
+        prepared = old.find(replace(wanted, kinds=[model.PREPARED]))
+        for attempts in archive.portions({entry.attempt or "" for entry in prepared}):
+            found += old.find(replace(wanted, kinds=model.DECISIONS, attempts=attempts))
+        return [*found, *prepared]
 
 
 class PastArchive(MemoryArchive):
