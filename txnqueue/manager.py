@@ -309,6 +309,7 @@ class QueueManager:
         Raises:
             QueueNotFound: There never was such a queue.
             NotErasable: Some of the messages are in flight, or needed to tell duplicates.
+            QueueClosed: Some of them wait in a queue that is being dropped.
             LimitExceeded: They lie in too many ranges: erase fewer at a time.
             Busy: They are recorded as erased, but others wrote to the payload at every try; the
                 next ``erase``, ``maintain`` or ``recover`` deletes it.

@@ -28,6 +28,7 @@ from txnqueue.errors import (
     LimitExceeded,
     NotErasable,
     PayloadRemoved,
+    QueueClosed,
     QueueNotFound,
     TxnQueueError,
 )
@@ -368,6 +369,38 @@ def test_others_that_always_write_leave_the_deletion_to_the_next(
         world.manager("keeper").recover()
     world.manager("keeper").maintain()
     scene.check(done=True)
+
+
+@in_memory
+def test_what_was_consumed_is_erased_though_its_queue_is_being_dropped(world: World) -> None:
+    queue, manager = world.queue(), world.manager("clerk")
+    queue.send(rows(1, key="anna"))
+    queue.receive(1).accept()
+    queue.send(rows(2, key="bert"))
+    tx = world.manager("holder").transaction(world.name("xid"))
+    tx.queue(queue.name).receive(1)
+    tx.prepare()
+    assert not manager.drop_queue(queue.name).dropped
+    assert manager.erase(queue.name, ANNA, reason="r").erased == 1
+    manager.rollback(tx.id)
+    assert manager.drop_queue(queue.name).dropped
+    proved(manager)
+
+
+@in_memory
+def test_what_waits_in_a_queue_that_is_being_dropped_is_not_erased(world: World) -> None:
+    queue, manager = world.queue(), world.manager("clerk")
+    queue.send([*rows(1, key="bert"), *rows(2, key="anna")])
+    tx = world.manager("holder").transaction(world.name("xid"))
+    tx.queue(queue.name).receive(1)
+    tx.prepare()
+    assert not manager.drop_queue(queue.name).dropped
+    with pytest.raises(QueueClosed, match="being dropped"):
+        manager.erase(queue.name, ANNA, reason="r")
+    manager.rollback(tx.id)
+    assert manager.drop_queue(queue.name).dropped
+    assert manager.erase(queue.name, ANNA, reason="r").erased == 1
+    proved(manager)
 
 
 @in_memory

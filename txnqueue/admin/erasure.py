@@ -74,6 +74,7 @@ def erase(client: Client, name: str, where: str, reason: str) -> EraseResult:
     Raises:
         QueueNotFound: There never was such a queue.
         NotErasable: Some are in flight, or needed to tell duplicates.
+        QueueClosed: Some wait in a queue that is being dropped.
         LimitExceeded: They lie in too many ranges.
         Busy: They are recorded as erased, but others wrote to the payload at every try.
     """
@@ -291,7 +292,7 @@ class _Standing:
                     in_flight=error.in_flight,
                     purged=purged,
                 ) from None
-            for info in infos:
+            for info in self._waiting(infos):  # only there: another one may be closing
                 purged += remove(self._client, info, model.PURGED, self, self._sort)
             stands = self._stands(infos)
             newest = posted()
@@ -322,13 +323,18 @@ class _Standing:
     def _stands(self, infos: Sequence[QueueInfo]) -> bool:
         """Return whether anything stands there still."""
         with self._client.lock:
-            folds = self._client.states.folds(infos)
-            waits = any(
-                next(self.of_lane(lane, lane.available), None)
-                for fold in folds
-                for lane in fold.lanes.values()
-            )
-            return waits or any(map(self._in_flight, folds))
+            if self._waiting(infos):
+                return True
+            return any(map(self._in_flight, self._client.states.folds(infos)))
+
+    def _waiting(self, infos: Sequence[QueueInfo]) -> list[QueueInfo]:
+        """List the queues in which anything waits."""
+        with self._client.lock:
+            return [
+                info
+                for info, fold in zip(infos, self._client.states.folds(infos), strict=True)
+                if any(next(self.of_lane(n, n.available), None) for n in fold.lanes.values())
+            ]
 
     def _in_flight(self, fold: QueueState) -> int:
         return sum(
