@@ -121,7 +121,7 @@ class Reclamation:
         complete = self._is_complete()
         catalog = [entry for entry in self._entries if entry.shard == model.CATALOG]
         owners = orphans.owners(catalog) | retention.staging_owners(self._entries)
-        found = orphans.find(self._client, self._before_ms()) if complete else orphans.Orphans()
+        found, listed = self._orphans() if complete else (orphans.Orphans(), False)
         self._note_erased(catalog)
         owners |= found.staging | self._known.keys() | self._deleted.keys()
         if horizon < 0:  # nothing has ever left
@@ -136,7 +136,7 @@ class Reclamation:
         dropped = self._drop(named, horizon, leaving)
         self._clear(inventory.dropped(catalog, horizon), owners - named.keys() - removed)
         self._vacuum(owners if self._terms.vacuum == "full" else owners & self._overdue())
-        self._note(complete=complete, asked=bool(asked), owners=owners)
+        self._note(complete=listed, asked=bool(asked), owners=owners)
         return Reclaimed(dropped, tuple(sorted(self._empty)), found.owners)
 
     # ------------------------------------------------------------------ what there is
@@ -150,6 +150,15 @@ class Reclamation:
     def _before_ms(self) -> int:
         """Return by when a table must have been created for no creation to be under way."""
         return self._now_ms - round(self._terms.retention.transaction_seconds_max * 1000)
+
+    def _orphans(self) -> tuple[orphans.Orphans, bool]:
+        """Find the tables that nothing names, and say whether all tables could be listed."""
+        try:
+            return orphans.find(self._client, self._before_ms()), True
+        except Exception as error:  # of a table that is none of the store's own, maybe
+            logger.warning("payload tables not listed", exc_info=True)
+            self._skipped.append(f"list of payload tables: {error}"[:300])
+            return orphans.Orphans(), False
 
     def _look(self, owners: set[str], *, complete: bool) -> set[str]:
         """Ask the tables of which anything was decided since the inventory; all, if need be.
