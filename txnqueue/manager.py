@@ -557,7 +557,7 @@ class QueueManager:
         """
         check_name(name)
         at_once(self._client, "drop_queue")
-        if missing_ok and name not in self._client.cache.queues():
+        if name not in self._client.cache.queues() and missing_ok:  # who has the name is read anew
             return QueueDropResult(name, dropped=True)
         return Queue(self._client, self._client.cache.queue(name)).drop(reason=reason)
 

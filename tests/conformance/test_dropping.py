@@ -46,6 +46,17 @@ def changes(world: World) -> list[Any]:
     return [row for row in found if row["kind"] != model.ROLLED_BACK]
 
 
+@in_memory
+def test_the_queue_is_dropped_that_has_the_name_now(world: World) -> None:
+    queue, manager = world.queue(), world.manager("keeper")
+    manager.queue(queue.name).depth()
+    other = world.manager("other")
+    other.drop_queue(queue.name)
+    other.create_queue(queue.name, SCHEMA, dead_letter=False).send(rows(1, 2))
+    assert manager.drop_queue(queue.name).messages == 2
+    assert queue.name not in other.list_queues()
+
+
 @on_delta_when_long
 def test_a_drop_takes_everything_and_the_name_is_free_for_a_new_queue(world: World) -> None:
     manager = world.manager()
