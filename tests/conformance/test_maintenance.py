@@ -14,11 +14,13 @@ from tests.conformance.conftest import (
     on_delta_when_long,
     rows,
 )
+from tests.conformance.working import Branch
 from tests.faults.injection import FaultyStore, Meanwhile
 from tests.inside import client_of
 from txnqueue.admin import creation
 from txnqueue.core import model
 from txnqueue.core.receipt import Status
+from txnqueue.core.settings import BRANCH_SECONDS_DEFAULT
 from txnqueue.core.state import compaction
 from txnqueue.errors import (
     InvalidInput,
@@ -27,6 +29,7 @@ from txnqueue.errors import (
     PayloadRemoved,
     TransactionAborted,
 )
+from txnqueue.protocols.dtx import XaStatus
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import memory_manager
 
@@ -109,6 +112,24 @@ def test_a_dry_run_tells_what_would_be_done_and_changes_nothing(world: World) ->
     assert told.compacted >= 1
     assert client_of(manager).store.journal.version() == version
     assert manager.maintain(**AT_ONCE).compacted == told.compacted
+
+
+@in_memory
+def test_a_branch_of_a_dead_session_does_not_hold_the_horizon_for_ever(world: World) -> None:
+    queue, busy = world.queue(), world.queue("busy")
+    queue.send(rows(1))
+    branch, alive = Branch(world, "dead"), Branch(world, "alive")
+    assert numbers(branch.queue(queue).receive()) == [1]
+    work(busy, 2)
+    keeper = world.manager("keeper")
+    assert keeper.maintain(**AT_ONCE).archived == 0, "vacuous: it may still be prepared"
+    world.clock.advance(BRANCH_SECONDS_DEFAULT + 1)
+    assert keeper.maintain(**AT_ONCE, dry_run=True).archived == 0
+    assert keeper.maintain(**AT_ONCE).archived > 0
+    assert numbers(queue.peek_messages()) == [1]
+    assert keeper.recover().aborted == ()
+    assert alive.channel.end(alive.xid) is XaStatus.RBTIMEOUT
+    assert keeper.history.verify().ok
 
 
 @in_memory

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from txnqueue.admin import erasure, history_removal
+from txnqueue.admin import erasure, history_removal, recovery
 from txnqueue.admin.reclamation import Reclamation, Terms, Vacuum
 from txnqueue.admin.retention import Retention
 from txnqueue.client.client import Client
@@ -24,6 +24,7 @@ from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import QueueState, compaction, retention
+from txnqueue.core.state.overview import Survey
 from txnqueue.errors import Busy, InvalidInput, QueueError, StoreCorrupt
 from txnqueue.storage.journal import AppendConflict, Reading
 from txnqueue.version import __version__
@@ -167,6 +168,8 @@ class _Run:
         now_ms = self._client.runtime.now_ms()
         cutoff_ms = now_ms - round(self._retention.transaction_seconds_max * 1000)
         entries = self._read().entries  # takes long: without the lock
+        if self._abort_overdue(infos):
+            entries = self._read().entries
         with self._client.lock:
             folds = self._client.states.folds(infos)
             found = retention.next_horizon(entries, folds, now_ms, cutoff_ms)
@@ -174,6 +177,24 @@ class _Run:
             each = zip(infos, folds, strict=True)
             due = [i for i, fold in each if any(_is_due(fold, n, target) for n in fold.lanes)]
         return target, due
+
+    def _abort_overdue(self, infos: Sequence[QueueInfo]) -> bool:
+        """Abort branches that took too long, whose sessions are dead: they hold the horizon back.
+
+        Returns:
+            Whether there was any.
+        """
+        entries = self._reading.entries
+        survey = Survey.of(entries, model.horizon(entries), infos)
+        if self._dry_run or not survey.overdue(self._client.runtime.now_ms()):
+            return False
+        try:
+            aborted, _ = recovery.abort_overdue(self._client, survey)
+        except Busy as error:
+            self._skipped.append(f"overdue branches: {error}")
+            return False
+        logger.info("overdue branches aborted transaction_ids=%s", aborted)
+        return True
 
     def _compact(self, info: QueueInfo, target: int) -> int:
         """Compact the lanes of a queue that anything could leave."""

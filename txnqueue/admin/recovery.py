@@ -78,7 +78,7 @@ def recover(
     found = client.cache.survey()
     erasure.finish(client, found.erasures)  # what it cannot delete keeps nothing from the rest
     held_up = Applier(client).apply(known=found.changes)
-    overdue, given_back = _abort_overdue_branches(client, found)
+    overdue, given_back = abort_overdue(client, found)
     aborted, released = _abort_abandoned(client, found)
     client.confirm()
     return RecoveryResult(
@@ -93,8 +93,15 @@ def recover(
     )
 
 
-def _abort_overdue_branches(client: Client, found: Survey) -> tuple[tuple[str, ...], int]:
-    """Abort the branches that took too long and are not prepared."""
+def abort_overdue(client: Client, found: Survey) -> tuple[tuple[str, ...], int]:
+    """Abort the branches that took too long and are not prepared.
+
+    Returns:
+        Which they are, and how many messages returned to their queues.
+
+    Raises:
+        Busy: Others were faster at every try.
+    """
     aborted: list[str] = []
     released = 0
     for late in found.overdue(client.runtime.now_ms()):
