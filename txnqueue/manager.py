@@ -259,8 +259,9 @@ class QueueManager:
     ) -> MaintenanceResult:
         """Keep the store small and fast; run it from time to time, beside everything else.
 
-        Lanes are compacted; what is finished moves from the journal to the archive, where the
-        history finds it; payload that is no longer needed is deleted; small files are combined.
+        Branches whose time-out has passed are aborted. Lanes are compacted; what is finished moves
+        from the journal to the archive, where the history finds it; payload that is no longer
+        needed is deleted; small files are combined.
 
         Args:
             transaction_seconds_max: For so long a transaction may stay undecided: what began

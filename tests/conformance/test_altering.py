@@ -191,3 +191,44 @@ def test_messages_with_a_new_column_do_not_move_to_where_nobody_could_read_it(
     other.alter("note string")
     assert move() == 2
     assert seen(other, "note") == {1: None, 2: "kept"}
+
+
+@in_memory
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("received", [False, True], ids=["waiting", "received"])
+@pytest.mark.parametrize("came", ["moved", "published"])
+def test_nor_do_messages_that_came_from_elsewhere(
+    world: World, came: str, received: bool, durable: bool
+) -> None:
+    """Their payload is not the queue's own, so that the number of its schema tells nothing."""
+    first, queue, other = (world.queue(word) for word in ("first", "one", "other"))
+    events = world.manager().create_exchange(world.name("events"), "fanout", SCHEMA)
+    events.bind(queue.name)
+    queue.send(rows(1), durable=durable)
+    mover = world.manager("mover")
+    assert (mover.queue(queue.name).depth(), mover.queue(other.name).depth()) == (1, 0)
+    for one in (first, queue):
+        one.alter("note string")
+    if came == "moved":
+        first.send([{"n": 2, "note": "kept"}], durable=durable)
+        first.move(queue.name)
+    else:
+        events.alter("note string")
+        events.publish([{"n": 2, "note": "kept"}], durable=durable)
+
+    def move() -> int:
+        if not received:
+            return int(mover.queue(queue.name).move(other.name))
+        batch = mover.queue(queue.name).receive(10)
+        try:
+            return int(batch.move(other.name))
+        except SchemaMismatch:
+            batch.release()
+            raise
+
+    with pytest.raises(SchemaMismatch):
+        move()
+    assert seen(queue, "note") == {1: None, 2: "kept"}
+    other.alter("note string")
+    assert move() == 2
+    assert seen(other, "note") == {1: None, 2: "kept"}

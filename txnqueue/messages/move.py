@@ -75,14 +75,22 @@ def to_queue(client: Client, info: QueueInfo, target: QueueInfo) -> Route:
                 "receive the messages and send them there."
             )
 
-    if not same_columns(known, target):
-        check_now()  # one of them may have grown since it was read
+    def check() -> None:
+        """Check by what was read with the messages: a queue had grown before they came into it.
+
+        The memory is not told of that.
+        """
+        nonlocal known, target
+        known, target = client.cache.newest(known), client.cache.newest(target)
+        if info.transient or not same_columns(known, target):
+            check_now()
+
+    check()
 
     def route(segments: Sequence[Segment]) -> list[tuple[Target, list[Segment]]]:
         if not segments:
             return []
-        if any(_is_newer(segment.position, known) for segment in segments):
-            check_now()  # they may have columns that the other queue has not
+        check()  # they may have columns that the other queue has not
         names = tuple((s.position.position_id, s.first, s.last) for s in segments)
 
         def read() -> None:
@@ -95,12 +103,6 @@ def to_queue(client: Client, info: QueueInfo, target: QueueInfo) -> Route:
         return [(Target(target.queue_id, found[names]), list(segments))]
 
     return route
-
-
-def _is_newer(position: Position, known: QueueInfo) -> bool:
-    """Return whether messages were sent to a queue with more columns than are known here."""
-    mine = position.payload_id == known.payload_id
-    return mine and position.schema_version > known.schema_version
 
 
 def to_origin(client: Client) -> Route:
