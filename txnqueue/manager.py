@@ -314,12 +314,14 @@ class QueueManager:
             LimitExceeded: They lie in too many ranges: erase fewer at a time.
             Busy: They are recorded as erased, but others wrote to the payload at every try; the
                 next ``erase``, ``maintain`` or ``recover`` deletes it.
+            TransactionNotGiven: Inside a transaction block.
 
         Example::
 
             manager.erase("orders", "customer_id = 4711", reason="request 2026-118")
         """
         check_id(queue, "queue")
+        at_once(self._client, "erase")
         return erase(self._client, queue, where, check_reason(reason))
 
     def apply_change(self, change_id: str) -> None:

@@ -30,6 +30,7 @@ from txnqueue.errors import (
     PayloadRemoved,
     QueueClosed,
     QueueNotFound,
+    TransactionNotGiven,
     TxnQueueError,
 )
 from txnqueue.messages.removal import remove
@@ -272,6 +273,11 @@ def test_wrong_input(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for reason in ("", None):
         with pytest.raises(InvalidInput):
             manager.erase(queue.name, ANNA, reason=reason)  # type: ignore[arg-type]
+    with (
+        pytest.raises(TransactionNotGiven, match="before or after the block"),
+        manager.transaction(),
+    ):
+        manager.erase(queue.name, ANNA, reason="r")
     monkeypatch.setattr("txnqueue.admin.erasure.RANGES_MAX", 0)
     with pytest.raises(LimitExceeded):
         manager.erase(queue.name, ANNA, reason="r")
