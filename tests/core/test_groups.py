@@ -11,6 +11,7 @@ import pytest
 
 from txnqueue.core.model import Condition, Entry, Unit, next_sequence
 from txnqueue.storage.journal import Appended
+from txnqueue.storage.journal import groups as groups_module
 from txnqueue.storage.journal.groups import (
     ENTRIES_MAX,
     UNITS_MAX,
@@ -159,6 +160,20 @@ def test_after_a_failure_each_is_tried_by_itself() -> None:
     again = [gate.groups.submit(request(fact(name), gate.insert)) for name in "ab"]
     assert [one.result(WAIT_SECONDS).appended.won for one in again] == [(True,), (True,)]
     assert gate.statements == [["first"], ["a", "b"], ["a"], ["b"]]
+
+
+def test_what_failed_and_is_never_tried_again_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(groups_module, "ALONE_MAX", 3)
+    gate = Gate()
+    gate.fails = lambda names: OSError("no reply") if len(names) > 1 else None
+    gate.together([fact(name) for name in "abcde"])
+    waiting = vars(gate.groups)["_alone"]
+    assert list(waiting) == ["c", "d", "e"]
+    again = [gate.groups.submit(request(fact(name), gate.insert)) for name in "cde"]
+    assert [one.result(WAIT_SECONDS).appended.won for one in again] == [(True,)] * 3
+    assert not waiting
 
 
 def test_what_is_stale_is_refused_without_a_statement() -> None:

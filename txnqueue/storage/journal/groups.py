@@ -29,6 +29,8 @@ UNITS_MAX = 64
 """How many units share a statement; a version has places for 1,024."""
 ENTRIES_MAX = 1_000
 """How many entries share a statement: its text is parsed as a whole."""
+ALONE_MAX = 1_000
+"""How many units are remembered that failed with others: many are never tried again as they are."""
 
 _making = threading.Lock()
 _known: WeakValueDictionary[tuple[int, str, str], Groups] = WeakValueDictionary()
@@ -99,7 +101,7 @@ class Groups:
         self._worker: Worker = worker or ThreadPoolExecutor(1, "txnqueue groups")
         self._lock = threading.Lock()
         self._waiting: deque[Request] = deque()
-        self._alone: set[str] = set()
+        self._alone: dict[str, None] = {}  # the oldest first
 
     def submit(self, request: Request) -> Future[Answer]:
         """Let an append take part in the next group that has room for it."""
@@ -132,7 +134,7 @@ class Groups:
             for request in [one for one in self._waiting if self._is_stale(one)]:
                 self._waiting.remove(request)
                 _refuse(request)
-            taken, stale = take(self._waiting, frozenset(self._alone))
+            taken, stale = take(self._waiting, self._alone.keys())
             group = [one for one in taken if one.answer.set_running_or_notify_cancel()]
         if group:
             self._carry_out(group)
@@ -159,7 +161,8 @@ class Groups:
         if version is not None and inserted == len(entries):
             self.tail.add(version, entries)
         with self._lock:
-            self._alone.difference_update(unit.append_id for unit in units)
+            for unit in units:
+                self._alone.pop(unit.append_id, None)
         firsts = accumulate((len(request.units) for request in group), initial=0)
         for request, first in zip(group, firsts, strict=False):
             won = (version is not None,) * len(request.units)
@@ -177,7 +180,9 @@ class Groups:
             return
         if len(group) > 1:
             with self._lock:
-                self._alone.update(unit.append_id for r in group for unit in r.units)
+                self._alone |= {unit.append_id: None for r in group for unit in r.units}
+                for forgotten in list(self._alone)[:-ALONE_MAX]:
+                    del self._alone[forgotten]
         for request in group:
             request.answer.set_exception(error)
 
@@ -214,7 +219,7 @@ def _refuse(request: Request) -> None:
 
 
 def take(
-    waiting: deque[Request], alone: frozenset[str] = frozenset()
+    waiting: deque[Request], alone: Collection[str] = frozenset()
 ) -> tuple[list[Request], list[Request]]:
     """Take the next group out of the waiting requests.
 
@@ -243,7 +248,7 @@ def take(
     return group, stale
 
 
-def _fits(request: Request, group: Sequence[Request], alone: frozenset[str]) -> bool:
+def _fits(request: Request, group: Sequence[Request], alone: Collection[str]) -> bool:
     if not group:
         return True
     if request.reads_lanes != group[0].reads_lanes:
