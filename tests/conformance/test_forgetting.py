@@ -424,6 +424,28 @@ def test_options_that_cannot_be(world: World, options: Any, error: type[Exceptio
 
 
 @in_memory
+def test_a_keeper_whose_clock_is_behind_does_not_shorten_the_history(world: World) -> None:
+    """It denies the day that the others said, and says one that is over for long."""
+    queue, kept = world.queue(lanes=1), 5
+    keeper, behind = world.manager("keeper"), world.manager("behind")
+    client_of(behind).runtime.now_ms = lambda: world.clock.now_ms - 3 * DAY * 1000
+    days: list[int] = []
+    for day in range(25):
+        days.append(consume(world, queue, day).receipt.commit_seq)
+        if day == 10:
+            behind.queue(queue.name).send(rows(99))
+            behind.queue(queue.name).receive(1).accept()
+            behind.maintain(**KEPT, history_retention_days=kept)
+        age(world, keeper, 1, history_retention_days=kept)
+        known = [n for n, seq in enumerate(days) if seq >= max(0, keeper.history.horizon())]
+        assert day - known[0] >= min(day, kept)
+    assert known[0] > 10, "vacuous"
+    fence = client_of(keeper).store.journal.read([model.FENCE]).entries
+    assert model.newest_day(fence)[0] == 1, "vacuous: nobody corrected the day"
+    assert keeper.history.verify().ok
+
+
+@in_memory
 def test_past_states_reach_back_as_long_as_was_said(world: World) -> None:
     queue, keeper = world.queue(lanes=1), world.manager("keeper")
     states: list[tuple[int, int]] = []

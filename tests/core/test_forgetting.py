@@ -16,9 +16,9 @@ from txnqueue.core.state import retention
 from txnqueue.errors import HistoryRemoved, InvalidInput
 
 
-def advanced(version: int, day: str | None) -> Entry:
+def advanced(version: int, day: str | None, **said: Any) -> Entry:
     """An entry that advanced the horizon, and said a day."""
-    body = {"v": 1, "staging": [], **({} if day is None else {"day": day})}
+    body = {"v": 1, "staging": [], **({} if day is None else {"day": day}), **said}
     return Entry(
         model.FENCE, "horizon", model.HORIZON_ADVANCED, begun=version - 1, body=body,
         append_id=f"h{version}", version=version,
@@ -61,6 +61,16 @@ def test_the_history_begins_where_the_last_day_was_said_that_is_old_enough(
 ) -> None:
     other = Entry(model.FENCE, "history", model.HISTORY_REMOVED, body={"day": "2026-01-02"})
     assert retention.beginning([*reversed(DAYS), other], last_day) == found
+
+
+def test_a_day_that_a_correction_said_may_have_been_over_for_long() -> None:
+    said = [
+        advanced(20, "2025-12-20", corrections=1),
+        advanced(22, "2026-01-04", corrections=1),
+        advanced(24, "2026-01-05", corrections=1),
+    ]
+    assert retention.beginning([*DAYS, *said], "2026-01-03") is None
+    assert retention.beginning([*DAYS, *said], "2026-01-04") == (22, "2026-01-04")
 
 
 def test_what_said_no_day_begins_nothing() -> None:

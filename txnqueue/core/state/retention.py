@@ -64,6 +64,8 @@ def beginning(entries: Iterable[Entry], last_day: str) -> tuple[int, str] | None
 
     Entries are archived under the day that the journal said when it was read: so what is
     kept under an earlier day had finished before that day was said. No clock decides that.
+    A day that a correction said does not count: the clock that was behind may have been the
+    corrector's, and then that day was long over. The next one that is said counts again.
 
     Args:
         entries: What advanced the horizon, in the journal and in the archive.
@@ -76,7 +78,12 @@ def beginning(entries: Iterable[Entry], last_day: str) -> tuple[int, str] | None
     advanced = [e for e in entries if e.kind == model.HORIZON_ADVANCED and "day" in e.body]
     corrections = model.newest_day(advanced)[0]
     counted = [e for e in advanced if e.body.get("corrections", 0) == corrections]
-    said = [(e.body["day"], e.version) for e in counted if e.body["day"] <= last_day]
+    correction = min((e.version for e in counted), default=-1) if corrections else -1
+    said = [
+        (e.body["day"], e.version)
+        for e in counted
+        if e.body["day"] <= last_day and e.version != correction
+    ]
     if not said:
         return None
     day = max(day for day, _ in said)
