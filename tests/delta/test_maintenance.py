@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,11 @@ def test_files_get_few_payload_goes_and_every_question_is_still_answered(
     assert done.slices >= 2
     assert done.rewritten >= 1
     assert done.skipped == ()
+    said = spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path}/journal`").collect()
+    about = [json.loads(row.userMetadata).get("operation") for row in said if row.userMetadata]
+    assert about.count("remove archived") == 1  # whatever kinds of shards it was in
+    copies = spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path}/archive`").collect()
+    assert len([row for row in copies if row.operation == "MERGE"]) == 1
     journal = client_of(manager).store.journal
     assert max(journal.files().values()) == 1
     assert [row.i for row in later.collect()] == [0]  # Delta keeps its file for a while

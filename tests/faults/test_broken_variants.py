@@ -556,7 +556,7 @@ def pins_the_newest_version(patch: pytest.MonkeyPatch) -> None:
 def deletes_before_it_copies(patch: pytest.MonkeyPatch) -> None:
     """Let entries leave the journal before they stand in the archive."""
 
-    def hasty(self: Any, family: str, entries: Any, day: str) -> bool:
+    def hasty(self: Any, entries: Any, day: str) -> bool:
         gone = {entry.entry_id for entry in entries}
         shards = self._client.store.inner.journal._shards
         for shard in {entry.shard for entry in entries}:
@@ -643,8 +643,8 @@ def keeps_by_its_own_clock(patch: pytest.MonkeyPatch) -> None:
     """Archive under the day that the keeper's clock shows, not under the one that was read."""
     real = maintenance._Run._move
 
-    def move(self: Any, family: str, entries: Any, day: str) -> bool:
-        return real(self, family, entries, self._today.isoformat())
+    def move(self: Any, entries: Any, day: str) -> bool:
+        return real(self, entries, self._today.isoformat())
 
     patch.setattr(maintenance._Run, "_move", move)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -277,27 +276,23 @@ class _Run:
         day = model.archive_day(entries)
         if day < self._today.isoformat() and not self._dry_run:
             return set()  # payload is kept from that day on: it must be said first
-        finished = model.each_once(retention.finished(entries, horizon))
-        families: dict[str, list[Entry]] = defaultdict(list)
-        for entry in sorted(finished, key=lambda e: (e.kind not in _FIRST, e.place)):
-            families[entry.shard.partition("/")[0]].append(entry)
+        finished = [*model.each_once(retention.finished(entries, horizon))]
+        finished.sort(key=lambda entry: (entry.kind not in _FIRST, entry.place))
         gone: set[model.PositionId] = set()
-        for family, found in families.items():
-            for at in range(0, len(found), ARCHIVED_MAX):
-                piece = found[at : at + ARCHIVED_MAX]
-                if self._dry_run or self._move(family, piece, day):
-                    gone.update(entry.entry_id for entry in piece)
-                else:  # what comes later in the family must not leave before
-                    break
+        for at in range(0, len(finished), ARCHIVED_MAX):
+            piece = finished[at : at + ARCHIVED_MAX]
+            if not (self._dry_run or self._move(piece, day)):
+                break  # what comes later must not leave before
+            gone.update(entry.entry_id for entry in piece)
         return gone
 
-    def _move(self, family: str, entries: list[Entry], day: str) -> bool:
+    def _move(self, entries: list[Entry], day: str) -> bool:
         archive = self._journal.archive
 
         def copy() -> None:
             archive.add(entries, day, self._metadata("archive"))
 
-        if not self._patiently(f"archive of {family}", copy):
+        if not self._patiently("archive", copy):
             return False
         kept = {e.entry_id: e for e in archive.read(among=entries, days=(day, day))}
         wrong = [e for e in entries if e.entry_id in kept and kept[e.entry_id] != e]
@@ -310,7 +305,7 @@ class _Run:
         if not there:  # another run moved them
             return True
         return self._patiently(
-            f"deletion of {family}",
+            "deletion of what is archived",
             lambda: self._journal.remove(there, day, self._metadata("remove archived")),
         )
 
