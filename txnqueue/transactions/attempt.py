@@ -243,6 +243,9 @@ class Attempt:
     def committing(self, more: Planner | None = None) -> Planner:
         """Plan its commit, together with something else unless that fails or lost too often.
 
+        Neither goes with what is in its own way: a commit that settles messages of a lease in a
+        lane, for instance, with a claim in the same lane.
+
         Args:
             more: Plans what else goes into the append; None: nothing.
         """
@@ -266,7 +269,9 @@ class Attempt:
             except Exception as error:
                 alone(error)
                 return decided
-            return decided + joined if joined is not None else decided
+            if joined is None or decided.excludes(joined):
+                return decided
+            return decided + joined
 
         return plan
 

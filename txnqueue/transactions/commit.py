@@ -80,7 +80,8 @@ def commit(attempt: Attempt) -> Receipt:
 def commit_joined(attempt: Attempt, more: Planner | None) -> Landed:
     """Commit in one append with something else.
 
-    That is left out if it lost twice, or cannot be planned: nothing of it then happens.
+    That is left out if it lost twice, cannot be planned, or would be in the way of the commit:
+    nothing of it then happens.
 
     Args:
         attempt: The attempt.
