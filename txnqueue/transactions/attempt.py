@@ -323,7 +323,9 @@ class Attempt:
         stamp = self.client.stamp()
         prepared = state.prepared.get(self.attempt_id)
         if prepared is not None:  # an interrupted prepare landed after all
-            return decisions.decide_prepared(prepared, commit=False, stamp=stamp, reason=reason)
+            return decisions.decide_prepared(
+                prepared, commit=False, stamp=stamp, reason=reason, counted=counted
+            )
         released = self.work.released(stamp, reason, counted=counted)
         said = None if counted else {"counted": False}
         return decisions.rollback(self.owner, released, stamp, reason, said)

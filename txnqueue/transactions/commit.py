@@ -258,7 +258,7 @@ def _decide_rollback(attempt: Attempt, reason: str | None, *, counted: bool) -> 
         attempt.status = Status.ROLLED_BACK
         return
     if attempt.status is Status.PREPARED:
-        _decide_prepared(attempt, commit=False, reason=reason)
+        _decide_prepared(attempt, commit=False, reason=reason, counted=counted)
         return
     if attempt.status is Status.COMMITTED:
         raise TransactionFinished(
@@ -294,7 +294,7 @@ def _committed_after_all(attempt: Attempt) -> TransactionFinished:
 
 
 def _decide_prepared(
-    attempt: Attempt, *, commit: bool, reason: str | None = None
+    attempt: Attempt, *, commit: bool, reason: str | None = None, counted: bool = True
 ) -> Receipt | None:
     receipt = decide_prepared(
         attempt.client,
@@ -303,6 +303,7 @@ def _decide_prepared(
         reason=reason,
         attempt=attempt.attempt_id,
         by_last_resource=attempt.participants.last is not None,
+        counted=counted,
     )
     attempt.status = Status.COMMITTED if commit else Status.ROLLED_BACK
     if commit:

@@ -116,7 +116,7 @@ class TransientWork:
                 "rollback",
                 transaction_id=self._owner.key,
             )
-        self._follow(commit=False)
+        self._follow(commit=False, counted=counted)
 
     # -------------------------------------------------------------------------- helpers
 
@@ -124,9 +124,9 @@ class TransientWork:
     def _attempt(self) -> str:
         return self._owner.attempt if self._owner else ""
 
-    def _follow(self, *, commit: bool) -> None:
+    def _follow(self, *, commit: bool, counted: bool = True) -> None:
         if self._prepared:
-            decide(self._client, self._attempt, commit=commit)
+            decide(self._client, self._attempt, commit=commit, counted=counted)
         self._end()
 
     def _end(self) -> None:
@@ -189,15 +189,24 @@ class TransientWork:
         return decisions.rollback(owner, released, stamp, reason, said)
 
 
-def decide(client: Client, attempt: str, *, commit: bool) -> None:
-    """Do in memory as was decided in the journal; again it is a no-op."""
+def decide(client: Client, attempt: str, *, commit: bool, counted: bool = True) -> None:
+    """Do in memory as was decided in the journal; again it is a no-op.
+
+    Args:
+        client: Whose memory it is.
+        attempt: What was decided.
+        commit: Whether it is committed.
+        counted: Whether a roll back counts as a delivery of what goes back.
+    """
     store, memory = client.store.transient, client.transient
 
     def plan(_lost: int) -> Plan | None:
         prepared = store.journal.prepared.get(attempt)
         if prepared is None:
             return None
-        return decisions.decide_prepared(prepared, commit=commit, stamp=memory.stamp(), reason=None)
+        return decisions.decide_prepared(
+            prepared, commit=commit, stamp=memory.stamp(), reason=None, counted=counted
+        )
 
     memory.land(plan, "commit" if commit else "rollback")
 
@@ -245,8 +254,9 @@ def _resolve(client: Client, waiting: Entry, *, abort: bool) -> None:
     if abort:
         client.land(plan, "rollback", transaction_id=key)
     state = look()
-    decided = state.decided(attempt)
-    if decided == model.COMMITTED:
-        decide(client, attempt, commit=True)
-    elif decided or state.committed is not None or client.cache.never_decided(state, owner):
+    decided = state.decisions.get(attempt)
+    if decided is not None:
+        committed, counted = decided.kind == model.COMMITTED, decided.body.get("counted", True)
+        decide(client, attempt, commit=committed, counted=counted)
+    elif state.committed is not None or client.cache.never_decided(state, owner):
         decide(client, attempt, commit=False)
