@@ -54,8 +54,9 @@ class Attempt:
         """Whether it may send and receive messages that are in memory only."""
         self.keeps = True
         """Whether its commit may leave what it received under a lease of its own client."""
-        self._given = transaction_id is not None
-        self._look_up_first = self._given and look_up
+        self.is_named = transaction_id is not None
+        """Whether the client gave its id, so that others may be attempts of the same."""
+        self._look_up_first = self.is_named and look_up
         self.id = (
             check_transaction_id(transaction_id)
             if transaction_id is not None
@@ -109,7 +110,7 @@ class Attempt:
         in memory, where it is remembered as long as that.
         """
         work = self.work.durable(self.attempt_id) or self.participants or self.claimed
-        return bool(work) or (self._given and not self.participants.transient)
+        return bool(work) or (self.is_named and not self.participants.transient)
 
     @property
     def is_empty(self) -> bool:
@@ -357,7 +358,16 @@ class Attempt:
                 transaction_id=self.id,
                 reason=entry.reason,
             )
-        if decided is None and state.committed is not None:
+        self.check_first(state)
+        return state.rolled_back()
+
+    def check_first(self, state: TransactionState) -> None:
+        """Check that no other attempt of the id is committed, or waits for its decision.
+
+        Raises:
+            TransactionAborted: One is, or does.
+        """
+        if self.attempt_id not in state.decisions and state.committed is not None:
             raise TransactionAborted(
                 f"Another attempt of transaction {self.id!r} was committed first: use its receipt, "
                 "and do not repeat the work.",
@@ -370,4 +380,3 @@ class Attempt:
                 f"Another attempt of transaction {self.id!r} is prepared: decide it first.",
                 transaction_id=self.id,
             )
-        return state.rolled_back()

@@ -190,6 +190,7 @@ def _land(attempt: Attempt, plan: Planner, operation: str) -> Landed:
                 _happened(attempt, attempt.decision)
             raise
     assert landed is not None
+    attempt.participants.transient.on_record()
     return landed
 
 
