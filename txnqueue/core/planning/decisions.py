@@ -157,8 +157,15 @@ def decide_prepared(
 
 
 def _now(facts: Iterable[Entry], stamp: Stamp) -> list[Entry]:
-    """Date what was sealed a while ago to now: ages, windows and waits begin here."""
-    return [replace(fact, recorded_at_ms=stamp.now_ms) for fact in facts]
+    """Date what was sealed a while ago to now: ages, windows, waits and leases begin here."""
+    return [_dated(fact, stamp.now_ms) for fact in facts]
+
+
+def _dated(fact: Entry, now_ms: int) -> Entry:
+    body = fact.body
+    if fact.kind == model.KEPT:
+        body = {**body, "deadline": body["deadline"] + now_ms - fact.recorded_at_ms}
+    return replace(fact, recorded_at_ms=now_ms, body=body)
 
 
 def _exchanges_of(facts: Iterable[Entry]) -> set[str]:
