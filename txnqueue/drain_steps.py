@@ -102,7 +102,7 @@ class Steps:
 
         Returns:
             The receipt, and the next batch: empty if there was no room for one, the claim was
-            lost twice, could not be planned, or failed after the commit.
+            lost twice, could not be planned beside the commit, or failed after it.
         """
         if wanted.limit <= 0 or not commit.joinable(done):
             return commit.commit(done), self._nothing(wanted)

@@ -24,6 +24,7 @@ from txnqueue.errors import (
     TransactionAborted,
 )
 from txnqueue.messages.charges import Fault, fault_of
+from txnqueue.storage.journal import AppendConflict
 
 pytestmark = in_memory
 
@@ -303,6 +304,35 @@ def test_a_busy_store_charges_nobody(world: World) -> None:
 
     result = world.open(orders, "b").drain(handler)
     assert (result.messages, tries) == (1, [[0]] * 4)
+
+
+@pytest.mark.parametrize("waits_for", ["a durable append", "its coordinator"])
+def test_what_was_prepared_is_charged_only_if_its_roll_back_counts(
+    world: World, waits_for: str
+) -> None:
+    """Messages in memory are prepared before an append that may find the store busy."""
+    orders, consumer = world.queue(), world.manager("b")
+    journal: Any = client_of(consumer).store.journal
+    append = journal.append
+    orders.send(rows(1), durable=waits_for == "its coordinator")
+    tx = consumer.transaction()
+    tx.queue(orders.name).receive()
+    if waits_for == "its coordinator":
+        tx.prepare()
+        tx.rollback(counted=False)
+    else:
+        tx.queue(orders.name).send(rows(2), delay_seconds=60)
+
+        def busy(units: Any, metadata: Any) -> Any:
+            if metadata["operation"] == "commit":
+                raise AppendConflict("others were faster")
+            return append(units, metadata)
+
+        journal.append = busy
+        with pytest.raises(TransactionAborted):
+            tx.commit()
+        journal.append = append
+    assert charged_in(orders.receive()) == [0]
 
 
 def charged_in(batch: Any) -> list[int]:

@@ -337,3 +337,31 @@ def test_a_run_leaves_no_number_out(world: World) -> None:
     assert (result.messages, result.finished, refused) == (6, True, [f"{run_id}/1"])
     outcomes = [world.manager().outcome(f"{run_id}/{n}").status for n in range(4)]
     assert outcomes == [Status.COMMITTED] * 3 + [Status.UNDECIDED]
+
+
+@in_memory
+@pytest.mark.parametrize("log_max", [1, None])
+@pytest.mark.parametrize("lease", ["runs", "over"])
+def test_a_handler_settles_a_lease_of_the_lane_of_the_next_claim(
+    world: World, lease: str, log_max: int | None
+) -> None:
+    """That claim is planned as if nothing was settled: it could take the same messages."""
+    orders, consumer = world.queue(lanes=1), world.manager("b")
+    mine = consumer.queue(orders.name)
+    client_of(consumer).log_max = log_max or client_of(consumer).log_max
+    orders.send(rows(*range(8)))
+    held, seen = mine.receive(2), []
+
+    def handler(batch: Any, tx: Any) -> None:
+        seen.append(numbers(batch))
+        if len(seen) == 2:
+            if lease == "over":
+                world.lease_over()
+            held.accept(transaction=tx)
+
+    result = mine.drain(handler, batch_size=2)
+    assert (seen, result.finished) == ([[2, 3], [4, 5], [6, 7]], True)
+    reader = world.open(orders, "c")
+    world.lease_over()
+    assert (reader.depth(), reader.in_flight(), len(reader.receive())) == (0, 0, 0)
+    assert world.manager("auditor").history.verify().ok

@@ -77,8 +77,10 @@ def test_prepared_and_kept(world: World) -> None:
     batch.accept(matching=pick(batch, 1), transaction=tx)
     batch.keep()
     tx.prepare()
+    world.clock.advance(3_600)
     world.manager("c").commit(tx.id)
     assert (orders.depth(), orders.in_flight()) == (0, 1)
+    assert not len(orders.receive())  # its lease begins with the commit
     world.lease_over()
     assert numbers(orders.receive()) == [2]
 

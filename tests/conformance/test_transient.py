@@ -413,14 +413,39 @@ def test_a_doubt_that_outlasts_the_horizon_is_settled(world: World, lands: bool)
 
 
 @in_memory
-def test_what_is_only_in_memory_waits_for_an_attempt_that_may_land_late(world: World) -> None:
+@pytest.mark.parametrize("first", ["commits", "prepares", "is in memory"])
+def test_of_two_attempts_of_an_id_one_is_committed_whatever_they_work_on(
+    world: World, first: str
+) -> None:
+    queue, key = world.queue(), world.name("K")
+    durable, memory = world.manager("a").transaction(key), world.manager("b").transaction(key)
+    for tx in (durable, memory):
+        tx.queue(queue.name).send(rows(1 if tx is durable else 2), durable=tx is durable)
+    one, two = (memory, durable) if first == "is in memory" else (durable, memory)
+    if first == "prepares":
+        one.prepare()
+    else:
+        one.commit()
+    with pytest.raises(TransactionAborted):
+        two.commit()
+    one.commit()
+    assert numbers(queue.receive(2)) == [2 if one is memory else 1]
+    assert not client_of(queue).store.transient.elsewhere
+
+
+@in_memory
+@pytest.mark.parametrize("kinds", ["both", "durable"])
+def test_what_is_only_in_memory_waits_for_an_attempt_that_may_land_late(
+    world: World, kinds: str
+) -> None:
     """Of two attempts of an id one is committed, whichever kinds of messages they send."""
     queue = world.queue()
     client = world.manager("late")
     journal = client_of(client).store.journal
     older = client.transaction(world.name("K"))
     older.queue(queue.name).send(rows(1))
-    older.queue(queue.name).send(rows(2), durable=False)
+    if kinds == "both":
+        older.queue(queue.name).send(rows(2), durable=False)
     append, read, late = journal.append, journal.read, []
 
     def silent(*args: Any) -> Any:
@@ -444,15 +469,16 @@ def test_what_is_only_in_memory_waits_for_an_attempt_that_may_land_late(world: W
 
 
 @in_memory
+@pytest.mark.parametrize("kinds", ["both", "durable"])
 def test_nothing_is_committed_in_memory_beside_an_attempt_that_is_being_decided(
-    world: World,
+    world: World, kinds: str
 ) -> None:
     queue = world.queue()
     client = world.manager("two")
     journal = client_of(client).store.journal
     older, younger = (client.transaction(world.name("K")) for _ in range(2))
-    for tx in (older, younger):
-        tx.queue(queue.name).send(rows(1 if tx is older else 2), durable=False)
+    younger.queue(queue.name).send(rows(2), durable=False)
+    older.queue(queue.name).send(rows(1), durable=kinds == "durable")
     older.queue(queue.name).send(rows(3))
     append = journal.append
 

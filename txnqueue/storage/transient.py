@@ -18,7 +18,7 @@ import pyarrow as pa
 from txnqueue.core import custody, model
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.settings import TRANSIENT_BYTES_MAX, TRANSIENT_KEYS_MAX
-from txnqueue.core.state import QueueState
+from txnqueue.core.state import AttemptOwner, QueueState
 from txnqueue.errors import LimitExceeded, PayloadRemoved
 from txnqueue.storage.journal import Appended
 from txnqueue.storage.journal.memory import MemoryJournal, Step, _no_step, numbered
@@ -161,6 +161,9 @@ class TransientStore:
         folds: The state of its queues, which all managers share.
         working: Transactions with transient work that are still held, by attempt.
         deciding: Attempts whose decision is on its way just now.
+        elsewhere: Attempts of ids that clients gave which have nothing here, and which the
+            journal may still commit, by attempt.
+        ended_elsewhere: How many of them have been decided.
     """
 
     spark = None
@@ -180,6 +183,8 @@ class TransientStore:
         self.folds: dict[str, QueueState] = {}
         self.working: WeakValueDictionary[str, Working] = WeakValueDictionary()
         self.deciding: set[str] = set()
+        self.elsewhere: dict[str, AttemptOwner] = {}
+        self.ended_elsewhere = 0
         self._checkpoints: dict[str, QueueState] = {}
         self._tidy_at = (TIDY_ENTRIES_MIN, TIDY_BYTES_MIN)
 
@@ -206,9 +211,21 @@ class TransientStore:
     def close(self) -> None:
         """Let go of what it holds: nothing, because all managers of the process share it."""
 
-    def waiting(self) -> list[Entry]:
-        """List what is prepared here and has no decision under way."""
-        return [e for a, e in self.journal.prepared.items() if a not in self.deciding]
+    def waiting(self) -> list[AttemptOwner]:
+        """List whose work is prepared here and has no decision under way."""
+        found = map(AttemptOwner.of, list(self.journal.prepared.values()))
+        return [owner for owner in found if owner.attempt not in self.deciding]
+
+    def waiting_elsewhere(self) -> list[AttemptOwner]:
+        """List the attempts without work here that may be committed and are not just decided."""
+        return [o for o in list(self.elsewhere.values()) if o.attempt not in self.deciding]
+
+    def end_elsewhere(self, attempt: str) -> None:
+        """Record that an attempt is decided, if it is one without work here."""
+        with self.lock:
+            if attempt in self.elsewhere:
+                self.ended_elsewhere += 1  # first: who is interrupted here does it again
+                del self.elsewhere[attempt]
 
     def fold(self, queue_id: str, lanes: int, window_ms: int | None = None) -> QueueState:
         """Bring the fold of a queue up to the newest version."""

@@ -54,8 +54,9 @@ class Attempt:
         """Whether it may send and receive messages that are in memory only."""
         self.keeps = True
         """Whether its commit may leave what it received under a lease of its own client."""
-        self._given = transaction_id is not None
-        self._look_up_first = self._given and look_up
+        self.is_named = transaction_id is not None
+        """Whether the client gave its id, so that others may be attempts of the same."""
+        self._look_up_first = self.is_named and look_up
         self.id = (
             check_transaction_id(transaction_id)
             if transaction_id is not None
@@ -109,7 +110,7 @@ class Attempt:
         in memory, where it is remembered as long as that.
         """
         work = self.work.durable(self.attempt_id) or self.participants or self.claimed
-        return bool(work) or (self._given and not self.participants.transient)
+        return bool(work) or (self.is_named and not self.participants.transient)
 
     @property
     def is_empty(self) -> bool:
@@ -243,6 +244,9 @@ class Attempt:
     def committing(self, more: Planner | None = None) -> Planner:
         """Plan its commit, together with something else unless that fails or lost too often.
 
+        Neither goes with what is in its own way: a commit that settles messages of a lease in a
+        lane, for instance, with a claim in the same lane.
+
         Args:
             more: Plans what else goes into the append; None: nothing.
         """
@@ -266,7 +270,9 @@ class Attempt:
             except Exception as error:
                 alone(error)
                 return decided
-            return decided + joined if joined is not None else decided
+            if joined is None or decided.excludes(joined):
+                return decided
+            return decided + joined
 
         return plan
 
@@ -318,7 +324,9 @@ class Attempt:
         stamp = self.client.stamp()
         prepared = state.prepared.get(self.attempt_id)
         if prepared is not None:  # an interrupted prepare landed after all
-            return decisions.decide_prepared(prepared, commit=False, stamp=stamp, reason=reason)
+            return decisions.decide_prepared(
+                prepared, commit=False, stamp=stamp, reason=reason, counted=counted
+            )
         released = self.work.released(stamp, reason, counted=counted)
         said = None if counted else {"counted": False}
         return decisions.rollback(self.owner, released, stamp, reason, said)
@@ -350,7 +358,16 @@ class Attempt:
                 transaction_id=self.id,
                 reason=entry.reason,
             )
-        if decided is None and state.committed is not None:
+        self.check_first(state)
+        return state.rolled_back()
+
+    def check_first(self, state: TransactionState) -> None:
+        """Check that no other attempt of the id is committed, or waits for its decision.
+
+        Raises:
+            TransactionAborted: One is, or does.
+        """
+        if self.attempt_id not in state.decisions and state.committed is not None:
             raise TransactionAborted(
                 f"Another attempt of transaction {self.id!r} was committed first: use its receipt, "
                 "and do not repeat the work.",
@@ -363,4 +380,3 @@ class Attempt:
                 f"Another attempt of transaction {self.id!r} is prepared: decide it first.",
                 transaction_id=self.id,
             )
-        return state.rolled_back()

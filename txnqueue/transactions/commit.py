@@ -80,7 +80,8 @@ def commit(attempt: Attempt) -> Receipt:
 def commit_joined(attempt: Attempt, more: Planner | None) -> Landed:
     """Commit in one append with something else.
 
-    That is left out if it lost twice, or cannot be planned: nothing of it then happens.
+    That is left out if it lost twice, cannot be planned, or would be in the way of the commit:
+    nothing of it then happens.
 
     Args:
         attempt: The attempt.
@@ -189,6 +190,7 @@ def _land(attempt: Attempt, plan: Planner, operation: str) -> Landed:
                 _happened(attempt, attempt.decision)
             raise
     assert landed is not None
+    attempt.participants.transient.on_record()
     return landed
 
 
@@ -257,7 +259,7 @@ def _decide_rollback(attempt: Attempt, reason: str | None, *, counted: bool) -> 
         attempt.status = Status.ROLLED_BACK
         return
     if attempt.status is Status.PREPARED:
-        _decide_prepared(attempt, commit=False, reason=reason)
+        _decide_prepared(attempt, commit=False, reason=reason, counted=counted)
         return
     if attempt.status is Status.COMMITTED:
         raise TransactionFinished(
@@ -293,7 +295,7 @@ def _committed_after_all(attempt: Attempt) -> TransactionFinished:
 
 
 def _decide_prepared(
-    attempt: Attempt, *, commit: bool, reason: str | None = None
+    attempt: Attempt, *, commit: bool, reason: str | None = None, counted: bool = True
 ) -> Receipt | None:
     receipt = decide_prepared(
         attempt.client,
@@ -302,6 +304,7 @@ def _decide_prepared(
         reason=reason,
         attempt=attempt.attempt_id,
         by_last_resource=attempt.participants.last is not None,
+        counted=counted,
     )
     attempt.status = Status.COMMITTED if commit else Status.ROLLED_BACK
     if commit:

@@ -31,6 +31,7 @@ def decide_prepared(
     attempt: str | None = None,
     by_last_resource: bool = False,
     heuristic: bool = False,
+    counted: bool = True,
 ) -> Receipt | None:
     """Decide a prepared transaction; anybody may, and repeating the decision is a no-op.
 
@@ -42,6 +43,7 @@ def decide_prepared(
         attempt: The attempt; the one that waits when left out.
         by_last_resource: Whether the database has decided that is to decide.
         heuristic: Whether an operator decides in place of the coordinator.
+        counted: Whether a roll back counts as a delivery of what goes back.
 
     Returns:
         The receipt of a commit.
@@ -81,6 +83,7 @@ def decide_prepared(
                 stamp=client.stamp(),
                 reason=reason,
                 heuristic=heuristic,
+                counted=counted,
             )
         wanted_attempts = list(state.prepared) if attempt is None else [attempt]
         wanted_attempts += [] if branch is None else [branch.attempt]

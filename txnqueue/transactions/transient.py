@@ -4,18 +4,22 @@ Work of one kind is one append to that kind's journal. With work of both kinds t
 memory prepares first, which may fail and costs nothing; then the durable append decides; then
 the work in memory commits, which expects nothing and cannot fail. While the outcome is in
 doubt it stays prepared.
+
+Of the attempts of an id one is committed, whatever work each of them has. The journal tells those
+apart that append to it. One that commits in memory only asks it first; and one that has no work in
+memory says there that it is about to append.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from txnqueue.client.client import Client
 from txnqueue.core import model
-from txnqueue.core.model import Entry
+from txnqueue.core.custody import NotRead
 from txnqueue.core.planning import Plan, decisions
 from txnqueue.core.state import AttemptOwner, TransactionState
 from txnqueue.errors import HistoryRemoved, TransactionAborted
@@ -39,6 +43,7 @@ class TransientWork:
         self._client = transaction.client
         self._work = transaction.work
         self._owner: AttemptOwner | None = None
+        self._looked_at = -1
         self.claimed = False
 
     def __bool__(self) -> bool:
@@ -77,7 +82,9 @@ class TransientWork:
             QueueClosed: As in ``commit_alone``.
             LeaseLost: As in ``commit_alone``.
         """
-        if self and not self._prepared:
+        if not self:
+            self._announce()
+        elif not self._prepared:
             self._seal(model.PREPARED)
 
     @property
@@ -116,17 +123,34 @@ class TransientWork:
                 "rollback",
                 transaction_id=self._owner.key,
             )
-        self._follow(commit=False)
+        self._follow(commit=False, counted=counted)
 
     # -------------------------------------------------------------------------- helpers
 
     @property
     def _attempt(self) -> str:
-        return self._owner.attempt if self._owner else ""
+        return self._transaction.attempt_id
 
-    def _follow(self, *, commit: bool) -> None:
+    def on_record(self) -> None:
+        """Record that the journal says of the attempt that it is committed, or prepared."""
+        self._client.store.transient.end_elsewhere(self._attempt)
+
+    def _announce(self) -> None:
+        """Say that an attempt of an id without work here is about to be committed.
+
+        Raises:
+            TransactionAborted: Another one was committed here.
+        """
+        if not self._transaction.is_named:
+            return
+        store, owner = self._client.store.transient, self._transaction.owner
+        with store.lock:
+            self._check_undecided(self._client.transient.states.key_states([owner.key])[owner.key])
+            store.elsewhere[owner.attempt] = owner
+
+    def _follow(self, *, commit: bool, counted: bool = True) -> None:
         if self._prepared:
-            decide(self._client, self._attempt, commit=commit)
+            decide(self._client, self._attempt, commit=commit, counted=counted)
         self._end()
 
     def _end(self) -> None:
@@ -134,6 +158,7 @@ class TransientWork:
         store = self._client.store.transient
         with store.lock:
             store.working.pop(self._attempt, None)
+        self.on_record()
 
     def _seal(self, kind: str) -> None:
         memory, owner = self._client.transient, self._owner
@@ -163,19 +188,54 @@ class TransientWork:
         """
         key, attempt = owner.key, owner.attempt
         state = self._client.transient.states.key_states([key])[key]
-        own = state.decisions.get(attempt)
+        self._check_undecided(state)
+        if kind == model.COMMITTED and self._transaction.is_named:
+            self._check_alone([other for other in state.prepared if other not in state.decisions])
+        return [other for other in {*state.decisions, *state.prepared} if other != attempt]
+
+    def _check_undecided(self, state: TransactionState) -> None:
+        """Check that nothing was decided here of the attempt, and no other one was committed.
+
+        Raises:
+            TransactionAborted: It was.
+        """
+        key, own = self._transaction.id, state.decisions.get(self._attempt)
         if own is not None or state.committed is not None:
             why = own.reason if own is not None else "another attempt was committed first"
             raise TransactionAborted(
                 f"Transaction {key!r} was aborted: {why}.", transaction_id=key, reason=why
             )
-        waiting = [other for other in state.prepared if other not in state.decisions]
-        if waiting and kind == model.COMMITTED:
+
+    def _check_alone(self, prepared: Sequence[str]) -> None:
+        """Check that the journal has committed no other attempt of the id, and will commit none.
+
+        Args:
+            prepared: The attempts that are prepared here.
+
+        Raises:
+            TransactionAborted: It has, or may.
+            NotRead: The journal is to be asked first.
+        """
+        store, key, mine = self._client.store.transient, self._transaction.id, self._attempt
+        elsewhere = (one for one in store.elsewhere.values() if one.attempt != mine)
+        if prepared or any(one.key == key for one in elsewhere):
             raise TransactionAborted(
                 f"Another attempt of transaction {key!r} waits for its decision.",
                 transaction_id=key,
             )
-        return [other for other in {*state.decisions, *state.prepared} if other != attempt]
+        if self._looked_at != store.ended_elsewhere:
+            raise NotRead(self._look)
+
+    def _look(self) -> None:
+        """Ask the journal whether an attempt of the id was committed since this one began.
+
+        Raises:
+            TransactionAborted: One was, or is prepared.
+        """
+        transaction, now = self._transaction, self._client.store.transient.ended_elsewhere
+        cache = self._client.cache
+        transaction.check_first(cache.key_state(transaction.id, archived_since=transaction.begun))
+        self._looked_at = now
 
     def _plan_rollback(self, reason: str, *, counted: bool) -> Plan | None:
         owner = self._owner
@@ -189,15 +249,24 @@ class TransientWork:
         return decisions.rollback(owner, released, stamp, reason, said)
 
 
-def decide(client: Client, attempt: str, *, commit: bool) -> None:
-    """Do in memory as was decided in the journal; again it is a no-op."""
+def decide(client: Client, attempt: str, *, commit: bool, counted: bool = True) -> None:
+    """Do in memory as was decided in the journal; again it is a no-op.
+
+    Args:
+        client: Whose memory it is.
+        attempt: What was decided.
+        commit: Whether it is committed.
+        counted: Whether a roll back counts as a delivery of what goes back.
+    """
     store, memory = client.store.transient, client.transient
 
     def plan(_lost: int) -> Plan | None:
         prepared = store.journal.prepared.get(attempt)
         if prepared is None:
             return None
-        return decisions.decide_prepared(prepared, commit=commit, stamp=memory.stamp(), reason=None)
+        return decisions.decide_prepared(
+            prepared, commit=commit, stamp=memory.stamp(), reason=None, counted=counted
+        )
 
     memory.land(plan, "commit" if commit else "rollback")
 
@@ -215,26 +284,27 @@ def resolve(
     Raises:
         HistoryRemoved: The outcome of one of the keys was removed; without keys it just waits.
     """
-    waiting = client.store.transient.waiting()
-    if keys is not None:
-        wanted = set(keys)
-        waiting = [entry for entry in waiting if entry.stream in wanted]
-    for entry in waiting:
+    store = client.store.transient
+    wanted = None if keys is None else set(keys)
+    aborted = None if abort is None else set(abort)
+    waiting = [one for one in store.waiting() if wanted is None or one.key in wanted]
+    # Nothing here waits for what may be committed elsewhere, unless it is asked for.
+    waiting += [one for one in store.waiting_elsewhere() if one.key in (wanted or ())]
+    for owner in waiting:
         try:
-            _resolve(client, entry, abort=abort is None or entry.stream in set(abort))
+            _resolve(client, owner, abort=aborted is None or owner.key in aborted)
         except HistoryRemoved as error:
             if keys is not None:
                 raise
-            logger.warning("left in doubt transaction_id=%s error=%s", entry.stream, error)
+            logger.warning("left in doubt transaction_id=%s error=%s", owner.key, error)
 
 
-def _resolve(client: Client, waiting: Entry, *, abort: bool) -> None:
-    owner = AttemptOwner.of(waiting)
+def _resolve(client: Client, owner: AttemptOwner, *, abort: bool) -> None:
     key, attempt = owner.key, owner.attempt
 
     def look() -> TransactionState:
         """What was decided long ago, or surely never will be, counts as well."""
-        return client.cache.key_state(key, archived_since=waiting.begun)
+        return client.cache.key_state(key, archived_since=owner.begun)
 
     def plan(_lost: int) -> Plan | None:
         state = look()
@@ -245,8 +315,12 @@ def _resolve(client: Client, waiting: Entry, *, abort: bool) -> None:
     if abort:
         client.land(plan, "rollback", transaction_id=key)
     state = look()
-    decided = state.decided(attempt)
-    if decided == model.COMMITTED:
-        decide(client, attempt, commit=True)
-    elif decided or state.committed is not None or client.cache.never_decided(state, owner):
+    decided = state.decisions.get(attempt)
+    if decided is not None:
+        committed, counted = decided.kind == model.COMMITTED, decided.body.get("counted", True)
+        decide(client, attempt, commit=committed, counted=counted)
+    elif state.committed is not None or client.cache.never_decided(state, owner):
         decide(client, attempt, commit=False)
+    else:
+        return
+    client.store.transient.end_elsewhere(attempt)

@@ -112,6 +112,7 @@ def decide_prepared(
     reason: str | None,
     said: Mapping[str, Any] | None = None,
     heuristic: bool = False,
+    counted: bool = True,
 ) -> Plan:
     """Plan the append that commits or rolls back a prepared attempt.
 
@@ -126,6 +127,7 @@ def decide_prepared(
         said: What else the decision says.
         heuristic: Whether an operator decides without the coordinator: that is
             on record until it is forgotten.
+        counted: Whether a roll back counts as a delivery of what goes back.
     """
     owner = AttemptOwner.of(prepared)
     sealed = [entry_from_json(data) for data in prepared.body["manifest"]["entries"]]
@@ -137,8 +139,11 @@ def decide_prepared(
     else:
         inside = prepared.body.get("claims", ())
         why = reason or "rolled back"
-        facts = [replace(f, reason=why) for f in _now(map(entry_from_json, inside), stamp)]
-        body = {}
+        body = {} if counted else {"counted": False}
+        facts = [
+            replace(f, reason=why, body={**f.body, **body})
+            for f in _now(map(entry_from_json, inside), stamp)
+        ]
     body.update({"asked": True} if heuristic else {}, **(said or {}))
     decided = [decision(kind, owner, stamp, body=body, reason=reason)]
     if heuristic:
@@ -152,8 +157,15 @@ def decide_prepared(
 
 
 def _now(facts: Iterable[Entry], stamp: Stamp) -> list[Entry]:
-    """Date what was sealed a while ago to now: ages, windows and waits begin here."""
-    return [replace(fact, recorded_at_ms=stamp.now_ms) for fact in facts]
+    """Date what was sealed a while ago to now: ages, windows, waits and leases begin here."""
+    return [_dated(fact, stamp.now_ms) for fact in facts]
+
+
+def _dated(fact: Entry, now_ms: int) -> Entry:
+    body = fact.body
+    if fact.kind == model.KEPT:
+        body = {**body, "deadline": body["deadline"] + now_ms - fact.recorded_at_ms}
+    return replace(fact, recorded_at_ms=now_ms, body=body)
 
 
 def _exchanges_of(facts: Iterable[Entry]) -> set[str]:

@@ -25,6 +25,22 @@ class Plan:
         """Join two plans into one append: the union of what both read, expect and write."""
         return Plan(self.entries + other.entries, self.conditions + other.conditions)
 
+    def excludes(self, other: Plan) -> bool:
+        """Return whether one of two plans writes what the other expects that nobody does.
+
+        Each is planned as if it were alone. In one append both would land nevertheless, because
+        that looks only at what was there before.
+        """
+        return self._breaks(other) or other._breaks(self)
+
+    def _breaks(self, other: Plan) -> bool:
+        return any(
+            condition.matches(entry)
+            for condition in other.conditions
+            if not condition.present
+            for entry in self.entries
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Stamp:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from txnqueue.core import custody
-from txnqueue.core.model import Entry
+from txnqueue.core.state import AttemptOwner
 from txnqueue.errors import OnlyLooking, StoreBusy, StoreNotFound
 from txnqueue.storage import setbacks
 from txnqueue.storage.files.delta_log import DeltaLog, TableVersion
@@ -199,8 +199,12 @@ class NoTransient:
         """Itself."""
         return self
 
-    def waiting(self) -> list[Entry]:
-        """List what waits for an outcome: nothing."""
+    def waiting(self) -> list[AttemptOwner]:
+        """List whose work waits for an outcome: nobody's."""
+        return []
+
+    def waiting_elsewhere(self) -> list[AttemptOwner]:
+        """List the attempts that may be committed: none."""
         return []
 
 
