@@ -147,6 +147,19 @@ def test_a_ticket_that_keeps_its_own_user_out_starts_nothing(world: World) -> No
     assert dtx.entries() == before
 
 
+@rule("S4-04")
+def test_a_ticket_takes_no_text_for_a_list_of_principals() -> None:
+    """Each part of it would be permitted: "a" by "etl@a"."""
+    wrong: Any
+    for wrong in ("etl", 7, (None,), {"etl": 1}):
+        for role in ("associate", "coordinate"):
+            with pytest.raises(InvalidInput):
+                AccessTicket("billing", **{role: wrong})
+    for wrong in (None, 7):
+        with pytest.raises(InvalidInput):
+            AccessTicket(wrong)
+
+
 @on_delta_when_long
 @rule("S4-04", "S4-28")
 def test_a_ticket_lists_the_branches_of_its_realm(world: World) -> None:

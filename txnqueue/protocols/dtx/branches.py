@@ -226,11 +226,12 @@ class Branches:
             )
 
         operation = "suspend branch" if suspend else "end branch"
-        session.at_work = False
+        was_at_work, session.at_work = session.at_work, False  # not if an earlier end is in doubt
         try:
             ending = self._land(session.id, act, operation, ASSOCIATE, ticket)[1]
         except TxnQueueError as error:
-            session.at_work = not isinstance(error, (TransactionUnknown, BranchNotFound))
+            in_doubt = isinstance(error, (TransactionUnknown, BranchNotFound))
+            session.at_work = was_at_work and not in_doubt
             raise
         if ending in HEURISTIC:  # it ended unheard, was prepared, and has been decided since
             raise ended_before(session.id)
