@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -351,7 +352,7 @@ def test_an_association_that_is_interrupted_anywhere_is_ended_by_its_channel(how
             assert channel.end(xid) is XaStatus.OK
             landed += 1
         channel.close()
-        decided = patiently(lambda ask=other, xid=xid: ask.rollback(xid))
+        decided = patiently(partial(other.rollback, xid))
         assert decided in (XaStatus.OK, 404), f"{interrupt.at}: {decided}"
     assert landed > 3
 

@@ -246,8 +246,8 @@ def test_a_prepare_in_doubt_is_asked_again_or_decided(
     world: World, orders: Any, again: bool
 ) -> None:
     connection = connect(world)
-    begin(world, connection, orders)
-    connection._channel.end(connection._channel.xid)
+    xid = begin(world, connection, orders)
+    connection._channel.end(xid.xid)
     with unheard(connection), refused(541):
         connection.tpc_prepare()
     if again:
@@ -278,8 +278,8 @@ def test_a_decision_in_doubt_leaves_the_connection_of_use(
     world: World, orders: Any, decide: str, prepared: bool
 ) -> None:
     connection = connect(world)
-    begin(world, connection, orders)
-    connection.tpc_prepare() if prepared else connection._channel.end(connection._channel.xid)
+    xid = begin(world, connection, orders)
+    connection.tpc_prepare() if prepared else connection._channel.end(xid.xid)
     with unheard(connection), refused(541):
         getattr(connection, decide)()
     with refused(404) as caught:  # it was carried out
