@@ -240,7 +240,8 @@ class Transaction:
             connection: A DB-API 2.0 connection.
 
         Raises:
-            InvalidInput: The transaction is one of a drain with ``ahead=1``.
+            InvalidInput: The transaction is one of a drain with ``ahead=1``; or the name or the
+                connection takes part already.
             OnlyRehearsed: It is one of a rehearsal.
         """
         self._check_decided_in_turn("auxiliary()")

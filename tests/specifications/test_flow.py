@@ -836,6 +836,21 @@ def test_what_a_commit_of_delta_tables_leaves_in_doubt_is_settled_at_the_end(
 
 
 @in_memory
+@pytest.mark.rule("S2-11")
+def test_a_connection_has_one_use(broker: Broker) -> None:
+    """A commit outside of the main transaction would commit what is inside of it."""
+    shared = sqlite3.connect(":memory:")
+    sources = [DataSource(name, lambda: shared) for name in ("one", "other")]
+
+    def node(processing: Processing) -> None:
+        processing.execute("one", "CREATE TABLE ledger (n integer)", uncoordinated=True)
+        processing.execute("other", "SELECT 1", uncoordinated=True)
+
+    with pytest.raises(InvalidInput, match="open one each time"):
+        broker.flow(node, data_sources=sources).process()
+
+
+@in_memory
 @pytest.mark.rule("S2-06", "S2-12")
 def test_a_flow_is_at_work_on_one_message_at_a_time(world: Any, tmp_path: Path) -> None:
     """Else what one message leaves open on a connection is committed by the other one."""

@@ -76,6 +76,8 @@ class Attempt:
         self.participants = Participants(self)
         self.claimed = False
         self.deciding = False
+        self.asked = 0
+        """How often it was to be committed or prepared: earlier calls may have been interrupted."""
         self._rolled_back: list[str] = []
         self.charges = True
         """Whether the deliveries of its messages count if it is rolled back."""
@@ -255,7 +257,7 @@ class Attempt:
             more = None
 
         def plan(lost: int) -> Plan:
-            decided = self.plan_seal(model.COMMITTED, lost)
+            decided = self._plan_commit(lost)
             if more is None or lost >= JOINED_TRIES:
                 return decided
             try:
@@ -270,18 +272,34 @@ class Attempt:
 
         return plan
 
-    def preparing(self, lost: int) -> Plan:
-        """Plan that it is prepared."""
-        return self.plan_seal(model.PREPARED, lost)
+    def preparing(self, lost: int) -> Plan | None:
+        """Plan that it is prepared; None if an interrupted call has done that."""
+        if self._own_prepared(lost) is not None:
+            return None
+        return self._plan_seal(model.PREPARED)
 
     def rolling_back(self, reason: str, *, counted: bool) -> Planner:
         """Plan its rollback, whatever became of it meanwhile."""
         return lambda _lost: self.plan_rollback(reason, counted=counted)
 
-    def plan_seal(self, kind: str, lost: int) -> Plan:
-        """Plan the append that commits or prepares it, looking at its rivals after a conflict."""
-        if lost:
-            self._rolled_back = self._rivals()
+    def _plan_commit(self, lost: int) -> Plan:
+        """Plan the append that commits it, also if an interrupted call has prepared it."""
+        prepared = self._own_prepared(lost)
+        if prepared is None:
+            return self._plan_seal(model.COMMITTED)
+        stamp = self.client.stamp()
+        return decisions.decide_prepared(prepared, commit=True, stamp=stamp, reason=None)
+
+    def _own_prepared(self, lost: int) -> Entry | None:
+        """Look at its rivals after a conflict, and at itself after a call that was interrupted."""
+        if not lost and self.asked < 2:
+            return None
+        state = self._rivals()
+        self._rolled_back = state.rolled_back()
+        return state.prepared.get(self.attempt_id)
+
+    def _plan_seal(self, kind: str) -> Plan:
+        """Plan the append that commits or prepares it."""
         stamp = self.client.stamp()
         body = self.body(kind, stamp)
         return self.work.seal(self.client, self.owner, kind, self._rolled_back, stamp, body=body)
@@ -323,7 +341,7 @@ class Attempt:
         said = None if counted else {"counted": False}
         return decisions.rollback(self.owner, released, stamp, reason, said)
 
-    def _rivals(self) -> list[str]:
+    def _rivals(self) -> TransactionState:
         """Look at the other attempts of the id, and at what became of this one.
 
         Raises:
@@ -363,4 +381,4 @@ class Attempt:
                 f"Another attempt of transaction {self.id!r} is prepared: decide it first.",
                 transaction_id=self.id,
             )
-        return state.rolled_back()
+        return state

@@ -273,7 +273,8 @@ class MessageFlow:
         """Find a data source with a connection for one of the two uses.
 
         Raises:
-            InvalidInput: It is unknown, or takes one use only and has the other one.
+            InvalidInput: It is unknown, or takes one use only and has the other one; or its
+                connection is in use.
         """
         source = self.check_source(name)
         self._uses.add((name, coordinated))
@@ -286,7 +287,14 @@ class MessageFlow:
             )
         key = (name, coordinated)
         if key not in self._connections:
-            self._connections[key] = source.connect()
+            opened = source.connect()
+            if any(opened is known for known in self._connections.values()):
+                raise InvalidInput(
+                    f"{name!r} gave a connection that this flow uses already: let connect open "
+                    "one each time, as what ends the one's work would end the other's.",
+                    name=name,
+                )
+            self._connections[key] = opened
         return source, self._connections[key]
 
     def roll_back(self, name: str, *, coordinated: bool) -> None:
