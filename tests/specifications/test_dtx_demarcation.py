@@ -16,7 +16,13 @@ from tests.conformance.conftest import (
 )
 from tests.specifications.dtx_world import Dtx, failing, refused
 from txnqueue import Status
-from txnqueue.errors import BranchMisused, InvalidInput, LimitExceeded, TransactionFinished
+from txnqueue.errors import (
+    BranchMisused,
+    InvalidInput,
+    LimitExceeded,
+    TransactionFinished,
+    TransactionNotGiven,
+)
 from txnqueue.protocols.dtx import AccessTicket, ChannelException, ReplyCode, XaStatus, Xid
 
 rule = pytest.mark.rule
@@ -135,6 +141,22 @@ def test_a_ticket_binds_the_plain_interface_too_and_not_the_operator(world: Worl
     with pytest.raises(Exception, match="may not coordinate"):
         stranger.forget(xid.transaction_id)
     boss.forget(xid, ticket=ticket)
+
+
+@in_memory
+@rule("S4-07")
+def test_what_takes_effect_at_once_is_not_taken_for_work_in_a_branch(world: World) -> None:
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    early = channel.queue(dtx.orders.name)
+    channel.start(xid)
+    for queue in (early, channel.queue(dtx.orders.name)):
+        for act in (queue.purge, lambda q=queue: q.drain(lambda batch, tx: None)):
+            with pytest.raises(TransactionNotGiven, match=xid.transaction_id):
+                act()
+    channel.end(xid)
+    assert (channel.rollback(xid), dtx.waiting()) == (XaStatus.OK, [1, 2, 3])
+    assert early.purge() == 3  # in no branch
 
 
 @on_delta_when_long
