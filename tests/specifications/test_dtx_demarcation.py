@@ -144,6 +144,39 @@ def test_a_ticket_binds_the_plain_interface_too_and_not_the_operator(world: Worl
 
 
 @in_memory
+@rule("S4-13", "S4-11")
+def test_what_others_have_resumed_is_not_said_to_be_suspended(world: World) -> None:
+    dtx = Dtx(world)
+    channel, other, xid = dtx.channel(), dtx.channel("b"), dtx.xid()
+    channel.start(xid)
+    channel.end(xid, suspend=True)
+    with refused(404) as caught:
+        channel.end(xid)
+    assert "resume it first" in str(caught.value)
+    other.start(xid, resume=True)
+    with refused(404) as caught:
+        channel.end(xid)
+    assert "does not work in" in str(caught.value)
+
+
+@in_memory
+@rule("S4-04")
+def test_what_is_no_ticket_is_refused(world: World) -> None:
+    wrong: Any = "billing"
+    dtx = Dtx(world)
+    channel, xid = dtx.prepared()
+    for act in (
+        lambda: channel.start(dtx.xid(), ticket=wrong),
+        lambda: channel.start(xid, join=True, ticket=wrong),
+        lambda: channel.commit(xid, ticket=wrong),
+        lambda: channel.recover(startscan=True, ticket=wrong),
+    ):
+        with pytest.raises(InvalidInput, match="AccessTicket"):
+            act()
+    assert channel.commit(xid) is XaStatus.OK
+
+
+@in_memory
 @rule("S4-07")
 def test_what_takes_effect_at_once_is_not_taken_for_work_in_a_branch(world: World) -> None:
     dtx = Dtx(world)

@@ -302,8 +302,10 @@ class Branch:
         """Check that a ticket is of the branch's realm.
 
         Raises:
+            InvalidInput: It is no ticket.
             NotPermitted: It is of another one, or there is none.
         """
+        check_ticket(ticket)
         if self.realm is not None and (ticket is None or ticket.realm != self.realm):
             raise NotPermitted(
                 f"Branch {self.key!r} is of the realm {self.realm!r}: present a ticket for it.",
@@ -355,6 +357,16 @@ def check_allowed(key: str, ticket: Mapping[str, Any], principal: str, role: str
             f"{', '.join(allowed) or 'no one'} may.",
             transaction_id=key,
         )
+
+
+def check_ticket(ticket: object) -> None:
+    """Check that what is presented, if anything, is a ticket.
+
+    Raises:
+        InvalidInput: It is something else.
+    """
+    if ticket is not None and not isinstance(ticket, Ticket):
+        raise InvalidInput(f"ticket={ticket!r}: give an AccessTicket.", name="ticket")
 
 
 def check_not_heuristic(key: str, ending: Ending) -> None:

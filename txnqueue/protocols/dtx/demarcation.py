@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from txnqueue.core import model
 from txnqueue.core.state.branch import Ending, Ticket
 from txnqueue.errors import InvalidInput
 from txnqueue.protocols.dtx.handles import ChannelExchange, ChannelQueue
@@ -213,13 +214,18 @@ class DtxDemarcation(Lifetime):
         Raises:
             NotFound: There is none.
         """
-        doubtful, suspended = self._doubtful.get(xid), self._suspended.get(xid)
-        with about_branches():
-            for session in (doubtful, suspended):
-                if session is not None and self._connection.branches.is_at_work(session):
-                    return session
-        if suspended is not None:
+        state = None
+        for known in (self._doubtful, self._suspended):
+            session = known.get(xid)
+            if session is None:
+                continue
+            with about_branches():
+                state = self._connection.branches.state_of(session)
+            if state == model.ASSOCIATED:
+                return session
+        if state == model.SUSPENDED:
             raise NotFound(f"The work in {xid.transaction_id!r} is suspended: resume it first.")
+        self._suspended.pop(xid, None)  # others have resumed it
         raise NotFound(f"The channel does not work in {xid.transaction_id!r}.")
 
     def _end(
