@@ -257,7 +257,7 @@ class Attempt:
             more = None
 
         def plan(lost: int) -> Plan:
-            decided = self._plan_commit(lost)
+            decided = self.plan_commit(lost)
             if more is None or lost >= JOINED_TRIES:
                 return decided
             try:
@@ -282,7 +282,7 @@ class Attempt:
         """Plan its rollback, whatever became of it meanwhile."""
         return lambda _lost: self.plan_rollback(reason, counted=counted)
 
-    def _plan_commit(self, lost: int) -> Plan:
+    def plan_commit(self, lost: int) -> Plan:
         """Plan the append that commits it, also if an interrupted call has prepared it."""
         prepared = self._own_prepared(lost)
         if prepared is None:
