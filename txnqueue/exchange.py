@@ -126,12 +126,12 @@ class Exchange:
             SchemaMismatch: A column cannot be null, is there with another type, or a queue that
                 the exchange posts to does not have it; ``queues`` names all of them.
             ExchangeClosed: The exchange is being dropped; after that it is ``ExchangeNotFound``.
-            TransactionNotGiven: Inside a transaction block.
+            TransactionNotGiven: Inside a transaction.
         """
         from txnqueue.storage.payload.schemas import check_schema, schema_from
 
         self._not_default("The default exchange has no columns")
-        at_once(self._client, f"{self.name}.alter")
+        at_once(self._client, f"{self.name}.alter", self._bound)
         columns = check_schema(schema_from(self._client.store.spark, add), None)
         return exchange_alteration.alter(self._client, self._info, columns)
 
@@ -150,10 +150,10 @@ class Exchange:
             Whether it is gone, and what holds it back if not.
 
         Raises:
-            TransactionNotGiven: Inside a transaction block.
+            TransactionNotGiven: Inside a transaction.
         """
         self._not_default("The default exchange cannot be dropped")
-        at_once(self._client, f"{self.name}.drop")
+        at_once(self._client, f"{self.name}.drop", self._bound)
         check_text("reason", reason)
         return drop_exchange(self._client, self._info, reason)
 

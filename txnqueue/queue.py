@@ -115,6 +115,9 @@ class Queue:
 
         Returns:
             The number of messages deleted at once.
+
+        Raises:
+            TransactionNotGiven: Inside a transaction.
         """
         return self._purge(None, where, reason)
 
@@ -233,9 +236,9 @@ class Queue:
             InvalidInput: A setting is fixed, or its value cannot be used.
             QueueInUse: Columns of a dead-letter queue follow those of the queue that uses it.
             QueueClosed: The queue is being dropped.
-            TransactionNotGiven: Inside a transaction block.
+            TransactionNotGiven: Inside a transaction.
         """
-        at_once(self._client, f"{self.name}.alter")
+        at_once(self._client, f"{self.name}.alter", self._bound)
         columns = None if add is None else schema_from(self._client.store.spark, add)
         if columns is not None:
             check_schema(columns, None)
@@ -260,9 +263,9 @@ class Queue:
 
         Raises:
             QueueInUse: It takes the dead letters of another queue.
-            TransactionNotGiven: Inside a transaction block.
+            TransactionNotGiven: Inside a transaction.
         """
-        at_once(self._client, f"{self.name}.drop")
+        at_once(self._client, f"{self.name}.drop", self._bound)
         check_text("reason", reason)
         return drop_queue(self._client, self._info, reason)
 
@@ -275,7 +278,7 @@ class Queue:
     def _purge(self, gone: removal.Gone | None, where: str | None, reason: str | None) -> int:
         """Delete messages, and report those that are deleted at once."""
         self._client.open()
-        at_once(self._client, f"{self.name}.purge")
+        at_once(self._client, f"{self.name}.purge", self._bound)
         check_text("reason", reason)
         selector = self._selector(where)
         return sum(
@@ -665,11 +668,11 @@ class Queue:
                 the job: a queue or table that is not there, wrong columns, ``NameError``.
             QueueClosed: This queue, or one that the handler sent to, is being dropped.
             InvalidInput: ``ahead=1`` on an ordered queue.
-            TransactionNotGiven: Inside a transaction block: a drain begins a transaction for each
+            TransactionNotGiven: Inside a transaction: a drain begins a transaction for each
                 batch.
             PlatformMissing: ``progress`` in a terminal needs rich.
         """
-        at_once(self._client, f"{self.name}.drain")
+        at_once(self._client, f"{self.name}.drain", self._bound)
         _check_functions(handler=handler, on_batch=on_batch, stopped=stopped)
         bounds = Bounds(max_seconds, max_messages, max_batches)
         if stopped is not None:
@@ -722,7 +725,7 @@ class Queue:
 
         Raises:
             InvalidInput: A value cannot be used.
-            TransactionNotGiven: Inside a transaction block.
+            TransactionNotGiven: Inside a transaction.
 
         Example::
 
@@ -733,7 +736,7 @@ class Queue:
             with orders.stream(pay, batch_size=10_000) as stream:
                 stream.await_termination(timeout_seconds=3_600)
         """
-        at_once(self._client, f"{self.name}.stream")
+        at_once(self._client, f"{self.name}.stream", self._bound)
         _check_functions(handler=handler, on_batch=on_batch)
         self._client.open()
         drain = Drain(

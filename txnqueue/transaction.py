@@ -240,7 +240,8 @@ class Transaction:
             connection: A DB-API 2.0 connection.
 
         Raises:
-            InvalidInput: The transaction is one of a drain with ``ahead=1``.
+            InvalidInput: The transaction is one of a drain with ``ahead=1``; or the name or the
+                connection takes part already.
             OnlyRehearsed: It is one of a rehearsal.
         """
         self._check_decided_in_turn("auxiliary()")
@@ -460,12 +461,24 @@ def resolve(
     return attempt
 
 
-def at_once(client: Client, what: str) -> None:
-    """Check that a call which takes effect at once is outside of every block.
+def at_once(client: Client, what: str, bound: Attempt | None = None) -> None:
+    """Check that a call which takes effect at once is outside of every transaction.
+
+    Args:
+        client: Whose call it is.
+        what: The call, for messages.
+        bound: What the called object works in.
 
     Raises:
-        TransactionNotGiven: It is inside a block, and would survive its rollback.
+        TransactionNotGiven: It is inside a block, or of an object that works in a transaction,
+            and would survive its rollback.
     """
+    if bound is not None:
+        raise TransactionNotGiven(
+            f"{what} takes effect at once, whatever becomes of transaction {bound.id!r}, in which "
+            "this object works: call it of what the manager gives, outside of the transaction.",
+            transaction_id=bound.id,
+        )
     if client.blocks:
         inside = client.blocks[-1].id
         raise TransactionNotGiven(

@@ -8,6 +8,7 @@ import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, pick, rows
 from tests.inside import client_of
+from tests.silence import interrupted
 from txnqueue import Status
 from txnqueue.errors import (
     SettlementPending,
@@ -24,6 +25,35 @@ def prepare(world: World, orders: Any, client: str = "b") -> Any:
     tx.queue(orders.name).send(rows(9))
     tx.prepare()
     return tx
+
+
+@in_memory
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.parametrize("decide", ["commit", "prepare", "rollback"])
+@pytest.mark.parametrize("leased", [True, False])
+def test_a_prepare_that_was_interrupted_is_gone_on_from(
+    world: World, decide: str, lands: bool, leased: bool
+) -> None:
+    """It has landed or not: no call waits for itself, or takes itself for a rival."""
+    orders = world.open(world.queue(), "b")
+    orders.send(rows(1))
+    manager = world.manager("c")
+    mine = manager.queue(orders.name)
+    tx = manager.transaction()
+    batch = mine.receive(1, transaction=None if leased else tx)
+    batch.accept(transaction=tx)
+    mine.send(rows(9), transaction=tx)
+    with interrupted(client_of(manager).store.journal, lands=lands):
+        tx.prepare()
+    before = client_of(manager).runtime.now_ms()
+    getattr(tx, decide)()
+    assert client_of(manager).runtime.now_ms() == before, "it waited"
+    if decide == "prepare":
+        assert (tx.status, world.manager("x").recover().prepared) == (Status.PREPARED, (tx.id,))
+        tx.commit()
+    committed = decide != "rollback"
+    assert numbers(orders.peek_messages()) == ([9] if committed else [] if leased else [1])
+    assert orders.in_flight() == (not committed and leased)
 
 
 @on_delta_when_long

@@ -501,3 +501,23 @@ def test_a_drain_inside_a_block_is_refused(world: World) -> None:
     with pytest.raises(TransactionNotGiven, match="drain"), manager.transaction():
         manager.queue(queue.name).drain(lambda batch, tx: None)
     assert queue.depth() == 3
+
+
+@in_memory
+def test_what_takes_effect_at_once_is_no_call_of_a_queue_in_a_transaction(world: World) -> None:
+    """All its calls work in the transaction: without a block, too."""
+    orders = world.queue()
+    orders.send(rows(1))
+    tx = world.manager("b").transaction()
+    mine = tx.queue(orders.name)
+    for act in (
+        mine.purge,
+        mine.drop,
+        lambda: mine.alter("note string"),
+        lambda: mine.drain(lambda batch, tx: None),
+        lambda: mine.stream(lambda batch, tx: None),
+    ):
+        with pytest.raises(TransactionNotGiven, match=tx.id):
+            act()
+    tx.rollback()
+    assert numbers(orders.peek_messages()) == [1]

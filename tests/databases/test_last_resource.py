@@ -362,3 +362,63 @@ def test_what_cannot_take_part_is_refused(world: World, file: str) -> None:
     unlisted = SimpleNamespace(xid=tuple, tpc_begin=print, tpc_prepare=print)
     with pytest.raises(InvalidInput, match="tpc_recover"):
         tx.enlist("billing", unlisted)
+    for name in (None, 7, "\ud800"):
+        with pytest.raises(InvalidInput):
+            tx.enlist(name, sqlite3.connect(file), last=True)
+
+
+def test_a_connection_takes_part_once(world: World, file: str) -> None:
+    """What commits it as an auxiliary would commit what is decided by the transaction."""
+    connection = sqlite3.connect(file)
+    tx = world.manager("A").transaction()
+    tx.enlist("main", connection, last=True)
+    with pytest.raises(InvalidInput, match="'main'"):
+        tx.auxiliary("beside", connection)
+    tx.rollback()
+    other = world.manager("A").transaction()
+    other.auxiliary("beside", connection)
+    with pytest.raises(InvalidInput, match="'beside'"):
+        other.enlist("main", connection, last=True)
+
+
+class Interrupted:
+    """A connection whose first end is interrupted before it begins."""
+
+    def __init__(self, file: str) -> None:
+        self._connection = sqlite3.connect(file)
+        self._ends = 0
+
+    def cursor(self) -> Any:
+        return self._connection.cursor()
+
+    def commit(self) -> None:
+        self._end()
+        self._connection.commit()
+
+    def rollback(self) -> None:
+        self._end()
+        self._connection.rollback()
+
+    def _end(self) -> None:
+        self._ends += 1
+        if self._ends == 1:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_what_follows_a_decision_is_finished_by_who_calls_again(
+    world: World, file: str, committed: bool
+) -> None:
+    manager = world.manager("A")
+    connection, last = Interrupted(file), sqlite3.connect(file)
+    tx = manager.transaction()
+    tx.auxiliary("ledger", connection).execute("INSERT INTO ledger VALUES (1)")
+    end = tx.commit if committed else tx.rollback
+    with pytest.raises(KeyboardInterrupt):
+        end()
+    assert tx.status is (Status.COMMITTED if committed else Status.ROLLED_BACK)
+    end()
+    end()
+    assert values(last) == [1] * committed
+    insert(last, 2)  # nothing is locked
+    last.commit()

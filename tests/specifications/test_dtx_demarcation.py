@@ -16,7 +16,13 @@ from tests.conformance.conftest import (
 )
 from tests.specifications.dtx_world import Dtx, failing, refused
 from txnqueue import Status
-from txnqueue.errors import BranchMisused, InvalidInput, LimitExceeded, TransactionFinished
+from txnqueue.errors import (
+    BranchMisused,
+    InvalidInput,
+    LimitExceeded,
+    TransactionFinished,
+    TransactionNotGiven,
+)
 from txnqueue.protocols.dtx import AccessTicket, ChannelException, ReplyCode, XaStatus, Xid
 
 rule = pytest.mark.rule
@@ -137,6 +143,55 @@ def test_a_ticket_binds_the_plain_interface_too_and_not_the_operator(world: Worl
     boss.forget(xid, ticket=ticket)
 
 
+@in_memory
+@rule("S4-13", "S4-11")
+def test_what_others_have_resumed_is_not_said_to_be_suspended(world: World) -> None:
+    dtx = Dtx(world)
+    channel, other, xid = dtx.channel(), dtx.channel("b"), dtx.xid()
+    channel.start(xid)
+    channel.end(xid, suspend=True)
+    with refused(404) as caught:
+        channel.end(xid)
+    assert "resume it first" in str(caught.value)
+    other.start(xid, resume=True)
+    with refused(404) as caught:
+        channel.end(xid)
+    assert "does not work in" in str(caught.value)
+
+
+@in_memory
+@rule("S4-04")
+def test_what_is_no_ticket_is_refused(world: World) -> None:
+    wrong: Any = "billing"
+    dtx = Dtx(world)
+    channel, xid = dtx.prepared()
+    for act in (
+        lambda: channel.start(dtx.xid(), ticket=wrong),
+        lambda: channel.start(xid, join=True, ticket=wrong),
+        lambda: channel.commit(xid, ticket=wrong),
+        lambda: channel.recover(startscan=True, ticket=wrong),
+    ):
+        with pytest.raises(InvalidInput, match="AccessTicket"):
+            act()
+    assert channel.commit(xid) is XaStatus.OK
+
+
+@in_memory
+@rule("S4-07")
+def test_what_takes_effect_at_once_is_not_taken_for_work_in_a_branch(world: World) -> None:
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    early = channel.queue(dtx.orders.name)
+    channel.start(xid)
+    for queue in (early, channel.queue(dtx.orders.name)):
+        for act in (queue.purge, lambda q=queue: q.drain(lambda batch, tx: None)):
+            with pytest.raises(TransactionNotGiven, match=xid.transaction_id):
+                act()
+    channel.end(xid)
+    assert (channel.rollback(xid), dtx.waiting()) == (XaStatus.OK, [1, 2, 3])
+    assert early.purge() == 3  # in no branch
+
+
 @on_delta_when_long
 @rule("S4-04")
 def test_a_ticket_that_keeps_its_own_user_out_starts_nothing(world: World) -> None:
@@ -145,6 +200,19 @@ def test_a_ticket_that_keeps_its_own_user_out_starts_nothing(world: World) -> No
     with refused(530):
         channel.start(dtx.xid(), ticket=AccessTicket("billing", ("somebody else",)))
     assert dtx.entries() == before
+
+
+@rule("S4-04")
+def test_a_ticket_takes_no_text_for_a_list_of_principals() -> None:
+    """Each part of it would be permitted: "a" by "etl@a"."""
+    wrong: Any
+    for wrong in ("etl", 7, (None,), {"etl": 1}):
+        for role in ("associate", "coordinate"):
+            with pytest.raises(InvalidInput):
+                AccessTicket("billing", **{role: wrong})
+    for wrong in (None, 7):
+        with pytest.raises(InvalidInput):
+            AccessTicket(wrong)
 
 
 @on_delta_when_long

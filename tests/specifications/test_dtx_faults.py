@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,11 +15,20 @@ import pytest
 from tests.conformance.conftest import World, in_memory, rows
 from tests.faults import world as faulty
 from tests.faults.injection import Crash, Fault, Injector
+from tests.faults.interrupts import Interrupt
 from tests.inside import client_of
 from tests.silence import unanswered
 from tests.specifications.dtx_world import Dtx, refused
 from txnqueue.errors import TransactionFinished
-from txnqueue.protocols.dtx import Channel, ChannelException, Connection, XaStatus, Xid
+from txnqueue.protocols.dtx import (
+    AccessTicket,
+    Channel,
+    ChannelException,
+    Connection,
+    XaStatus,
+    Xid,
+)
+from txnqueue.testing import MemoryStore
 
 CALLS = 40
 """More store calls than the life of a branch takes."""
@@ -51,6 +61,42 @@ def test_after_an_end_in_doubt_no_work_is_taken_that_nobody_would_commit(world: 
     assert channel.end(xid) is XaStatus.OK
     channel.commit(xid, one_phase=True)
     assert dtx.waiting() == [1, 2, 3, 8]
+
+
+@in_memory
+@pytest.mark.rule("S4-14", "S4-15")
+def test_a_refused_end_after_one_in_doubt_lets_no_work_in(world: World) -> None:
+    """The part may be sealed: what was done after it would be in no part, and lost."""
+    dtx = Dtx(world)
+    channel, xid, ticket = dtx.channel(), dtx.xid(), AccessTicket("billing")
+    channel.start(xid, ticket=ticket)
+    queue = channel.queue(dtx.orders.name)
+    with refused(530):
+        channel.end(xid)  # nothing is in doubt yet
+    queue.send(rows(8))
+    with unheard(channel), refused(541):
+        channel.end(xid, ticket=ticket)
+    with refused(530):
+        channel.end(xid)
+    with pytest.raises(TransactionFinished, match="end it again"):
+        queue.send(rows(9))
+    assert channel.end(xid, ticket=ticket) is XaStatus.OK
+    assert channel.commit(xid, one_phase=True, ticket=ticket) is XaStatus.OK
+    assert dtx.waiting() == [1, 2, 3, 8]
+
+
+@in_memory
+@pytest.mark.rule("S4-13")
+def test_a_channel_leaves_work_that_a_store_put_back_does_not_know(world: World) -> None:
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    dtx.channel("b").start(xid)
+    channel.start(xid, join=True)
+    assert channel._working is not None
+    channel._working.name = "of a later time than the backup"
+    with refused(404):
+        channel.end(xid)
+    assert channel.start(dtx.xid()) is XaStatus.OK
 
 
 @in_memory
@@ -282,6 +328,33 @@ def test_a_start_in_doubt_is_refused_if_others_were_faster(world: World) -> None
     with refused(404):
         channel.end(xid)
     channel.close()
+
+
+@pytest.mark.rule("S4-14", "S4-20")
+@pytest.mark.parametrize("how", ASSOCIATIONS)
+def test_an_association_that_is_interrupted_anywhere_is_ended_by_its_channel(how: str) -> None:
+    """Else the branch could not be decided before its time-out."""
+    nth, landed = 0, 0
+    while True:
+        nth += 1
+        dtx = Dtx(World(MemoryStore()))
+        channel, other, xid = dtx.channel(), dtx.channel("b"), dtx.xid()
+        flags: Any = {} if how == "start" else {"join": True} if how == "join" else {"resume": True}
+        if how in ("join", "resume others"):
+            dtx.start_elsewhere(other, xid, suspend=how != "join")
+        elif how == "resume":
+            dtx.start_elsewhere(channel, xid, suspend=True)
+        with suppress(KeyboardInterrupt), Interrupt(nth) as interrupt:
+            channel.start(xid, **flags)
+        if interrupt.at is None:
+            break
+        with suppress(ChannelException):  # it never landed
+            assert channel.end(xid) is XaStatus.OK
+            landed += 1
+        channel.close()
+        decided = patiently(partial(other.rollback, xid))
+        assert decided in (XaStatus.OK, 404), f"{interrupt.at}: {decided}"
+    assert landed > 3
 
 
 # --------------------------------------------------------------- every call of a whole life

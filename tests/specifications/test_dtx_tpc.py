@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import subprocess
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,30 @@ from tests import drivers
 from tests.conformance.conftest import (
     World,
     alone_on_delta_when_long,
+    in_memory,
     numbers,
     on_delta_when_long,
     rows,
 )
 from tests.conftest import LONG
+from tests.faults.interrupts import Interrupt
+from tests.inside import client_of
+from tests.silence import unanswered
 from tests.specifications import coordinator
 from tests.specifications.dtx_world import refused
 from txnqueue import Status
 from txnqueue.errors import InvalidInput, TransactionAborted
-from txnqueue.protocols.dtx import HeuristicallyCompleted, TpcConnection, TpcXid
+from txnqueue.protocols.dtx import (
+    BranchRolledBack,
+    CommandInvalid,
+    Connection,
+    HeuristicallyCompleted,
+    NotFound,
+    TpcConnection,
+    TpcXid,
+    XaStatus,
+)
+from txnqueue.testing import MemoryStore
 
 rule = pytest.mark.rule
 
@@ -36,6 +51,11 @@ def orders(world: World) -> Any:
 
 def connect(world: World, name: str = "rm") -> TpcConnection:
     return TpcConnection(world.manager(name))
+
+
+def unheard(connection: TpcConnection) -> AbstractContextManager[None]:
+    """Let the next append land, and nothing be read or written after it."""
+    return unanswered(client_of(connection._connection.manager).store.journal, lands=True)
 
 
 def begin(world: World, connection: TpcConnection, orders: Any) -> TpcXid:
@@ -178,6 +198,156 @@ def test_an_operators_decision_is_told_where_it_differs(
     with pytest.raises(HeuristicallyCompleted) as caught:
         differing(xid)
     assert caught.value.status == ("xa-heurcom" if committed else "xa-heurrb")
+
+
+# --------------------------------------------------- what is in doubt, interrupted, or misused
+
+
+@in_memory
+@rule("S4-24", "S4-25")
+def test_a_prepared_transaction_takes_no_work_until_it_is_decided(
+    world: World, orders: Any
+) -> None:
+    """It would happen by itself, whatever becomes of the transaction (PEP 249)."""
+    connection = connect(world)
+    early = connection.queue(orders.name)
+    begin(world, connection, orders)
+    connection.tpc_prepare()
+    for queue in (early, connection.queue(orders.name)):
+        for work in (lambda q=queue: q.send(rows(7)), queue.receive):
+            with refused(503):
+                work()
+    connection.tpc_rollback()
+    assert numbers(orders.peek_messages()) == [1, 2]
+    early.send(rows(7))  # a transaction of its own again
+    assert numbers(orders.peek_messages()) == [1, 2, 7]
+
+
+@in_memory
+@rule("S4-12")
+def test_a_begin_in_doubt_of_what_was_rolled_back_since_is_told(world: World, orders: Any) -> None:
+    connection = connect(world)
+    xid = connection.xid(1, world.name("transfer"), "")
+    with unheard(connection), refused(541):
+        connection.tpc_begin(xid)
+    world.clock.advance(301)
+    world.manager("x").recover()
+    with pytest.raises(BranchRolledBack):
+        connection.tpc_begin(xid)
+    with refused(503):
+        connection.tpc_rollback()
+    begin(world, connection, orders)
+
+
+@in_memory
+@rule("S4-24")
+@pytest.mark.parametrize("again", [True, False])
+def test_a_prepare_in_doubt_is_asked_again_or_decided(
+    world: World, orders: Any, again: bool
+) -> None:
+    connection = connect(world)
+    xid = begin(world, connection, orders)
+    connection._channel.end(xid.xid)
+    with unheard(connection), refused(541):
+        connection.tpc_prepare()
+    if again:
+        connection.tpc_prepare()
+    connection.tpc_commit()
+    assert numbers(orders.peek_messages()) == [2, 9]
+
+
+@in_memory
+@rule("S4-18", "S4-21")
+def test_what_another_coordinator_prepared_is_not_committed(world: World, orders: Any) -> None:
+    connection = connect(world)
+    xid = begin(world, connection, orders)
+    connection._channel.end(xid.xid)
+    coordinator = Connection(world.manager("tm")).channel()
+    assert coordinator.prepare(xid.xid) is XaStatus.OK
+    for act in (connection.tpc_prepare, connection.tpc_prepare, connection.tpc_commit):
+        with refused(503):
+            act()
+    assert coordinator.rollback(xid.xid) is XaStatus.OK
+
+
+@in_memory
+@rule("S4-20")
+@pytest.mark.parametrize("prepared", [True, False])
+@pytest.mark.parametrize("decide", ["tpc_commit", "tpc_rollback"])
+def test_a_decision_in_doubt_leaves_the_connection_of_use(
+    world: World, orders: Any, decide: str, prepared: bool
+) -> None:
+    connection = connect(world)
+    xid = begin(world, connection, orders)
+    connection.tpc_prepare() if prepared else connection._channel.end(xid.xid)
+    with unheard(connection), refused(541):
+        getattr(connection, decide)()
+    with refused(404) as caught:  # it was carried out
+        getattr(connection, decide)()
+    assert ("committed" if decide == "tpc_commit" else "rolled_back") in str(caught.value)
+    connection.tpc_begin(connection.xid(1, world.name("next"), ""))
+    connection.tpc_rollback()
+
+
+@in_memory
+@rule("S4-29")
+def test_a_recovery_that_fails_half_way_answers_541(
+    world: World, orders: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(world, connection := connect(world), orders)
+    connection.tpc_prepare()
+    recover_all = connection._channel.recover_all
+
+    def then_away(**options: Any) -> Any:
+        found = recover_all(**options)
+        monkeypatch.setattr(connection._connection.branches, "find", lambda _: 1 / 0)
+        return found
+
+    monkeypatch.setattr(connection._channel, "recover_all", then_away)
+    with refused(541):
+        connection.tpc_recover()
+
+
+@in_memory
+@rule("S4-02")
+def test_what_is_no_xid_is_refused(world: World) -> None:
+    connection = connect(world)
+    wrong: Any
+    for wrong in (b"g", None, 7, "\ud800"):
+        for parts in ((wrong, ""), ("", wrong)):
+            with pytest.raises(InvalidInput):
+                connection.xid(1, *parts)
+    for wrong in ((1, "g", "b"), "g", 7):
+        for act in (connection.tpc_begin, connection.tpc_commit, connection.tpc_rollback):
+            with pytest.raises(InvalidInput):
+                act(wrong)
+
+
+@rule("S4-14", "S4-25")
+def test_a_transaction_that_is_interrupted_anywhere_can_be_rolled_back_or_has_happened() -> None:
+    nth, happened = 0, set()
+    while True:
+        nth += 1 if LONG else 3
+        world = World(MemoryStore())
+        orders, connection = world.queue(), connect(world)
+        with suppress(KeyboardInterrupt), Interrupt(nth) as interrupt:
+            connection.tpc_begin(connection.xid(1, "g", ""))
+            connection.queue(orders.name).send(rows(9))
+            connection.tpc_prepare()
+            connection.tpc_commit()
+        if interrupt.at is None:
+            break
+        with suppress(NotFound, CommandInvalid):  # it is completed, or was never begun
+            connection.tpc_rollback()
+        found = numbers(orders.peek_messages())
+        assert found in ([], [9]), interrupt.at
+        happened.add(bool(found))
+        connection.queue(orders.name).send(rows(7))
+        assert numbers(orders.peek_messages()) == [*found, 7], interrupt.at
+        connection.tpc_begin(connection.xid(1, "next", ""))
+        connection.close()
+        assert world.manager("x").recover().prepared == ()
+    assert happened == {True, False}
 
 
 # ------------------------------------------------------------- two stores, and two resources

@@ -17,6 +17,8 @@ from tests.faults.injection import Crash, Fault, Injector, faults_of
 from tests.faults.world import World as CrashWorld
 from tests.inside import client_of
 from tests.postgres import connect, values
+from tests.silence import unanswered
+from txnqueue import Status
 from txnqueue.errors import (
     InvalidInput,
     QueueNotFound,
@@ -757,6 +759,121 @@ def test_a_run_ends_with_the_failure_of_a_message_that_cannot_come_again(
 
 
 @in_memory
+@pytest.mark.rule("S2-02")
+def test_a_run_ends_with_a_message_that_may_be_gone_unprocessed(world: Any, tmp_path: Path) -> None:
+    """Without a main transaction: that it is taken gets no reply, and the journal no reading."""
+    broker = Broker(world, tmp_path, messages=2)
+    flow = broker.flow(broker.out(), coordinated=False, transacted=False)
+    journal = broker.world.store.journal
+    append, read = journal.append, journal.read
+
+    def lost(units: Any, metadata: Any) -> Any:
+        landed = append(units, metadata)
+        if any(e.kind == "accepted" for unit in units for e in unit.entries):
+            journal.append, journal.read = append, unreadable
+            raise OSError("no reply")
+        return landed
+
+    def unreadable(*_: Any, **__: Any) -> Any:
+        journal.read = read
+        raise OSError("no reply")
+
+    journal.append = lost
+    with pytest.raises(TransactionUnknown):
+        flow.run()
+    assert (broker.sent(), broker.waiting()) == ([], [2])
+    assert flow.run() == 1
+
+
+@in_memory
+@pytest.mark.rule("S2-11", "S2-14")
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_commit_of_delta_tables_in_doubt_is_not_taken_for_done(
+    broker: Broker, landed: bool
+) -> None:
+    journal = client_of(broker.manager).store.journal
+    told: list[str] = []
+
+    def node(processing: Processing) -> None:
+        processing.table(broker.table, uncoordinated=True).append([{"n": 1}])
+        with unanswered(journal, lands=landed), pytest.raises(TransactionUnknown):
+            processing.commit(LAKEHOUSE)
+        with pytest.raises(TransactionFinished, match="may have committed"):
+            processing.commit(LAKEHOUSE)
+        try:
+            processing.rollback(LAKEHOUSE)
+        except TransactionFinished as error:
+            told.append(str(error))
+        processing.table(broker.table, uncoordinated=True).append([{"n": 2}])
+        processing.commit(LAKEHOUSE)
+
+    assert broker.flow(node).process() is not None
+    assert ["committed after all" in text for text in told] == [True] * landed
+    assert broker.rows() == [1] * landed + [2]
+
+
+@in_memory
+@pytest.mark.rule("S2-12")
+@pytest.mark.parametrize("landed", [True, False])
+def test_what_a_commit_of_delta_tables_leaves_in_doubt_is_settled_at_the_end(
+    broker: Broker, landed: bool
+) -> None:
+    journal = client_of(broker.manager).store.journal
+    doubts: list[str] = []
+
+    def node(processing: Processing) -> None:
+        processing.table(broker.table, uncoordinated=True).append([{"n": 1}])
+        with unanswered(journal, lands=landed), pytest.raises(TransactionUnknown) as caught:
+            processing.commit(LAKEHOUSE)
+        doubts.append(caught.value.transaction_id)
+
+    with pytest.raises(DataSourceFailed, match="lakehouse"):
+        broker.flow(node).process()
+    broker.manager.recover()
+    assert (broker.rows(), broker.waiting()) == ([1] * landed, [1])
+    settled = Status.COMMITTED if landed else Status.ROLLED_BACK
+    assert broker.manager.outcome(doubts[0]).status is settled
+
+
+@in_memory
+@pytest.mark.rule("S2-11")
+def test_a_connection_has_one_use(broker: Broker) -> None:
+    """A commit outside of the main transaction would commit what is inside of it."""
+    shared = sqlite3.connect(":memory:")
+    sources = [DataSource(name, lambda: shared) for name in ("one", "other")]
+
+    def node(processing: Processing) -> None:
+        processing.execute("one", "CREATE TABLE ledger (n integer)", uncoordinated=True)
+        processing.execute("other", "SELECT 1", uncoordinated=True)
+
+    with pytest.raises(InvalidInput, match="open one each time"):
+        broker.flow(node, data_sources=sources).process()
+
+
+@in_memory
+@pytest.mark.rule("S2-06", "S2-12")
+def test_a_flow_is_at_work_on_one_message_at_a_time(world: Any, tmp_path: Path) -> None:
+    """Else what one message leaves open on a connection is committed by the other one."""
+    broker = Broker(world, tmp_path, messages=2)
+    refused: list[str] = []
+
+    def node(processing: Processing) -> None:
+        broker.insert("ledger", processing.message["n"], uncoordinated=True)(processing)
+        for take in (flow.process, flow.run):
+            with pytest.raises(InvalidInput, match="MessageFlow for each thread") as caught:
+                take()
+            refused.append(str(caught.value))
+        raise Broken
+
+    flow = broker.flow(node, data_sources=[broker.source()])
+    with pytest.raises(Broken):
+        flow.process()
+    assert (broker.ledger(), broker.waiting(), len(refused)) == ([], [1, 2], 2)
+    with pytest.raises(Broken):
+        flow.process()  # it goes on afterwards
+
+
+@in_memory
 @pytest.mark.rule("S2-06")
 def test_a_main_commit_in_doubt_is_settled_before_connections_are_closed(
     broker: Broker, database: str
@@ -797,6 +914,14 @@ def test_flows_are_described_without_contradiction(broker: Broker) -> None:
         broker.flow(coordinated="no")
     with pytest.raises(InvalidInput, match="function"):
         broker.flow("no node")
+    wrong_list: Any
+    for wrong_list in (None, 7, broker.out()):
+        with pytest.raises(InvalidInput, match="list"):
+            MessageFlow(broker.manager, broker.input.name, wrong_list)
+        with pytest.raises(InvalidInput, match="list"):
+            broker.flow(data_sources=wrong_list)
+    with pytest.raises(InvalidInput, match="DataSource"):
+        broker.flow(data_sources=["ledger"])
     with pytest.raises(QueueNotFound, match="misspelt"):
         MessageFlow(broker.manager, "misspelt", [])
     sources: tuple[dict[str, Any], ...] = (
@@ -821,6 +946,24 @@ def test_flows_are_described_without_contradiction(broker: Broker) -> None:
     ):
         with pytest.raises(TransactionFinished):
             act()
+    assert broker.sent() == []
+
+
+@in_memory
+@pytest.mark.rule("S2-16")
+def test_nodes_that_are_given_once_are_run_for_each_message(world: Any, tmp_path: Path) -> None:
+    broker = Broker(world, tmp_path, messages=2)
+    nodes: Any = (node for node in [broker.out()])
+    assert MessageFlow(broker.manager, broker.input.name, nodes).run() == 2
+    assert broker.sent() == [1, 1]
+
+
+@in_memory
+def test_what_is_processed_at_once_takes_no_work_afterwards(broker: Broker) -> None:
+    kept: list[Processing] = []
+    broker.flow(kept.append, coordinated=False, transacted=False).process()
+    with pytest.raises(TransactionFinished):
+        kept[0].put(broker.output.name, [{"n": 1}])
     assert broker.sent() == []
 
 

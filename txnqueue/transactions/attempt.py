@@ -77,6 +77,8 @@ class Attempt:
         self.participants = Participants(self)
         self.claimed = False
         self.deciding = False
+        self.asked = 0
+        """How often it was to be committed or prepared: earlier calls may have been interrupted."""
         self._rolled_back: list[str] = []
         self.charges = True
         """Whether the deliveries of its messages count if it is rolled back."""
@@ -259,7 +261,7 @@ class Attempt:
             more = None
 
         def plan(lost: int) -> Plan:
-            decided = self.plan_seal(model.COMMITTED, lost)
+            decided = self.plan_commit(lost)
             if more is None or lost >= JOINED_TRIES:
                 return decided
             try:
@@ -276,18 +278,34 @@ class Attempt:
 
         return plan
 
-    def preparing(self, lost: int) -> Plan:
-        """Plan that it is prepared."""
-        return self.plan_seal(model.PREPARED, lost)
+    def preparing(self, lost: int) -> Plan | None:
+        """Plan that it is prepared; None if an interrupted call has done that."""
+        if self._own_prepared(lost) is not None:
+            return None
+        return self._plan_seal(model.PREPARED)
 
     def rolling_back(self, reason: str, *, counted: bool) -> Planner:
         """Plan its rollback, whatever became of it meanwhile."""
         return lambda _lost: self.plan_rollback(reason, counted=counted)
 
-    def plan_seal(self, kind: str, lost: int) -> Plan:
-        """Plan the append that commits or prepares it, looking at its rivals after a conflict."""
-        if lost:
-            self._rolled_back = self._rivals()
+    def plan_commit(self, lost: int) -> Plan:
+        """Plan the append that commits it, also if an interrupted call has prepared it."""
+        prepared = self._own_prepared(lost)
+        if prepared is None:
+            return self._plan_seal(model.COMMITTED)
+        stamp = self.client.stamp()
+        return decisions.decide_prepared(prepared, commit=True, stamp=stamp, reason=None)
+
+    def _own_prepared(self, lost: int) -> Entry | None:
+        """Look at its rivals after a conflict, and at itself after a call that was interrupted."""
+        if not lost and self.asked < 2:
+            return None
+        state = self._rivals()
+        self._rolled_back = state.rolled_back()
+        return state.prepared.get(self.attempt_id)
+
+    def _plan_seal(self, kind: str) -> Plan:
+        """Plan the append that commits or prepares it."""
         stamp = self.client.stamp()
         body = self.body(kind, stamp)
         return self.work.seal(self.client, self.owner, kind, self._rolled_back, stamp, body=body)
@@ -331,7 +349,7 @@ class Attempt:
         said = None if counted else {"counted": False}
         return decisions.rollback(self.owner, released, stamp, reason, said)
 
-    def _rivals(self) -> list[str]:
+    def _rivals(self) -> TransactionState:
         """Look at the other attempts of the id, and at what became of this one.
 
         Raises:
@@ -359,7 +377,7 @@ class Attempt:
                 reason=entry.reason,
             )
         self.check_first(state)
-        return state.rolled_back()
+        return state
 
     def check_first(self, state: TransactionState) -> None:
         """Check that no other attempt of the id is committed, or waits for its decision.

@@ -57,6 +57,8 @@ def commit(attempt: Attempt) -> Receipt:
     if attempt.status is Status.COMMITTED and attempt.receipt is not None:
         if attempt.already_committed:
             attempt.participants.undo_ignored()
+        elif not attempt.participants.followed:  # that was interrupted
+            _carry_out(attempt)
         return attempt.receipt
     if attempt.status is Status.UNKNOWN and attempt.participants.last is not None:
         raise _in_doubt(attempt, attempt.participants.last)
@@ -91,8 +93,9 @@ def commit_joined(attempt: Attempt, more: Planner | None) -> Landed:
         What landed.
     """
     _check_open(attempt)
-
-    return _land(attempt, attempt.committing(more), "commit")
+    landed = _land(attempt, attempt.committing(more), "commit")
+    assert landed is not None
+    return landed
 
 
 def committed_by(attempt: Attempt, landed: Landed) -> Receipt:
@@ -146,6 +149,8 @@ def rollback(attempt: Attempt, reason: str | None = None, *, counted: bool = Tru
     """
     check_text("reason", reason)
     if attempt.status is Status.ROLLED_BACK:
+        if not attempt.participants.followed:  # that was interrupted
+            attempt.participants.rolled_back(reason or "rolled back", counted=counted)
         return
     if attempt.already_committed:
         attempt.participants.undo_ignored()
@@ -176,20 +181,24 @@ def commit_alone(attempt: Attempt) -> Receipt:
         raise
 
 
-def _land(attempt: Attempt, plan: Planner, operation: str) -> Landed:
-    """Append what decides or prepares; what surely cannot land is rolled back."""
+def _land(attempt: Attempt, plan: Planner, operation: str) -> Landed | None:
+    """Append what decides or prepares; what surely cannot land is rolled back.
+
+    Returns:
+        What landed; None if it was prepared before, by a call that was interrupted.
+    """
     with _rolled_back_if_refused(attempt), attempt.participants.transient.deciding():
         if attempt.changes:
             attempt.work.changes = sealed(attempt.client, attempt.changes, attempt.id)
         attempt.participants.prepare()
         attempt.deciding = True
+        attempt.asked += 1
         try:
             landed = attempt.client.land(plan, operation, transaction_id=attempt.id)
         except TransactionFinished:
             if attempt.decision is not None:
                 _happened(attempt, attempt.decision)
             raise
-    assert landed is not None
     attempt.participants.transient.on_record()
     return landed
 

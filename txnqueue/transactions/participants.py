@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Stamp
+from txnqueue.core.settings import check_id
 from txnqueue.core.state.confirmations import FORMAT_ID, branch_of, confirmation
 from txnqueue.errors import (
     DatabaseUnavailable,
@@ -68,8 +69,8 @@ class TwoPhase:
                 name="transaction_id",
             )
         self.name = name
-        self._connection = connection
-        self._prepared = False
+        self.connection = connection
+        self._prepared = self._ended = False
         self.xid = connection.xid(
             FORMAT_ID, key, branch_of(transaction.owner, transaction.client.cache.store_id, number)
         )
@@ -78,24 +79,29 @@ class TwoPhase:
     def prepare(self) -> None:
         """Prepare the branch."""
         if not self._prepared:
-            self._connection.tpc_prepare()
+            self.connection.tpc_prepare()
             self._prepared = True
 
     def commit(self) -> None:
-        """Commit the prepared branch."""
-        self._connection.tpc_commit()
+        """Commit the prepared branch; again does nothing."""
+        if not self._ended:
+            self.connection.tpc_commit()
+            self._ended = True
 
     def rollback(self) -> None:
-        """Roll the branch back, prepared or not.
+        """Roll the branch back, prepared or not; again does nothing.
 
         A connection that cannot do so is closed, which rolls back what was not prepared; what
         was is rolled back by recover.
         """
+        if self._ended:
+            return
         try:
-            self._connection.tpc_rollback()
+            self.connection.tpc_rollback()
         except Exception as error:
             logger.warning("branch not rolled back name=%s error=%s", self.name, error)
-            self._connection.close()
+            self.connection.close()
+        self._ended = True
 
 
 class LastResource:
@@ -119,7 +125,7 @@ class LastResource:
                 name=name,
             )
         self.name = name
-        self._connection = connection
+        self.connection = connection
         self._attempt = attempt
         _execute(connection, _CREATE)
 
@@ -130,18 +136,18 @@ class LastResource:
             Whether it is committed, as the database itself tells.
         """
         try:
-            _execute(self._connection, _insert(self._attempt, model.COMMITTED))
-            self._connection.commit()
+            _execute(self.connection, _insert(self._attempt, model.COMMITTED))
+            self.connection.commit()
         except Exception as error:  # which is no outcome: the row tells
             logger.warning("last resource name=%s error=%s", self.name, error)
         except BaseException:
-            _quietly(self._connection.rollback)
+            _quietly(self.connection.rollback)
             raise
-        return resolve(self._connection, self._attempt)
+        return resolve(self.connection, self._attempt)
 
     def rollback(self) -> None:
         """Roll back what it did."""
-        self._connection.rollback()
+        self.connection.rollback()
 
 
 class Auxiliary:
@@ -155,7 +161,7 @@ class Auxiliary:
         """Use a connection."""
         self.name = name
         self.connection = connection
-        self._ended = False
+        self._ended = self._resolved = False
 
     def cursor(self, *args: Any, **kwargs: Any) -> Any:
         """Open a cursor of the connection.
@@ -183,10 +189,11 @@ class Auxiliary:
         self.connection.rollback()
 
     def end(self, *, commit: bool) -> None:
-        """Resolve what is left open by the outcome."""
-        if not self._ended:
+        """Resolve what is left open by the outcome; again does nothing."""
+        if not self._resolved:
             self._ended = True
             (self.connection.commit if commit else self.connection.rollback)()
+            self._resolved = True
 
     def _check(self) -> None:
         if self._ended:
@@ -203,6 +210,8 @@ class Participants:
         transient: Its work in memory, which takes part once there is any.
         auxiliaries: Databases that are used beside it, by name.
         last: The database whose own commit decides.
+        followed: Whether all that the decision asks of them was carried out or tried; not if that
+            was interrupted.
     """
 
     def __init__(self, transaction: Attempt) -> None:
@@ -212,6 +221,7 @@ class Participants:
         self._branches: dict[str, TwoPhase] = {}
         self.auxiliaries: dict[str, Auxiliary] = {}
         self.last: LastResource | None = None
+        self.followed = False
         self._ignored: list[Any] = []
 
     def ignore(self, connection: Any) -> None:
@@ -237,9 +247,9 @@ class Participants:
         """Let a database take part.
 
         Raises:
-            InvalidInput: The name is taken, or there is a last resource already.
+            InvalidInput: The name or the connection is taken, or there is a last resource already.
         """
-        self._check_new(name)
+        self._check_new(name, connection)
         if last:
             if self.last is not None:
                 raise InvalidInput(
@@ -253,11 +263,15 @@ class Participants:
             self._branches[name] = TwoPhase(name, connection, self._transaction, number)
 
     def auxiliary(self, name: str, connection: Any) -> Auxiliary:
-        """Use a database beside the transaction; one connection per name."""
+        """Use a database beside the transaction; one connection per name.
+
+        Raises:
+            InvalidInput: The name or the connection is taken.
+        """
         known = self.auxiliaries.get(name)
         if known is not None and known.connection is connection:
             return known
-        self._check_new(name)
+        self._check_new(name, connection)
         self.auxiliaries[name] = Auxiliary(name, connection)
         return self.auxiliaries[name]
 
@@ -281,7 +295,7 @@ class Participants:
             ) from error
 
     def committed(self, stamp: Stamp) -> list[Entry]:
-        """Carry out the commit.
+        """Carry out the commit, or what an interrupt has left of it.
 
         Returns:
             The confirmations of the databases; recover finishes the others.
@@ -293,10 +307,11 @@ class Participants:
             if _quietly(branch.commit)
         ]
         self._end(commit=True)
+        self.followed = True
         return confirmed
 
     def rolled_back(self, reason: str, *, counted: bool) -> None:
-        """Carry out the rollback.
+        """Carry out the rollback, or what an interrupt has left of it.
 
         Args:
             reason: Why; recorded with the messages that go back.
@@ -308,21 +323,31 @@ class Participants:
         if self.last is not None:
             _quietly(self.last.rollback)
         self._end(commit=False)
+        self.followed = True
 
     def _end(self, *, commit: bool) -> None:
         for auxiliary in self.auxiliaries.values():
             _quietly(lambda one=auxiliary: one.end(commit=commit))  # type: ignore[misc]
 
-    def _check_new(self, name: str) -> None:
-        if not isinstance(name, str) or not name:
+    def _check_new(self, name: str, connection: Any) -> None:
+        if not check_id(name, "name"):
             raise InvalidInput(f"{name!r}: give the database a name.", name=name)
-        last = {self.last.name} if self.last else set()
-        if name in {*self._branches, *self.auxiliaries, *last}:
+        known: list[TwoPhase | Auxiliary | LastResource] = []
+        known += [*self._branches.values(), *self.auxiliaries.values()]
+        known += [self.last] if self.last is not None else []
+        if name in {one.name for one in known}:
             raise InvalidInput(
                 f"{name!r} takes part in this transaction already: use the "
                 "connection that was enlisted, or another name.",
                 name=name,
             )
+        for one in known:
+            if one.connection is connection:  # what ends the one's work would end the other's
+                raise InvalidInput(
+                    f"The connection of {name!r} takes part in this transaction already, as "
+                    f"{one.name!r}: open another one.",
+                    name=name,
+                )
 
 
 # --------------------------------------------------------------------- the last resource

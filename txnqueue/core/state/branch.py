@@ -18,9 +18,15 @@ from typing import Any
 from txnqueue.core import model
 from txnqueue.core.model import Condition, Entry
 from txnqueue.core.planning import decisions
-from txnqueue.core.settings import BRANCH_PREFIX
+from txnqueue.core.settings import BRANCH_PREFIX, check_id
 from txnqueue.core.state import AttemptOwner, TransactionState
-from txnqueue.errors import BranchMisused, BranchNotFound, NotPermitted, StoreCorrupt
+from txnqueue.errors import (
+    BranchMisused,
+    BranchNotFound,
+    InvalidInput,
+    NotPermitted,
+    StoreCorrupt,
+)
 
 TIMED_OUT = "time-out"
 """Why a branch was rolled back that took too long."""
@@ -51,11 +57,26 @@ class Ticket:
         realm: Names the ticket: each session in the branch presents one of its realm.
         associate: The principals that may work in the branch; None: any.
         coordinate: The principals that may decide it; None: any.
+
+    Raises:
+        InvalidInput: One of them cannot be used: one name is a tuple, too.
     """
 
     realm: str
     associate: tuple[str, ...] | None = None
     coordinate: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Check what was given."""
+        check_id(self.realm, "realm")
+        for role in (ASSOCIATE, COORDINATE):
+            allowed = getattr(self, role)
+            if allowed is None:
+                continue
+            if not isinstance(allowed, (tuple, list)):  # a text would permit every part of it
+                raise InvalidInput(f"{role}={allowed!r}: give a tuple of principals.", name=role)
+            for principal in allowed:
+                check_id(principal, role)
 
     def to_json(self) -> dict[str, Any]:
         """Write it into a body."""
@@ -249,9 +270,16 @@ class Branch:
         """Return whether an earlier end of a session landed unheard, and is the one wanted now.
 
         Raises:
-            BranchNotFound: It landed, and nothing else can be made of it.
+            BranchNotFound: It landed, and nothing else can be made of it; or the session is not
+                there, as in a store that was put back.
         """
-        found = self.sessions[session]
+        found = self.sessions.get(session)
+        if found is None:
+            raise BranchNotFound(
+                f"The work in branch {self.key!r} is not in the store, which may have been put "
+                "back: join the branch, and do the work again.",
+                transaction_id=self.key,
+            )
         if found == model.ASSOCIATED:
             return False
         wanted = model.SUSPENDED if suspend else model.ENDED
@@ -274,8 +302,10 @@ class Branch:
         """Check that a ticket is of the branch's realm.
 
         Raises:
+            InvalidInput: It is no ticket.
             NotPermitted: It is of another one, or there is none.
         """
+        check_ticket(ticket)
         if self.realm is not None and (ticket is None or ticket.realm != self.realm):
             raise NotPermitted(
                 f"Branch {self.key!r} is of the realm {self.realm!r}: present a ticket for it.",
@@ -327,6 +357,16 @@ def check_allowed(key: str, ticket: Mapping[str, Any], principal: str, role: str
             f"{', '.join(allowed) or 'no one'} may.",
             transaction_id=key,
         )
+
+
+def check_ticket(ticket: object) -> None:
+    """Check that what is presented, if anything, is a ticket.
+
+    Raises:
+        InvalidInput: It is something else.
+    """
+    if ticket is not None and not isinstance(ticket, Ticket):
+        raise InvalidInput(f"ticket={ticket!r}: give an AccessTicket.", name="ticket")
 
 
 def check_not_heuristic(key: str, ending: Ending) -> None:

@@ -24,6 +24,7 @@ from txnqueue.core.state.branch import (
     Ticket,
     check_allowed,
     check_not_heuristic,
+    check_ticket,
     ended_before,
     ending_of,
 )
@@ -86,6 +87,7 @@ class Branches:
             NotPermitted: The ticket keeps ourselves out.
         """
         client = self._client
+        check_ticket(ticket)
         client.open()
         mine, attempt = session or self.session(key), client.runtime.new_id()
         mine.ticket = ticket
@@ -172,19 +174,21 @@ class Branches:
 
         return self._associate(key, ticket, [own, other], choose)
 
-    def is_at_work(self, session: BranchSession) -> bool:
-        """Return whether a session works in its branch; if so, it can be ended.
+    def state_of(self, session: BranchSession) -> str | None:
+        """Return whether a session is associated, suspended or ended; None: it never began.
+
+        One that is associated can be ended.
 
         Raises:
             BranchNotFound: There is no such branch.
         """
         self._client.open()
         branch = self.find(session.id)
-        if branch.sessions.get(session.name) != model.ASSOCIATED:
-            return False
-        session.belong_to(branch.attempt, branch.begun)
-        session.at_work = True
-        return True
+        state = branch.sessions.get(session.name)
+        if state == model.ASSOCIATED:
+            session.belong_to(branch.attempt, branch.begun)
+            session.at_work = True
+        return state
 
     def end(
         self,
@@ -226,11 +230,12 @@ class Branches:
             )
 
         operation = "suspend branch" if suspend else "end branch"
-        session.at_work = False
+        was_at_work, session.at_work = session.at_work, False  # not if an earlier end is in doubt
         try:
             ending = self._land(session.id, act, operation, ASSOCIATE, ticket)[1]
         except TxnQueueError as error:
-            session.at_work = not isinstance(error, (TransactionUnknown, BranchNotFound))
+            in_doubt = isinstance(error, (TransactionUnknown, BranchNotFound))
+            session.at_work = was_at_work and not in_doubt
             raise
         if ending in HEURISTIC:  # it ended unheard, was prepared, and has been decided since
             raise ended_before(session.id)
@@ -242,6 +247,7 @@ class Branches:
         Args:
             ticket: Leaves out the branches of other realms.
         """
+        check_ticket(ticket)
         self._client.open()
         states = TransactionState.by_key(self._client.cache.transaction_entries())
         found = (Branch.of(state) for state in states.values())

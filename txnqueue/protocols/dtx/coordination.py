@@ -175,8 +175,8 @@ class DtxCoordination(Lifetime):
     def get_timeout(self, xid: Xid) -> float:
         """Return how many seconds a branch may take: as last set, or the default.
 
-        That they are over is noticed by a client that works in the branch, decides it, wants
-        what it holds, or recovers.
+        That they are over is noticed by a client that starts or ends work in the branch, decides
+        it, wants what it holds, or recovers.
 
         Raises:
             NotFound: There is no such branch, or it is completed.

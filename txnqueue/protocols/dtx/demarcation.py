@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from txnqueue.core import model
 from txnqueue.core.state.branch import Ending, Ticket
 from txnqueue.errors import InvalidInput
 from txnqueue.protocols.dtx.handles import ChannelExchange, ChannelQueue
@@ -42,7 +43,7 @@ class DtxDemarcation(Lifetime):
         self._working: BranchSession | None = None
         self._suspended: dict[Xid, BranchSession] = {}
         self._doubtful: dict[Xid, BranchSession] = {}
-        """Whose association may have landed unheard: their names tell."""
+        """Whose association may land, or have landed unheard: their names tell."""
 
     @property
     def working(self) -> bool:
@@ -94,10 +95,12 @@ class DtxDemarcation(Lifetime):
         if join and not self._connection.join_supported:
             raise NotImplementedHere("Branches that others started cannot be joined here.")
         found = self._associated(xid, ticket, join=join, resume=resume)
-        if isinstance(found, Ending):
-            return XaStatus.RBROLLBACK
-        self._working = found
-        return XaStatus.OK
+        if isinstance(found, BranchSession):
+            self._working = found
+        if resume:
+            self._suspended.pop(xid, None)
+        self._doubtful.pop(xid, None)  # not before: whatever interrupts, the channel knows of it
+        return XaStatus.RBROLLBACK if isinstance(found, Ending) else XaStatus.OK
 
     def end(
         self,
@@ -190,24 +193,20 @@ class DtxDemarcation(Lifetime):
     ) -> BranchSession | Ending:
         """Associate with a branch; when that is in doubt, the next try goes on with it."""
         branches, key = self._connection.branches, xid.transaction_id
-        session = self._doubtful.get(xid) or branches.session(key)
+        earlier = self._doubtful.get(xid)
+        session = self._doubtful[xid] = earlier or branches.session(key)
         try:
             with about_branches() if join or resume else replying():
                 if resume:
-                    found = branches.resume(key, self._suspended.get(xid), ticket, session)
-                    self._suspended.pop(xid, None)
-                elif join:
-                    found = branches.join(key, ticket, session)
-                else:
-                    seconds = self._connection.default_timeout_seconds
-                    found = branches.start(key, seconds, ticket, session)
+                    return branches.resume(key, self._suspended.get(xid), ticket, session)
+                if join:
+                    return branches.join(key, ticket, session)
+                seconds = self._connection.default_timeout_seconds
+                return branches.start(key, seconds, ticket, session)
         except (NotFound, CommandInvalid, NotAllowed, InvalidInput):
-            raise  # nothing was changed, by this try
-        except BaseException:
-            self._doubtful[xid] = session
+            if earlier is None:  # nothing was changed, by this try
+                del self._doubtful[xid]
             raise
-        self._doubtful.pop(xid, None)
-        return found
 
     def _regained(self, xid: Xid) -> BranchSession:
         """Find the session of an association that was never heard of, and has landed.
@@ -215,13 +214,18 @@ class DtxDemarcation(Lifetime):
         Raises:
             NotFound: There is none.
         """
-        doubtful, suspended = self._doubtful.get(xid), self._suspended.get(xid)
-        with about_branches():
-            for session in (doubtful, suspended):
-                if session is not None and self._connection.branches.is_at_work(session):
-                    return session
-        if suspended is not None:
+        state = None
+        for known in (self._doubtful, self._suspended):
+            session = known.get(xid)
+            if session is None:
+                continue
+            with about_branches():
+                state = self._connection.branches.state_of(session)
+            if state == model.ASSOCIATED:
+                return session
+        if state == model.SUSPENDED:
             raise NotFound(f"The work in {xid.transaction_id!r} is suspended: resume it first.")
+        self._suspended.pop(xid, None)  # others have resumed it
         raise NotFound(f"The channel does not work in {xid.transaction_id!r}.")
 
     def _end(

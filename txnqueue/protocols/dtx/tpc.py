@@ -7,17 +7,23 @@ them is this library, in another store: ``tx.enlist("orders", TpcConnection(mana
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from txnqueue.core.state.branch import Ticket
-from txnqueue.protocols.dtx.channel import Connection
+from txnqueue.errors import InvalidInput
+from txnqueue.protocols.dtx.channel import Channel, Connection
 from txnqueue.protocols.dtx.replies import (
     BranchRolledBack,
     CommandInvalid,
     HeuristicallyCompleted,
+    NotFound,
     NotImplementedHere,
     XaStatus,
+    replying,
 )
+from txnqueue.protocols.dtx.sessions import BranchSession
 from txnqueue.protocols.dtx.xid import Xid
 
 if TYPE_CHECKING:
@@ -44,9 +50,12 @@ class TpcXid(NamedTuple):
 
     @property
     def xid(self) -> Xid:
-        """The same in octets."""
-        parts = (part.encode("utf-8", "surrogateescape") for part in (self.gtrid, self.bqual))
-        return Xid.of(self.format_id, *parts)
+        """The same in octets.
+
+        Raises:
+            InvalidInput: It has no octets, too many of them, or is out of range.
+        """
+        return Xid.of(self.format_id, _octets("gtrid", self.gtrid), _octets("bqual", self.bqual))
 
     @classmethod
     def of(cls, xid: Xid, prepared: datetime.datetime | None = None) -> TpcXid:
@@ -55,11 +64,38 @@ class TpcXid(NamedTuple):
         return cls(xid.format_id, gtrid, bqual, prepared)
 
 
+def _octets(name: str, part: object) -> bytes:
+    """Write a part of an xid as octets."""
+    try:
+        if isinstance(part, str):
+            return part.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        pass
+    raise InvalidInput(f"{name}={part!r}: give text that can be written in UTF-8.", name=name)
+
+
+class _TpcChannel(Channel):
+    """A channel on which no call is a transaction of its own while another one is open."""
+
+    xid: Xid | None = None
+    """The transaction that is open, from its begin to its decision."""
+
+    def _at_work(self) -> BranchSession | None:
+        session = super()._at_work()
+        if session is None and self.xid is not None:
+            raise CommandInvalid(
+                f"{self.xid.transaction_id!r} takes no more work: tpc_commit or tpc_rollback it "
+                "first."
+            )
+        return session
+
+
 class TpcConnection:
     """A store of queues as a resource that a transaction manager decides.
 
-    Between ``tpc_begin`` and the end of its transaction ``queue`` gives queues that work in
-    the branch; outside of it each call is a transaction of its own.
+    Between ``tpc_begin`` and ``tpc_prepare``, or the decision, ``queue`` gives queues that work
+    in the branch. A transaction that is prepared takes no more work until it is decided; outside
+    of one each call is a transaction of its own.
     """
 
     def __init__(self, manager: QueueManager, *, ticket: Ticket | None = None) -> None:
@@ -70,11 +106,12 @@ class TpcConnection:
             ticket: For the branches that are begun here.
         """
         self._connection = Connection(manager)
-        self._channel = self._connection.channel()
+        self._channel = _TpcChannel(self._connection)
         self._channel.select()
         self._ticket = ticket
-        self._xid: Xid | None = None
         self._prepared: XaStatus | None = None
+        self._in_doubt = False
+        """Whether it may be prepared, by a try of ours that was unheard."""
 
     def xid(self, format_id: int, gtrid: str, bqual: str) -> TpcXid:
         """Make an xid for this connection.
@@ -89,6 +126,8 @@ class TpcConnection:
     def queue(self, name: str) -> Queue:
         """Give a queue: in a transaction one that works in its branch.
 
+        Its calls raise ``CommandInvalid`` from ``tpc_prepare`` to the decision.
+
         Raises:
             QueueNotFound: There is no such queue.
         """
@@ -100,26 +139,32 @@ class TpcConnection:
         Raises:
             CommandInvalid: A transaction is open.
             NotAllowed: The xid was used before.
+            BranchRolledBack: An earlier try has begun it, and it was rolled back since.
         """
-        if self._xid is not None:
+        if self._channel.xid is not None:
             raise CommandInvalid("A transaction is open on this connection: end it first.")
-        self._channel.start(xid.xid, ticket=self._ticket)
-        self._xid, self._prepared = xid.xid, None
+        begun = _of_text(xid)
+        self._channel.xid, self._prepared, self._in_doubt = begun, None, False
+        try:
+            _told(begun, self._channel.start(begun, ticket=self._ticket), "begun")
+        except BaseException:  # also one that interrupts what has begun: that can be rolled back
+            if not self._channel.working:
+                self._channel.xid = None
+            raise
 
     def tpc_prepare(self) -> None:
         """Prepare what was done since ``tpc_begin``.
 
         Raises:
             CommandInvalid: No transaction is open, or it is prepared.
+            NotFound: It is completed, or unknown here.
             BranchRolledBack: It was rolled back, by its time-out or by another client.
         """
-        xid = self._open()
-        if self._prepared is not None:
-            raise CommandInvalid("The transaction is prepared: commit it or roll it back.")
-        self._end(xid)
-        status = self._channel.prepare(xid, ticket=self._ticket)
-        self._told(xid, status, "prepared")
-        self._prepared = status
+        with self._open() as xid:
+            if self._prepared is not None:
+                raise CommandInvalid("The transaction is prepared: commit it or roll it back.")
+            self._end(xid)
+            self._prepared = self._prepare(xid)
 
     def tpc_commit(self, xid: TpcXid | None = None) -> None:
         """Commit the transaction, prepared or not; or a prepared one of another time.
@@ -129,21 +174,21 @@ class TpcConnection:
 
         Raises:
             CommandInvalid: Another transaction is open, or none.
+            NotFound: It is completed, maybe by an earlier try; or unknown here.
             BranchRolledBack: It was rolled back.
             HeuristicallyCompleted: An operator rolled it back.
         """
         if xid is not None:
             self._nothing_open()
-            self._told(xid.xid, self._channel.commit(xid.xid, ticket=self._ticket), "committed")
+            other = _of_text(xid)
+            _told(other, self._channel.commit(other, ticket=self._ticket), "committed")
             return
-        mine = self._open()
-        if self._prepared is None:
-            self._end(mine)
-        if self._prepared is not XaStatus.RDONLY:
-            one_phase = self._prepared is None
-            status = self._channel.commit(mine, one_phase=one_phase, ticket=self._ticket)
-            self._told(mine, status, "committed")
-        self._xid = None
+        with self._open() as mine:
+            if self._prepared is None:
+                self._end(mine)
+            if self._prepared is not XaStatus.RDONLY:
+                _told(mine, self._commit(mine), "committed")
+        self._channel.xid = None
 
     def tpc_rollback(self, xid: TpcXid | None = None) -> None:
         """Roll the transaction back, prepared or not; or a prepared one of another time.
@@ -153,25 +198,27 @@ class TpcConnection:
 
         Raises:
             CommandInvalid: Another transaction is open, or none.
+            NotFound: It is completed, maybe by an earlier try; or unknown here.
             HeuristicallyCompleted: An operator committed it.
         """
         if xid is not None:
             self._nothing_open()
-            status = self._channel.rollback(xid.xid, ticket=self._ticket)
-            self._told(xid.xid, status, "rolled back")
+            other = _of_text(xid)
+            _told(other, self._channel.rollback(other, ticket=self._ticket), "rolled back")
             return
-        mine = self._open()
-        if self._prepared is None:
-            self._end(mine)
-        if self._prepared is not XaStatus.RDONLY:
-            status = self._channel.rollback(mine, ticket=self._ticket)
-            self._told(mine, status, "rolled back")
-        self._xid = None
+        with self._open() as mine:
+            if self._prepared is None:
+                self._end(mine)
+            if self._prepared is not XaStatus.RDONLY:
+                status = self._channel.rollback(mine, ticket=self._ticket)
+                _told(mine, status, "rolled back")
+        self._channel.xid = None
 
     def tpc_recover(self) -> list[TpcXid]:
         """List the branches that wait for ``tpc_commit(xid)`` or ``tpc_rollback(xid)``."""
         found = self._channel.recover_all(ticket=self._ticket)
-        return [TpcXid.of(xid, self._prepared_at(xid)) for xid in found]
+        with replying():
+            return [TpcXid.of(xid, self._prepared_at(xid)) for xid in found]
 
     def commit(self) -> None:
         """Do nothing: outside of a two-phase transaction each call has committed itself.
@@ -200,15 +247,21 @@ class TpcConnection:
     def close(self) -> None:
         """Close the connection; what it has not ended has failed, what is prepared stays."""
         self._channel.close()
-        self._xid = None
+        self._channel.xid = None
 
-    def _open(self) -> Xid:
-        if self._xid is None:
+    @contextmanager
+    def _open(self) -> Iterator[Xid]:
+        """Give the open transaction; once it is known to be completed, it is open no more."""
+        if self._channel.xid is None:
             raise CommandInvalid("No transaction is open: tpc_begin(xid) begins one.")
-        return self._xid
+        try:
+            yield self._channel.xid
+        except (NotFound, BranchRolledBack, HeuristicallyCompleted):
+            self._channel.xid = None
+            raise
 
     def _nothing_open(self) -> None:
-        if self._xid is not None:
+        if self._channel.xid is not None:
             raise CommandInvalid("A two-phase transaction is open: tpc_commit or tpc_rollback.")
 
     def _end(self, xid: Xid) -> None:
@@ -216,31 +269,72 @@ class TpcConnection:
         if self._channel.working:
             self._channel.end(xid, ticket=self._ticket)
 
-    def _told(self, xid: Xid, status: XaStatus, wanted: str) -> None:
-        """Raise what is no success.
+    def _prepare(self, xid: Xid) -> XaStatus:
+        """Prepare the branch, unless an earlier try has, unheard."""
+        in_doubt, self._in_doubt = self._in_doubt, True
+        try:
+            status = self._channel.prepare(xid, ticket=self._ticket)
+        except CommandInvalid:
+            self._in_doubt = in_doubt
+            if not self._has_prepared(xid):
+                raise
+            return XaStatus.OK
+        _told(xid, status, "prepared")
+        return status
 
-        Raises:
-            BranchRolledBack: It was rolled back, and should not be.
-            HeuristicallyCompleted: An operator decided otherwise.
-        """
-        key = xid.transaction_id
-        wanted_rollback = wanted == "rolled back"
-        if status in _ROLLED_BACK and not wanted_rollback:
-            self._xid = None
-            raise BranchRolledBack(
-                f"{key!r} was rolled back: {status.value}.", transaction_id=key, status=status
-            )
-        agreed = XaStatus.HEURRB if wanted_rollback else XaStatus.HEURCOM
-        if status in (XaStatus.HEURCOM, XaStatus.HEURRB) and status is not agreed:
-            self._xid = None
-            raise HeuristicallyCompleted(
-                f"An operator has decided {key!r}: {status.value}.",
-                transaction_id=key,
-                status=status,
-            )
+    def _commit(self, xid: Xid) -> XaStatus:
+        """Commit the branch: in two phases if it is prepared, if by a try that was unheard."""
+        one_phase = self._prepared is None
+        try:
+            return self._channel.commit(xid, one_phase=one_phase, ticket=self._ticket)
+        except CommandInvalid:
+            if not self._has_prepared(xid):
+                raise
+        return self._channel.commit(xid, ticket=self._ticket)
+
+    def _has_prepared(self, xid: Xid) -> bool:
+        """Return whether a try of ours that was unheard has prepared the branch."""
+        if not self._in_doubt:
+            return False
+        with replying():
+            branch = self._connection.branches.find(xid.transaction_id)
+        return branch.prepared is not None and branch.decision is None
 
     def _prepared_at(self, xid: Xid) -> datetime.datetime | None:
         entry = self._connection.branches.find(xid.transaction_id).prepared
         if entry is None:
             return None
         return datetime.datetime.fromtimestamp(entry.recorded_at_ms / 1000, datetime.timezone.utc)
+
+
+def _of_text(xid: object) -> Xid:
+    """Read an xid of this interface.
+
+    Raises:
+        InvalidInput: It is none.
+    """
+    if not isinstance(xid, TpcXid):
+        raise InvalidInput(f"xid={xid!r}: give what xid() or tpc_recover() gave.", name="xid")
+    return xid.xid
+
+
+def _told(xid: Xid, status: XaStatus, wanted: str) -> None:
+    """Raise what is no success.
+
+    Raises:
+        BranchRolledBack: It was rolled back, and should not be.
+        HeuristicallyCompleted: An operator decided otherwise.
+    """
+    key = xid.transaction_id
+    wanted_rollback = wanted == "rolled back"
+    if status in _ROLLED_BACK and not wanted_rollback:
+        raise BranchRolledBack(
+            f"{key!r} was rolled back: {status.value}.", transaction_id=key, status=status
+        )
+    agreed = XaStatus.HEURRB if wanted_rollback else XaStatus.HEURCOM
+    if status in (XaStatus.HEURCOM, XaStatus.HEURRB) and status is not agreed:
+        raise HeuristicallyCompleted(
+            f"An operator has decided {key!r}: {status.value}.",
+            transaction_id=key,
+            status=status,
+        )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -135,16 +136,18 @@ class MessageFlow:
                 "main transaction to coordinate.",
                 name="coordinated",
             )
-        if not all(callable(node) for node in nodes):
+        self.nodes: list[Node] = _listed("nodes", nodes)  # once: what makes them may give them once
+        if not all(callable(node) for node in self.nodes):
             raise InvalidInput("nodes: give functions that take a Processing.", name="nodes")
         manager.queue(input_queue)
         self.manager = manager
         self.input_queue = input_queue
-        self.nodes = list(nodes)
         self.coordinated = coordinated
         self.transacted = transacted
         self._sources: dict[str, DataSource] = {}
-        for source in data_sources:
+        for source in _listed("data_sources", data_sources):
+            if not isinstance(source, DataSource):
+                raise InvalidInput(f"{source!r}: give each as a DataSource.", name="data_sources")
             if source.name in self._sources or source.name == LAKEHOUSE:
                 raise InvalidInput(
                     f"The data source name {source.name!r} is taken: use another one."
@@ -153,6 +156,7 @@ class MessageFlow:
         self._connections: dict[tuple[str, bool], Any] = {}
         self._uses: set[tuple[str, bool]] = set()
         self._comes_again = True
+        self._at_work: dict[str, object] = {}
 
     def process(self, wait_seconds: float = 0.0) -> Processed | None:
         """Process one message.
@@ -169,8 +173,14 @@ class MessageFlow:
         Raises:
             DataSourceFailed: An auxiliary transaction that was open at the end could not be
                 committed.
+            InvalidInput: Another thread processes a message by this flow, or one of its own nodes
+                asks for the next one.
             Exception: What a node raised.
         """
+        with self._alone():
+            return self._process(wait_seconds)
+
+    def _process(self, wait_seconds: float = 0.0) -> Processed | None:
         self._comes_again = True
         if self.transacted is False:
             return self._process_at_once(wait_seconds)
@@ -214,15 +224,20 @@ class MessageFlow:
         Raises:
             DataSourceFailed: At once: it is rarely the message that keeps a database from
                 committing.
+            InvalidInput: As in ``process``.
             Exception: What a node raised last.
         """
         check_number("errors_max", errors_max, 1, math.inf)
         if messages_max is not None:
             check_number("messages_max", messages_max, 0, math.inf)
+        with self._alone():
+            return self._run(messages_max, errors_max)
+
+    def _run(self, messages_max: int | None, errors_max: int) -> int:
         done = failed = 0
         while messages_max is None or done < messages_max:
             try:
-                if self.process() is None:
+                if self._process() is None:
                     return done
                 done, failed = done + 1, 0
             except DataSourceFailed:
@@ -258,7 +273,8 @@ class MessageFlow:
         """Find a data source with a connection for one of the two uses.
 
         Raises:
-            InvalidInput: It is unknown, or takes one use only and has the other one.
+            InvalidInput: It is unknown, or takes one use only and has the other one; or its
+                connection is in use.
         """
         source = self.check_source(name)
         self._uses.add((name, coordinated))
@@ -271,7 +287,14 @@ class MessageFlow:
             )
         key = (name, coordinated)
         if key not in self._connections:
-            self._connections[key] = source.connect()
+            opened = source.connect()
+            if any(opened is known for known in self._connections.values()):
+                raise InvalidInput(
+                    f"{name!r} gave a connection that this flow uses already: let connect open "
+                    "one each time, as what ends the one's work would end the other's.",
+                    name=name,
+                )
+            self._connections[key] = opened
         return source, self._connections[key]
 
     def roll_back(self, name: str, *, coordinated: bool) -> None:
@@ -286,6 +309,21 @@ class MessageFlow:
 
     # -------------------------------------------------------------------------- helpers
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let what is open on the connections be of one message at a time."""
+        mine = object()
+        try:  # around all of it: whatever interrupts, the next message is not refused
+            if self._at_work.setdefault("message", mine) is not mine:
+                raise InvalidInput(
+                    "This flow is at work on a message: make a MessageFlow for each thread, and "
+                    "another one for what a node processes."
+                )
+            yield
+        finally:
+            if self._at_work.get("message") is mine:
+                del self._at_work["message"]
+
     def _process_at_once(self, wait_seconds: float) -> Processed | None:
         """Process a message without a main transaction: what was done before a failure stays."""
         queue = self.manager.queue(self.input_queue)
@@ -293,13 +331,21 @@ class MessageFlow:
         if not len(batch):
             return None
         (message,) = messages_of(batch, None)
-        batch.accept(transaction=None)
+        try:
+            batch.accept(transaction=None)
+        except TransactionUnknown:
+            self._comes_again = False  # it may be gone: somebody has to hear of it
+            raise
         return self._processed_at_once(message)
 
     def _processed_at_once(self, message: Mapping[str, Any]) -> Processed:
         """Hand on a message that is taken for good."""
         self._comes_again = False
-        self._through_nodes(Processing(self, message, None))
+        processing = Processing(self, message, None)
+        try:
+            self._through_nodes(processing)
+        finally:
+            processing.end()
         return Processed(message, None)
 
     def _at_once(self, batch: Batch) -> bool:
@@ -309,6 +355,12 @@ class MessageFlow:
     def _through_nodes(self, processing: Processing) -> None:
         for node in self.nodes:
             node(processing)
+
+
+def _listed(name: str, given: Any) -> list[Any]:
+    if not isinstance(given, Iterable):
+        raise InvalidInput(f"{name}={given!r}: give a list.", name=name)
+    return list(given)
 
 
 def _close(connection: Any) -> None:

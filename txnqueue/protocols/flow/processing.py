@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from txnqueue.core.receipt import Status
 from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionUnknown
 from txnqueue.protocols.deliveries import messages_of
 from txnqueue.transactions.participants import Auxiliary
@@ -147,15 +148,30 @@ class Processing:
     def commit(self, data_source: str) -> None:
         """Commit the auxiliary transaction of a data source; the next change begins another.
 
-        The main transaction, and those of other data sources, go on as they are.
+        The main transaction, and those of other data sources, go on as they are. One of the Delta
+        tables that is in doubt stays open: ``rollback`` finds out what became of it, or makes
+        sure that it does not happen; the end of the message does so too.
+
+        Raises:
+            Exception: What the data source raises if it cannot commit; for the Delta tables as
+                ``Transaction.commit``.
         """
         self._end_auxiliary(data_source, commit=True)
 
     def rollback(self, data_source: str) -> None:
-        """Roll back the auxiliary transaction of a data source, and nothing else."""
+        """Roll back the auxiliary transaction of a data source, and nothing else.
+
+        Raises:
+            TransactionFinished: One of the Delta tables, which was in doubt, is committed.
+            Exception: What the data source raises if it cannot roll back.
+        """
         self._end_auxiliary(data_source, commit=False)
 
     # ------------------------------------------------------------------------------ end
+
+    def end(self) -> None:
+        """Take no more work; flows do, once the nodes are through."""
+        self._ended = True
 
     def commit_open(self) -> None:
         """Commit the auxiliary transactions that are left open; flows do, before the main one.
@@ -163,7 +179,7 @@ class Processing:
         Raises:
             DataSourceFailed: One of them could not be committed; those after it are still open.
         """
-        self._ended = True
+        self.end()
         for name, auxiliary in self._auxiliaries.items():
             with _committing(name, self._main):
                 auxiliary.commit()
@@ -174,7 +190,7 @@ class Processing:
 
     def roll_back_open(self) -> None:
         """Roll back what is still open; flows do, once the main transaction is rolled back."""
-        self._ended = True
+        self.end()
         for name, auxiliary in self._auxiliaries.items():
             _quietly(name, auxiliary.rollback)
         if self._tables is not None:
@@ -184,9 +200,13 @@ class Processing:
     def _end_auxiliary(self, data_source: str, *, commit: bool) -> None:
         self._check()
         if data_source == LAKEHOUSE:
-            tables, self._tables = self._tables, None
+            tables = self._tables
             if tables is not None:
-                (tables.commit if commit else tables.rollback)()
+                try:
+                    _commit(tables) if commit else tables.rollback()
+                finally:
+                    if tables.status in (Status.COMMITTED, Status.ROLLED_BACK):
+                        self._tables = None  # else it is still open, or in doubt
             return
         self._flow.check_source(data_source)
         auxiliary = self._auxiliaries.get(data_source)
