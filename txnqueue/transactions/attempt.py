@@ -76,6 +76,8 @@ class Attempt:
         self.participants = Participants(self)
         self.claimed = False
         self.deciding = False
+        self.promising = False
+        """Whether a prepare of it was begun, which lands or does not if it is interrupted."""
         self._rolled_back: list[str] = []
         self.charges = True
         """Whether the deliveries of its messages count if it is rolled back."""
@@ -203,6 +205,16 @@ class Attempt:
             return "begin a new one"
         named = model.attempt_id(self.attempt_id, self.begun)
         return f"it may have committed, ask outcome({self.id!r}, {named!r}), or roll it back"
+
+    def promised(self) -> bool:
+        """Whether an interrupted prepare of it has landed: then it is prepared."""
+        if self.interrupted and self.promising:
+            self._note_prepared(self.client.cache.key_state(self.id))
+        return self.status is Status.PREPARED
+
+    def _note_prepared(self, state: TransactionState) -> None:
+        if self.attempt_id in state.prepared and state.decided(self.attempt_id) is None:
+            self.status = Status.PREPARED
 
     def close(self) -> None:
         """Take no more work: whoever was to do it has returned, and it is about to be decided."""
@@ -356,6 +368,12 @@ class Attempt:
                 "and do not repeat the work.",
                 transaction_id=self.id,
                 receipt=Receipt.of(state.committed),
+            )
+        self._note_prepared(state)
+        if self.status is Status.PREPARED:
+            raise TransactionFinished(
+                f"Transaction {self.id!r} is prepared after all: commit it, or roll it back.",
+                transaction_id=self.id,
             )
         waiting = state.in_doubt
         if waiting is not None and waiting.attempt != self.attempt_id:

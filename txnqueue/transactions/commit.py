@@ -58,17 +58,18 @@ def commit(attempt: Attempt) -> Receipt:
         if attempt.already_committed:
             attempt.participants.undo_ignored()
         return attempt.receipt
-    if attempt.status is Status.UNKNOWN and attempt.participants.last is not None:
-        raise _in_doubt(attempt, attempt.participants.last)
-    if attempt.status is Status.PREPARED:
+    promised, last = attempt.promised(), attempt.participants.last
+    if last is not None and (promised or attempt.status is Status.UNKNOWN):
+        raise _in_doubt(attempt, last)  # it decides, and was not asked, or what it said is not known
+    if promised:
         receipt = _decide_prepared(attempt, commit=True)
         assert receipt is not None
         return receipt
     _check_open(attempt)
     if not attempt.durable:
         return _commit_in_memory(attempt)
-    if attempt.participants.last is not None:
-        return _commit_by_last_resource(attempt, attempt.participants.last)
+    if last is not None:
+        return _commit_by_last_resource(attempt, last)
     try:
         return committed_by(attempt, commit_joined(attempt, None))
     except (TransactionFinished, TransactionUnknown):
@@ -114,6 +115,8 @@ def prepare(attempt: Attempt) -> None:
             in memory only; nothing was changed.
     """
     attempt.begin()
+    if attempt.interrupted and attempt.promised():
+        return
     _check_open(attempt)
     if attempt.participants.transient:
         raise InvalidInput(
@@ -166,9 +169,16 @@ def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool = T
 
 
 def commit_alone(attempt: Attempt) -> Receipt:
-    """Commit a call's own transaction; what closed under it is the call's own error."""
-    try:
+    """Commit a call's own transaction."""
+    with of_a_call():
         return commit(attempt)
+
+
+@contextmanager
+def of_a_call() -> Iterator[None]:
+    """Let what closed under a call's own transaction be the call's own error."""
+    try:
+        yield
     except TransactionAborted as error:
         if error.__cause__ is not None and is_closed(error.__cause__):
             raise error.__cause__ from None
@@ -248,6 +258,7 @@ def _check_open(attempt: Attempt) -> None:
 
 
 def _prepare(attempt: Attempt) -> None:
+    attempt.promising = True
     _land(attempt, attempt.preparing, "prepare")
     attempt.status = Status.PREPARED
 
