@@ -80,6 +80,10 @@ class Account:
         for name, found in chosen.items():
             said.setdefault(name, []).extend(found)
 
+    def unsay(self, attempt: str) -> None:
+        """Forget what a commit of this attempt is to do."""
+        self._said.pop(attempt, None)
+
     def said(self, attempt: str) -> Dispositions:
         """What was said in an attempt."""
         return self._said.get(attempt, {})

@@ -8,7 +8,7 @@ from inspect import signature
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.batch import Batch
+from txnqueue.batch import Batch, unsay
 from txnqueue.core.receipt import Receipt
 from txnqueue.core.receipt import Status as Outcome
 from txnqueue.core.settings import check_flag
@@ -172,7 +172,9 @@ class Channel(Dispatches):
             How many were acknowledged.
 
         Raises:
-            LeaseLost: Other clients may have some of them now; nothing was acknowledged.
+            LeaseLost: Other clients may have some of them now, and these have left the
+                dispatch list; nothing was acknowledged.
+            QueueNotFound: The same, because a queue was dropped; ``QueueClosed`` while it is.
         """
         self._check_open()
         found = self._unacknowledged(tags)
@@ -197,7 +199,8 @@ class Channel(Dispatches):
             How many messages were sent and acknowledged, and the receipt.
 
         Raises:
-            TransactionAborted: Surely not committed; it is as after a roll back.
+            TransactionAborted: Surely not committed; it is as after a roll back. What was
+                dispatched of a queue that was dropped has left the dispatch list.
             LeaseLost: The same, because other clients may have some of the messages now.
             TransactionUnknown: In doubt; ``commit`` again asks what became of it.
             TransactionNotGiven: Nothing on this channel was ever to be part of a transaction:
@@ -208,7 +211,9 @@ class Channel(Dispatches):
         transaction, acknowledged = self._transaction, self._acknowledged()
         if transaction is None:
             return Reply()
-        if transaction.status is Outcome.UNKNOWN:
+        if transaction.receipt is not None:  # it happened, and was interrupted right after
+            receipt = transaction.receipt
+        elif transaction.status is Outcome.UNKNOWN:
             receipt = self._settled_doubt(transaction)
         else:
             receipt = self._commit(transaction, acknowledged)
@@ -264,6 +269,7 @@ class Channel(Dispatches):
             with self._forgetting_lost():
                 for batch, names in by_batch(acknowledged):
                     if not attempt_of(transaction).interrupted:
+                        unsay(batch, transaction)  # as far as a commit came that was interrupted
                         batch.accept(matching=names, transaction=transaction)
                 return transaction.commit()
         except (TransactionAborted, LeaseLost):
@@ -304,7 +310,7 @@ class Channel(Dispatches):
         return Reply(count=count, receipt=receipt)
 
     def _rolled_back(self) -> None:
-        for dispatch in self._dispatched.values():
+        for dispatch in self.dispatch_list:
             dispatch.acknowledged = False
         self._held.clear()
         self._transaction = None
@@ -330,7 +336,7 @@ class Channel(Dispatches):
         return self._transaction
 
     def _acknowledged(self) -> list[Dispatch]:
-        return [dispatch for dispatch in self._dispatched.values() if dispatch.acknowledged]
+        return [dispatch for dispatch in self.dispatch_list if dispatch.acknowledged]
 
     def __enter__(self) -> Channel:
         """Use the channel for a block."""

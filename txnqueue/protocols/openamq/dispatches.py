@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,17 @@ from txnqueue.core.settings import (
     check_text,
 )
 from txnqueue.core.state.catalog import DEAD_SUFFIX
-from txnqueue.errors import InvalidInput, LeaseLost, QueueClosed, QueueNotFound, TransactionFinished
+from txnqueue.core.state.closure import is_closed
+from txnqueue.errors import (
+    AlreadySettled,
+    InvalidInput,
+    LeaseLost,
+    QueueClosed,
+    QueueError,
+    QueueNotFound,
+    TransactionAborted,
+    TransactionFinished,
+)
 from txnqueue.messages import settlement
 from txnqueue.protocols.openamq.lists import (
     Consumer,
@@ -29,6 +40,7 @@ from txnqueue.protocols.openamq.lists import (
     ids,
 )
 from txnqueue.queue import Queue
+from txnqueue.transactions.commit import of_a_call
 
 if TYPE_CHECKING:
     from txnqueue.protocols.openamq.connection import Connection
@@ -39,6 +51,8 @@ Tags = int | Iterable[int]
 Settle = Callable[[Batch, list[str], "Transaction | None"], object]
 """Settles some messages of a receive, at once or in a transaction."""
 DISPATCHED_MAX = 1_000
+_LOST = (LeaseLost, AlreadySettled, QueueError)
+"""What says that messages are not ours any more: others have them, or nobody has."""
 
 
 class Dispatches:
@@ -52,7 +66,7 @@ class Dispatches:
         self._manager = connection.manager
         self._lease_seconds = lease_seconds
         self._closed = False
-        self._tag = 0
+        self._tags = itertools.count(1)  # a commit of another thread may dispatch here
         self._consumer = 0
         self._dispatched: dict[int, Dispatch] = {}
 
@@ -178,9 +192,9 @@ class Dispatches:
         for one in claims_of(batch):
             for position_id, ranges in one.claim.items.items():
                 for message_id in ids(one.positions[position_id].send_id, ranges):
-                    self._tag += 1
-                    dispatch = self._dispatched[self._tag] = Dispatch(
-                        self._tag,
+                    tag = next(self._tags)
+                    dispatch = self._dispatched[tag] = Dispatch(
+                        tag,
                         source.name,
                         message_id,
                         not one.info.transient,
@@ -206,6 +220,7 @@ class Dispatches:
 
         Raises:
             LeaseLost: Other clients may have it now.
+            QueueNotFound: Its queue was dropped, and it has left the dispatch list.
         """
         self._check_open()
         found = self._unacknowledged(_check_whole("tag", tag))
@@ -227,6 +242,7 @@ class Dispatches:
 
         Raises:
             LeaseLost: Other clients may have some of them now; nothing was rejected.
+            QueueNotFound: As in ``ack``.
         """
         self._check_open()
         check_text("reason", reason)
@@ -251,6 +267,7 @@ class Dispatches:
         Raises:
             LeaseLost: Other clients may have some of them now, and these have left the
                 dispatch list; extend the lease again for the rest.
+            QueueNotFound: The same, because a queue was dropped; ``QueueClosed`` while it is.
         """
         self._check_open()
         check_number("seconds", seconds, 0.001, LEASE_SECONDS_MAX)
@@ -271,7 +288,7 @@ class Dispatches:
                 ((batch, names),) = by_receive
                 settle(batch, names, None)
             elif by_receive:
-                with self._manager.transaction() as transaction:
+                with of_a_call(), self._manager.transaction() as transaction:
                     for batch, names in by_receive:
                         settle(batch, names, transaction)
         self._destroy(found)
@@ -283,9 +300,9 @@ class Dispatches:
             The queues that they are in again.
         """
         for seen, settle in ((True, _failed), (False, _untouched)):
-            for _ in range(2):  # once more without those that others have already
+            for _ in range(2):  # once more without those that are lost
                 left = [o for o in found if o.looked_at == seen and o.tag in self._dispatched]
-                with contextlib.suppress(LeaseLost):
+                with contextlib.suppress(*_LOST):
                     self._settle(left, settle)
         return list(dict.fromkeys(one.queue for one in found))
 
@@ -299,11 +316,14 @@ class Dispatches:
         """Find the dispatched messages that are meant, in the order of their tags."""
         if tags is None:
             return self.dispatch_list
-        if isinstance(tags, Iterable) and not isinstance(tags, (str, bytes)):
+        wanted: Container[int]
+        if isinstance(tags, range):
+            wanted = tags  # however long it is
+        elif isinstance(tags, Iterable) and not isinstance(tags, (str, bytes)):
             wanted = {_check_whole("tags", tag) for tag in tags}
         else:
             wanted = {_check_whole("tags", tags)}
-        return [dispatch for tag, dispatch in self._dispatched.items() if tag in wanted]
+        return [dispatch for dispatch in self.dispatch_list if dispatch.tag in wanted]
 
     def _unacknowledged(self, tags: Tags | None) -> list[Dispatch]:
         return [one for one in self._matching(tags) if not one.acknowledged]
@@ -314,15 +334,25 @@ class Dispatches:
 
     @contextmanager
     def _forgetting_lost(self) -> Iterator[None]:
-        """Take what others have by now out of the list, when it turns out so."""
+        """Take what is not ours any more out of the list, when it turns out so."""
         try:
             yield
-        except LeaseLost:
-            for batch in {one.batch: None for one in self._dispatched.values()}:
-                held = set(held_by(self._manager._client, batch))
-                mine = [one for one in self._dispatched.values() if one.batch is batch]
-                self._destroy(one for one in mine if one.message_id not in held)
+        except (*_LOST, TransactionAborted) as error:
+            if isinstance(error, _LOST) or is_closed(error.__cause__):
+                self._forget_lost()
             raise
+
+    def _forget_lost(self) -> None:
+        """Keep in the list what is ours still; all of it if that cannot be found out now."""
+        by_receive: dict[Batch, list[Dispatch]] = {}
+        for dispatch in self.dispatch_list:
+            by_receive.setdefault(dispatch.batch, []).append(dispatch)
+        try:
+            for batch, mine in by_receive.items():
+                held = set(held_by(self._manager._client, batch))
+                self._destroy(one for one in mine if one.message_id not in held)
+        except Exception as error:  # what led here is the error to see
+            logger.warning("dispatch list not looked through error=%s", error)
 
 
 def _failed(batch: Batch, names: list[str], inside: Transaction | None) -> None:
