@@ -60,7 +60,7 @@ def commit(attempt: Attempt) -> Receipt:
         return attempt.receipt
     promised, last = attempt.promised(), attempt.participants.last
     if last is not None and (promised or attempt.status is Status.UNKNOWN):
-        raise _in_doubt(attempt, last)  # it decides, and was not asked, or what it said is not known
+        raise _in_doubt(attempt, last)  # which decides, and may not have been asked
     if promised:
         receipt = _decide_prepared(attempt, commit=True)
         assert receipt is not None

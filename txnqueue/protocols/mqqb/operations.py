@@ -138,8 +138,8 @@ class Operations:
         if not isinstance(body, Mapping):
             raise InvalidInput(f"body={body!r}: give the queue's columns as a dict.", name="body")
         with self._work(transaction_identifier) as (core, add):
-            place.core.send([dict(body)], priority=priority, transaction=core)
-            staged = attempt_of(core).staged[-1]
+            sent = place.core.send([dict(body)], priority=priority, transaction=core)
+            staged = next(s for s in attempt_of(core).staged if s.send_id == sent.send_id)
             message = QueueMessage(f"{staged.send_id}:{staged.runs[0].first}")
             position = MessagePosition(place, message, pending=self._pending(core.id))
             add(TransactionalOperation(OperationType.ENQUEUE, position))
@@ -242,14 +242,11 @@ class Operations:
     def _transactions(self) -> dict[str, Transaction]:
         self._client.open()
         entries = self._client.cache.transaction_entries()
-        found: dict[str, Transaction] = {}
-        for identifier, transaction in self._own.items():
-            core = transaction.core
-            assert core is not None
-            state = TransactionState.of(identifier, entries)
-            decided = state.decided(attempt_of(core).attempt_id)
-            if decided is None or core.status is Status.UNKNOWN:
-                found[identifier] = transaction
+        found = {
+            identifier: transaction
+            for identifier, transaction in list(self._own.items())  # other threads add to them
+            if transaction.asked or _is_open(transaction, TransactionState.of(identifier, entries))
+        }
         keys = sorted({e.stream for e in entries if e.kind == model.PREPARED} - set(self._own))
         for key in keys:
             prepared = TransactionState.of(key, entries).in_doubt
@@ -335,6 +332,17 @@ class Operations:
             logger.warning("event failed event=%s error=%s", type(event).__name__, error)
 
 
+def _is_open(transaction: Transaction, state: TransactionState) -> bool:
+    """Return whether a transaction begun here is undecided, also by who began it."""
+    core = transaction.core
+    assert core is not None
+    attempt = attempt_of(core)
+    if core.status in (Status.COMMITTED, Status.ROLLED_BACK):  # of which the journal may be silent
+        return False
+    in_doubt = core.status is Status.UNKNOWN or attempt.interrupted
+    return in_doubt or state.decided(attempt.attempt_id) is None
+
+
 def _only(position: MessagePosition) -> Callable[[LaneState, Sequence[Segment]], list[Segment]]:
     """Cut one message out of segments of a lane."""
     _, offset = position.message_reference.place
@@ -351,8 +359,12 @@ def _only(position: MessagePosition) -> Callable[[LaneState, Sequence[Segment]],
 
 
 def _not_available(position: MessagePosition) -> InvalidInput:
+    state = position.state
+    remedy = "take one that is Available"
+    if state is State.AVAILABLE:
+        remedy = "it is delayed, or another consumer works on its lane; take another one, or wait"
     return InvalidInput(
         f"{position.message_reference.identifier!r} in {position.queue_reference.name!r} is "
-        f"{position.state.value}: take one that is Available and not delayed.",
+        f"{state.value}: {remedy}.",
         name=position.message_reference.identifier,
     )
