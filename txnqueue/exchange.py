@@ -365,9 +365,9 @@ class Exchange:
         def note(side: Client, here: object) -> PublishResult:
             put, runs = staged_runs(side, send, here)
             sends = staged_sends(info, routes, targets, put, runs)
-            for staged in sends:
-                tx.add_send(staged)
-            return answer(*about, put, runs=runs, sends=sends, transaction_id=tx.id)
+            published = answer(*about, put, runs=runs, sends=sends, transaction_id=tx.id)
+            tx.add_sends(sends)
+            return published
 
         published = stage(self._client, rows, self.name, note, kept=kept)
         if inside is None and published.queues:

@@ -15,6 +15,8 @@ from tests.conformance.conftest import (
     pick,
     rows,
 )
+from tests.conftest import LONG
+from tests.faults.interrupts import Interrupt
 from tests.inside import client_of
 from tests.silence import interrupted, unanswered
 from txnqueue.errors import (
@@ -36,6 +38,7 @@ from txnqueue.protocols.mqqb import (
     State,
 )
 from txnqueue.queue import Queue as PlainQueue
+from txnqueue.storage.store import MemoryStore
 from txnqueue.transactions import commit
 
 OK, SEQUENCE = RStatus.MQ_OK, RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
@@ -961,3 +964,46 @@ def test_each_of_two_threads_gets_the_position_of_its_own_message(
     enqueue(8)
     assert local.transaction_commit(transaction) is OK
     assert {n: (one.body or {})["n"] for n, one in found.items()} == {8: 8, 9: 9}
+
+
+@pytest.mark.rule("S3-03", "S3-04")
+@pytest.mark.parametrize("what", ["dequeue", "commit", "abort"])
+def test_wherever_it_is_interrupted_a_message_is_not_consumed_unseen_and_events_come(
+    what: str,
+) -> None:
+    def begun() -> tuple[Mqqb, Any]:
+        mqqb = Mqqb(World(MemoryStore()))
+        transaction = mqqb.local.create_transaction()
+        if what != "dequeue":
+            mqqb.local.dequeue_message(mqqb.position(0), "priced", transaction)
+            mqqb.local.move_message(mqqb.position(1), mqqb.other.name, transaction)
+        first = mqqb.position(0)
+
+        def act() -> Any:
+            if what == "dequeue":
+                return mqqb.local.dequeue_message(first, "priced", transaction)
+            return getattr(mqqb.local, f"transaction_{what}")(transaction)
+
+        return mqqb, act
+
+    for _ in range(2):  # the first one looks at more
+        _, act = begun()
+        with Interrupt() as counted:
+            act()
+    count = len(counted.places)
+    for nth in range(count - 150, count + 1, 1 if LONG else 3):
+        mqqb, act = begun()
+        with pytest.raises(KeyboardInterrupt), Interrupt(nth) as found:
+            act()
+        (transaction,) = mqqb.local.transaction_collection.values()
+        if what == "dequeue":
+            assert transaction.transactional_operation_collection == [], found.at
+            assert mqqb.local.transaction_commit(transaction) is OK, found.at
+            mqqb.world.lease_over()
+            left = [len(mqqb.orders.receive()) for _ in range(3)]
+            assert (sum(left), mqqb.seen) == (3, []), found.at
+        else:
+            assert act() is OK, found.at
+            heard = {(type(one), one.position.message_reference) for one in mqqb.seen}
+            assert (len(heard), len(mqqb.seen) in (2, 3)) == (2, True), found.at
+            assert len(mqqb.numbers(mqqb.orders)) == (1 if what == "commit" else 3), found.at

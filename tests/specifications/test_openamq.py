@@ -35,6 +35,7 @@ from txnqueue.errors import (
 )
 from txnqueue.manager import QueueManager
 from txnqueue.protocols.openamq import Channel, Connection, Dispatch, Reply, Status
+from txnqueue.queue import Queue
 from txnqueue.storage.store import MemoryStore
 
 rule = pytest.mark.rule
@@ -1292,3 +1293,26 @@ def test_what_another_thread_dispatches_meanwhile_is_in_the_list_too(
     assert carried(channel.dispatch_list) == [1, 2, 3, 4]
     assert sorted(one.tag for one in channel.dispatch_list) == [1, 2, 3, 4]
     assert channel.ack([1, 2, 3, 4]).count == 4
+
+
+@rule("S0-01", "S0-03")
+@in_memory
+def test_what_was_staged_is_in_the_list_though_its_send_was_interrupted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit would send it: who looks sees so."""
+    broker = Broker(world)
+    channel = broker.channel()
+    send = Queue.send
+
+    def interrupts(*given: Any, **how: Any) -> Any:
+        send(*given, **how)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Queue, "send", interrupts)
+        with pytest.raises(KeyboardInterrupt):
+            channel.send(broker.bills.name, rows(1, 2))
+    assert [(one.queue, one.count) for one in channel.transact_list] == [(broker.bills.name, 2)]
+    assert channel.commit().count == 2
+    assert broker.waiting(broker.bills) == [1, 2]

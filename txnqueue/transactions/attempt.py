@@ -8,7 +8,7 @@ id (the *key*): a rollback ends the attempt, not the key.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txnqueue.client.append import Planner
@@ -222,9 +222,13 @@ class Attempt:
 
     def add_send(self, send: StagedSend) -> None:
         """Record staged rows."""
-        self.work.sends.append(send)
-        if send.info.transient:
+        self.add_sends([send])
+
+    def add_sends(self, sends: Sequence[StagedSend]) -> None:
+        """Record staged rows for several queues: all of them, or none if it is interrupted."""
+        if any(send.info.transient for send in sends):
             self.participants.transient.begin()
+        self.work.sends += sends
 
     def claiming(self, *, transient: bool = False) -> None:
         """Record that a claim is about to be appended: a rollback must name it from now on."""
@@ -235,8 +239,11 @@ class Attempt:
             self.claimed = True
 
     def add_account(self, account: Account) -> None:
-        """Record messages acquired inside."""
-        self.work.accounts.append(account)
+        """Record messages acquired inside: from now on a commit accepts what it says nothing of.
+
+        So it comes last in what acquires, and nothing of it can be interrupted after that.
+        """
+        self.work.accounts += [account]
 
     def follow_memory(self) -> None:
         """Find out what became of attempts of its id that wait in memory for an outcome."""

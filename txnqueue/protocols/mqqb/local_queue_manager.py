@@ -109,9 +109,14 @@ class LocalQueueManager(Operations):
     ) -> RStatus:
         """Process what was decided, unless who asked at the same time does."""
         begun_here = transaction.core is not None
-        if begun_here and self._own.pop(transaction.identifier, None) is None:
-            return RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
-        self._process(transaction, effects, abort=abort)
+        try:
+            if begun_here and self._own.pop(transaction.identifier, None) is None:
+                return RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
+            self._process(transaction, effects, abort=abort)
+        except BaseException:  # interrupted: who asks again hears of the other operations
+            if begun_here:
+                self._own[transaction.identifier] = transaction
+            raise
         return RStatus.MQ_OK
 
     def _prepared(self, transaction: Transaction) -> bool:

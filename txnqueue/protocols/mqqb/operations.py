@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.batch import Batch, claim_batch
+from txnqueue.batch import Batch, claim_batch, unsay
 from txnqueue.core import model, ranges
 from txnqueue.core.receipt import Status
 from txnqueue.core.settings import check_text, describe_error
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txnqueue")
 RECEIVED = "received"
 """The dequeue reason unless another is given."""
-Add = Callable[[TransactionalOperation], None]
-"""Takes note of an operation."""
+Work = tuple[CoreTransaction, list[TransactionalOperation]]
+"""Where an operation is done, and the operations that it is added to."""
 
 
 class Operations:
@@ -137,12 +138,12 @@ class Operations:
         place = self.queue(queue)
         if not isinstance(body, Mapping):
             raise InvalidInput(f"body={body!r}: give the queue's columns as a dict.", name="body")
-        with self._work(transaction_identifier) as (core, add):
+        with self._work(transaction_identifier) as (core, operations):
             sent = place.core.send([dict(body)], priority=priority, transaction=core)
             staged = next(s for s in attempt_of(core).staged if s.send_id == sent.send_id)
             message = QueueMessage(f"{staged.send_id}:{staged.runs[0].first}")
             position = MessagePosition(place, message, pending=self._pending(core.id))
-            add(TransactionalOperation(OperationType.ENQUEUE, position))
+            operations.append(TransactionalOperation(OperationType.ENQUEUE, position))
         return position
 
     def dequeue_message(
@@ -167,14 +168,22 @@ class Operations:
             TransactionNotFound: There is no such transaction here.
         """
         check_text("reason", reason)
-        with self._work(transaction_identifier) as (core, add):
+        with self._work(transaction_identifier) as (core, operations):
             here = self._available(position)
+            operation = TransactionalOperation(OperationType.DEQUEUE, position, reason)
             batch = self._claimed(here.core, attempt_of(core), position)
-            if not len(batch):
-                raise _not_available(position)
-            found = messages_of(batch, core)[0]
-            batch.accept(reason=reason, transaction=core)
-            add(TransactionalOperation(OperationType.DEQUEUE, position, reason))
+            try:
+                if not len(batch):
+                    raise _not_available(position)
+                found = messages_of(batch, core)[0]
+                batch.accept(reason=reason, transaction=core)
+                operations.append(operation)
+            except BaseException:  # who did not get the message does not find it consumed
+                unsay(batch, core)
+                with contextlib.suppress(Exception):
+                    batch.release(transaction=core)
+                operations[:] = [one for one in operations if one is not operation]
+                raise
         return found
 
     def move_message(
@@ -195,7 +204,7 @@ class Operations:
             SchemaMismatch: The other queue has other columns.
             TransactionNotFound: There is no such transaction here.
         """
-        with self._work(transaction_identifier) as (core, add):
+        with self._work(transaction_identifier) as (core, operations):
             here, target = self._available(position).core, self.queue(target_queue)
             routes = [
                 (
@@ -204,12 +213,15 @@ class Operations:
                 )
                 for part in self._client.parts_of(here.info)
             ]
+            operation = TransactionalOperation(
+                OperationType.MOVE, position, target_queue_reference=target
+            )
             attempt = attempt_of(core)
             attempt.follow_memory()
             moved = acquisition.move_inside(routes, attempt, "moved", _only(position))
             if not moved:
                 raise _not_available(position)
-            add(TransactionalOperation(OperationType.MOVE, position, target_queue_reference=target))
+            operations.append(operation)
 
     def purge_queue(self, queue: str, reason: str | None = PURGED) -> int:
         """Delete a queue's messages; a Locked position becomes PurgePending.
@@ -261,17 +273,17 @@ class Operations:
         return lambda: identifier if identifier in self.transaction_collection else None
 
     @contextmanager
-    def _work(self, transaction: Transaction | str | None) -> Iterator[tuple[CoreTransaction, Add]]:
+    def _work(self, transaction: Transaction | str | None) -> Iterator[Work]:
         """Find the transaction that takes an operation; None: it happens at once."""
         if transaction is not None:
             working = self._working(identifier_of(transaction))
             assert working.core is not None
-            yield working.core, working.transactional_operation_collection.append
+            yield working.core, working.transactional_operation_collection
             return
         alone = self.manager.transaction()
         made = Transaction(alone.id, core=alone)
         try:
-            yield alone, made.transactional_operation_collection.append
+            yield alone, made.transactional_operation_collection
         except BaseException as error:  # the message was not seen: its delivery does not count
             self._tell(partial(alone.rollback, describe_error(error), counted=False), made)
             raise

@@ -44,13 +44,25 @@ class Channel(Dispatches):
         super().__init__(connection, lease_seconds)
         self._transacted = False
         self._transactional = False
-        self._held: list[Held] = []
         self._transaction: Transaction | None = None
 
     @property
     def transact_list(self) -> list[Held]:
         """What was sent in the transaction that is open, in order."""
-        return list(self._held)
+        if self._transaction is None:
+            return []
+        client = self._manager._client
+        return [
+            Held(
+                queue.name,
+                sum(run.count for run in staged.runs),
+                not staged.info.transient,
+                queue,
+                staged,
+            )
+            for staged in attempt_of(self._transaction).staged
+            for queue in [Queue(client, staged.info)]
+        ]
 
     @property
     def transaction_id(self) -> str | None:
@@ -100,10 +112,8 @@ class Channel(Dispatches):
             sent = target.send(rows, durable=persistent, transaction=None, **placing)
             self._connection.dispatch_waiting([queue] if sent.count else ())
             return Reply(count=sent.count, receipt=sent.receipt)
-        transaction = self._open_transaction()
-        before = len(attempt_of(transaction).staged)
-        sent = target.send(rows, durable=persistent, transaction=transaction, **placing)
-        self._hold(transaction, before, persistent=persistent)
+        inside = self._open_transaction()
+        sent = target.send(rows, durable=persistent, transaction=inside, **placing)
         return Reply(count=sent.count)
 
     def publish(
@@ -140,23 +150,12 @@ class Channel(Dispatches):
         _check_given("publish", placing, _ROUTING)
         target = self._manager.exchange(exchange)
         inside = self._open_transaction() if self._is_transacted(transacted=transacted) else None
-        before = len(attempt_of(inside).staged) if inside is not None else 0
         published = target.publish(
             rows, routing_key=routing_key, durable=persistent, transaction=inside, **placing
         )
-        if inside is not None:
-            self._hold(inside, before, persistent=persistent)
-        else:
+        if inside is None:
             self._connection.dispatch_waiting(published.queues)
         return Reply(count=published.count, receipt=published.receipt, published=published)
-
-    def _hold(self, transaction: Transaction, before: int, *, persistent: bool) -> None:
-        """Record what a send or a publish has staged."""
-        for staged in attempt_of(transaction).staged[before:]:
-            queue = Queue(self._manager._client, staged.info)
-            count = sum(run.count for run in staged.runs)
-            if count:
-                self._held.append(Held(queue.name, count, persistent, queue, staged))
 
     # -------------------------------------------------------------------- acknowledgements
 
@@ -235,7 +234,7 @@ class Channel(Dispatches):
         return self._roll_back()
 
     def _roll_back(self) -> Reply:
-        acknowledged, count = self._acknowledged(), sum(one.count for one in self._held)
+        acknowledged, count = self._acknowledged(), sum(one.count for one in self.transact_list)
         if self._transaction is not None:
             try:
                 self._transaction.rollback("rolled back")
@@ -301,10 +300,10 @@ class Channel(Dispatches):
         )
 
     def _committed(self, receipt: Receipt, acknowledged: list[Dispatch]) -> Reply:
-        count = len(acknowledged) + sum(one.count for one in self._held)
-        queues = list(dict.fromkeys(one.queue for one in self._held))
+        sent = self.transact_list
+        count = len(acknowledged) + sum(one.count for one in sent)
+        queues = list(dict.fromkeys(one.queue for one in sent))
         self._destroy(acknowledged)
-        self._held.clear()
         self._transaction = None
         self._connection.dispatch_waiting(queues)
         return Reply(count=count, receipt=receipt)
@@ -312,7 +311,6 @@ class Channel(Dispatches):
     def _rolled_back(self) -> None:
         for dispatch in self.dispatch_list:
             dispatch.acknowledged = False
-        self._held.clear()
         self._transaction = None
 
     def _is_transacted(self, *, transacted: bool | None) -> bool:
