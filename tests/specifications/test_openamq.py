@@ -173,6 +173,13 @@ def test_one_queue_is_dispatched_or_all_that_have_messages(world: World) -> None
     broker.orders.receive().reject()
     assert channel.dispatch().count == 0  # dead letters are not for those who ask for all
     assert channel.dispatch(f"{broker.orders.name}.dead").count == 1
+    walking = world.queue("walking.dead")  # which is a queue as any other
+    walking.send(rows(5))
+    assert carried(channel.dispatch()) == [5]
+    broker.orders.send(rows(6))
+    broker.orders.receive().reject()
+    broker.orders.drop()
+    assert channel.dispatch().count == 0  # whose they were does not matter any more
 
 
 @on_delta_when_long
@@ -1316,3 +1323,47 @@ def test_what_was_staged_is_in_the_list_though_its_send_was_interrupted(
     assert [(one.queue, one.count) for one in channel.transact_list] == [(broker.bills.name, 2)]
     assert channel.commit().count == 2
     assert broker.waiting(broker.bills) == [1, 2]
+
+
+@in_memory
+def test_what_other_threads_open_and_wait_for_meanwhile_stays(world: World) -> None:
+    broker = Broker(world)
+    connection = Connection(world.manager())
+    opened = list[Channel]()
+
+    class Meanwhile(list[Any]):
+        """Lets another thread act once, where Python may change threads."""
+
+        def __init__(self, act: Any) -> None:
+            super().__init__()
+            self.act: Any = act
+
+        def _once(self) -> None:
+            act, self.act = self.act, None
+            if act is not None:
+                other = threading.Thread(target=act)
+                other.start()
+                other.join()
+
+        def append(self, one: Any) -> None:
+            super().append(one)
+            self._once()
+
+        def __iter__(self) -> Any:
+            yield from list(super().__iter__())
+            self._once()
+
+    connection._channels = Meanwhile(lambda: opened.append(connection.channel()))
+    channel = connection.channel()
+    assert channel is not opened[0]
+    connection.consumers = Meanwhile(None)
+    number = channel.consume(broker.orders.name, print).consumer
+    heard = list[int]()
+    connection.consumers.act = lambda: opened[0].consume(
+        broker.orders.name, lambda one: heard.append(one.message["n"])
+    )
+    assert number is not None and channel.cancel(number).status is Status.OK
+    channel.send(broker.orders.name, rows(1), transacted=False)
+    assert heard == [1]
+    connection.close()
+    assert connection._channels == [] and broker.waiting() == [1]

@@ -254,8 +254,7 @@ class Channel(Dispatches):
         if self._closed:
             return Reply()
         reply = self._roll_back()
-        consumers = self._connection.consumers
-        consumers[:] = [one for one in consumers if one.channel is not self]
+        self._connection.cancel(self._consumers())
         queues = self._give_back(self.dispatch_list)
         self._dispatched.clear()
         self._closed = True

@@ -16,7 +16,7 @@ from txnqueue.core.settings import (
     check_number,
     check_text,
 )
-from txnqueue.core.state.catalog import DEAD_SUFFIX
+from txnqueue.core.state import catalog
 from txnqueue.core.state.closure import is_closed
 from txnqueue.errors import (
     AlreadySettled,
@@ -82,14 +82,16 @@ class Dispatches:
 
         Args:
             queue: The queue; when left out all that have messages, but for those that take
-                the dead letters of others.
+                the dead letters of other queues, or ever did.
             limit: The maximum number per queue.
         """
         self._check_open()
         _check_limit(limit)
-        names = self._manager.list_queues() if queue is None else [queue]
-        if queue is None:
-            names = [name for name in names if not name.endswith(DEAD_SUFFIX)]
+        if queue is not None:
+            names = [queue]
+        else:
+            dead_letters = self._taking_dead_letters()
+            names = [name for name in self._manager.list_queues() if name not in dead_letters]
         found: list[Dispatch] = []
         for name in names:
             try:
@@ -146,11 +148,9 @@ class Dispatches:
         """
         self._check_open()
         _check_whole("consumer", consumer)
-        consumers = self._connection.consumers
-        left = [one for one in consumers if one.channel is not self or one.number != consumer]
-        status = Status.OK if len(left) < len(consumers) else Status.NO_MATCH
-        consumers[:] = left
-        return Reply(status)
+        mine = [one for one in self._consumers() if one.number == consumer]
+        self._connection.cancel(mine)
+        return Reply(Status.OK if mine else Status.NO_MATCH)
 
     def deliver(self, consumer: Consumer) -> int:
         """Dispatch what a consumer waits for; answers how much that is."""
@@ -307,6 +307,14 @@ class Dispatches:
         return list(dict.fromkeys(one.queue for one in found))
 
     # -------------------------------------------------------------------------- helpers
+
+    def _taking_dead_letters(self) -> set[str]:
+        entries = self._manager._client.cache.catalog_entries()
+        ids = {info.dead_letter_id for info in catalog.every_queue(entries).values()}
+        return {name for name, info in catalog.queues(entries).items() if info.queue_id in ids}
+
+    def _consumers(self) -> list[Consumer]:
+        return [one for one in list(self._connection.consumers) if one.channel is self]
 
     def _check_open(self) -> None:
         if self._closed:
