@@ -16,6 +16,7 @@ from tests.conformance.conftest import (
     rows,
 )
 from tests.faults.injection import Crash, FaultyStore, Injector, faults_of
+from tests.faults.interrupts import Interrupt
 from tests.inside import client_of
 from tests.silence import interrupted, unanswered
 from txnqueue.batch import Batch
@@ -1367,3 +1368,25 @@ def test_what_other_threads_open_and_wait_for_meanwhile_stays(world: World) -> N
     assert heard == [1]
     connection.close()
     assert connection._channels == [] and broker.waiting() == [1]
+
+
+@rule("S0-17")
+def test_consumers_are_served_though_a_send_before_was_interrupted_anywhere() -> None:
+    def begun() -> tuple[Broker, Channel, list[int]]:
+        broker = Broker(World(MemoryStore()))
+        connection, heard = Connection(broker.world.manager()), list[int]()
+        connection.channel().consume(broker.orders.name, lambda one: heard.append(one.message["n"]))
+        return broker, connection.channel(), heard
+
+    for _ in range(2):  # the first one looks at more
+        broker, channel, heard = begun()
+        with Interrupt() as counted:
+            channel.send(broker.orders.name, rows(1))
+    found = [nth for nth, place in enumerate(counted.places, 1) if "openamq" in place]
+    assert len(found) > 20
+    for nth in found:
+        broker, channel, heard = begun()
+        with pytest.raises(KeyboardInterrupt), Interrupt(nth) as interrupt:
+            channel.send(broker.orders.name, rows(1))
+        channel.send(broker.orders.name, rows(2))
+        assert 2 in heard, interrupt.at

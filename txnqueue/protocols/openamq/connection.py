@@ -109,23 +109,25 @@ class Connection:
             queues: The queues' names.
             given_back_by: The channel that gave the messages back; None: they are new.
         """
-        with self._lock:
-            for name in queues:
-                self._waiting.append(name)
-                if given_back_by is not None:
-                    self._gave_back.add((name, given_back_by))
-            if self._dispatching:
-                return
-            self._dispatching = True
+        mine = False
         try:
+            with self._lock:
+                for name in queues:
+                    self._waiting.append(name)
+                    if given_back_by is not None:
+                        self._gave_back.add((name, given_back_by))
+                if self._dispatching:
+                    return
+                self._dispatching = mine = True
             while (queue := self._next()) is not None:
                 for consumer in list(self.consumers):
                     gave_back = (queue, consumer.channel) in self._gave_back
                     if consumer.queue == queue and not gave_back:
                         self._deliver(consumer)
         except BaseException:
-            with self._lock:
-                self._end()
+            if mine:  # else nobody would ever dispatch again
+                with self._lock:
+                    self._end()
             raise
 
     def _next(self) -> str | None:
