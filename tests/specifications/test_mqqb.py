@@ -1007,3 +1007,20 @@ def test_wherever_it_is_interrupted_a_message_is_not_consumed_unseen_and_events_
             heard = {(type(one), one.position.message_reference) for one in mqqb.seen}
             assert (len(heard), len(mqqb.seen) in (2, 3)) == (2, True), found.at
             assert len(mqqb.numbers(mqqb.orders)) == (1 if what == "commit" else 3), found.at
+
+
+@in_memory
+@pytest.mark.rule("S3-02")
+def test_an_attempt_that_was_aborted_here_does_not_hide_one_that_is_prepared(world: World) -> None:
+    mqqb = Mqqb(world, lease_seconds=60)
+    local, identifier = mqqb.local, world.name("transfer")
+    aborted = local.create_transaction(identifier, lease_seconds=60)
+    local.dequeue_message(mqqb.position(0), "priced", aborted)
+    world.clock.advance(61)
+    assert world.manager("c").recover().aborted == (identifier,)
+    again = world.manager("d").transaction(identifier)  # of the same id, by another client
+    again.queue(mqqb.orders.name).receive(1)
+    again.prepare()
+    assert list(local.transaction_collection) == [identifier]
+    assert local.transaction_commit(identifier) is OK
+    assert mqqb.numbers(mqqb.orders) == [2, 3]

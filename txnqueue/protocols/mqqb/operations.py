@@ -259,7 +259,7 @@ class Operations:
             for identifier, transaction in list(self._own.items())  # other threads add to them
             if transaction.asked or _is_open(transaction, TransactionState.of(identifier, entries))
         }
-        keys = sorted({e.stream for e in entries if e.kind == model.PREPARED} - set(self._own))
+        keys = sorted({e.stream for e in entries if e.kind == model.PREPARED} - found.keys())
         for key in keys:
             prepared = TransactionState.of(key, entries).in_doubt
             if prepared is not None:
