@@ -202,8 +202,9 @@ class Batch:
             settlement.settle(*parts[0], chosen)
             self._account.settled(chosen)
         else:  # both kinds, as a whole: that takes a transaction
-            with of_a_call(), Transaction(Attempt(self._client)) as tx:
-                _say(attempt_of(tx), self._account, chosen)
+            attempt = Attempt(self._client)
+            with of_a_call(attempt), Transaction(attempt):
+                _say(attempt, self._account, chosen)
 
     def _check_ours(self) -> None:
         """Check that what is not settled is held still.

@@ -300,8 +300,11 @@ def still_ours(
     if claim is None:
         raise _lost(one)
     if not state.is_over(bound):
+        what = "is prepared and settles these messages: decide it first"
+        if one.info.transient:
+            what = "settles these messages, and waits in memory for its outcome: recover() finds it"
         raise SettlementPending(
-            f"Transaction {bound.key!r} is prepared and settles these messages: decide it first.",
+            f"Transaction {bound.key!r} {what}.",
             transaction_id=bound.key,
         )
     return fold, claim

@@ -170,18 +170,28 @@ def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool = T
 
 def commit_alone(attempt: Attempt) -> Receipt:
     """Commit a call's own transaction."""
-    with of_a_call():
+    with of_a_call(attempt):
         return commit(attempt)
 
 
 @contextmanager
-def of_a_call() -> Iterator[None]:
-    """Let what closed under a call's own transaction be the call's own error."""
+def of_a_call(attempt: Attempt) -> Iterator[None]:
+    """End a call's own transaction, which nobody else knows.
+
+    What closed under it is the call's own error. What waits in memory for its outcome when the
+    call is interrupted would wait until a recovery.
+    """
     try:
         yield
     except TransactionAborted as error:
         if error.__cause__ is not None and is_closed(error.__cause__):
             raise error.__cause__ from None
+        raise
+    except BaseException as error:
+        if attempt.status is Status.COMMITTED:
+            attempt.participants.transient.commit()
+        elif attempt.participants.transient:
+            roll_back_after(attempt, error)
         raise
 
 

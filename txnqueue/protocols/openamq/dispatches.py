@@ -40,6 +40,7 @@ from txnqueue.protocols.openamq.lists import (
     ids,
 )
 from txnqueue.queue import Queue
+from txnqueue.transaction import attempt_of
 from txnqueue.transactions.commit import of_a_call
 
 if TYPE_CHECKING:
@@ -288,7 +289,8 @@ class Dispatches:
                 ((batch, names),) = by_receive
                 settle(batch, names, None)
             elif by_receive:
-                with of_a_call(), self._manager.transaction() as transaction:
+                alone = self._manager.transaction()
+                with of_a_call(attempt_of(alone)), alone as transaction:
                     for batch, names in by_receive:
                         settle(batch, names, transaction)
         self._destroy(found)
