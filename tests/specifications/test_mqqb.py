@@ -21,6 +21,7 @@ from tests.inside import client_of
 from tests.silence import interrupted, unanswered
 from txnqueue.errors import (
     InvalidInput,
+    QueueNotFound,
     SchemaMismatch,
     SettlementPending,
     TransactionFinished,
@@ -1024,3 +1025,50 @@ def test_an_attempt_that_was_aborted_here_does_not_hide_one_that_is_prepared(wor
     assert list(local.transaction_collection) == [identifier]
     assert local.transaction_commit(identifier) is OK
     assert mqqb.numbers(mqqb.orders) == [2, 3]
+
+
+@in_memory
+@pytest.mark.parametrize("what", ["enqueue", "dequeue", "move"])
+def test_what_is_done_at_once_tells_of_a_dropped_queue_as_such(mqqb: Mqqb, what: str) -> None:
+    """Not that a transaction was aborted, of which nobody knew."""
+    local, name = mqqb.local, mqqb.orders.name
+    first, append = mqqb.position(0), mqqb.world.store.journal.append
+
+    def after_a_drop(*asked: Any) -> Any:
+        mqqb.world.store.journal.append = append
+        mqqb.world.manager("b").queue(name).drop()
+        return append(*asked)
+
+    def then_dropped(*asked: Any) -> Any:  # between its claim and its commit
+        mqqb.world.store.journal.append = after_a_drop
+        return append(*asked)
+
+    mqqb.world.store.journal.append = after_a_drop if what == "enqueue" else then_dropped
+    with pytest.raises(QueueNotFound, match="was dropped"):
+        if what == "enqueue":
+            local.enqueue_message(name, {"n": 9, "key": None})
+        elif what == "dequeue":
+            local.dequeue_message(first)
+        else:
+            local.move_message(first, mqqb.other.name)
+    assert (mqqb.seen, mqqb.other.depth()) == ([], 0)
+
+
+@in_memory
+def test_a_dequeue_at_once_that_is_interrupted_locks_nothing(mqqb: Mqqb) -> None:
+    journal = mqqb.world.store.journal
+    append = journal.append
+
+    def then_interrupted(*asked: Any) -> Any:
+        journal.append = interrupts
+        return append(*asked)
+
+    def interrupts(*asked: Any) -> Any:
+        journal.append = append
+        raise KeyboardInterrupt
+
+    journal.append = then_interrupted
+    with pytest.raises(KeyboardInterrupt):
+        mqqb.local.dequeue_message(mqqb.position(0))
+    assert (mqqb.numbers(mqqb.orders), mqqb.orders.in_flight()) == ([1, 2, 3], 0)
+    assert not mqqb.orders.peek_messages()[0]["_message"]["redelivered"]

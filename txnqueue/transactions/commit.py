@@ -178,8 +178,8 @@ def commit_alone(attempt: Attempt) -> Receipt:
 def of_a_call(attempt: Attempt) -> Iterator[None]:
     """End a call's own transaction, which nobody else knows.
 
-    What closed under it is the call's own error. What waits in memory for its outcome when the
-    call is interrupted would wait until a recovery.
+    What closed under it is the call's own error. What it holds when it is interrupted would be
+    held until its lease is over, and what waits in memory for its outcome until a recovery.
     """
     try:
         yield
@@ -190,8 +190,8 @@ def of_a_call(attempt: Attempt) -> Iterator[None]:
     except BaseException as error:
         if attempt.status is Status.COMMITTED:
             attempt.participants.transient.commit()
-        elif attempt.participants.transient:
-            roll_back_after(attempt, error)
+        elif attempt.claimed or attempt.participants.transient:
+            roll_back_after(attempt, error, counted=False)
         raise
 
 

@@ -35,6 +35,7 @@ from txnqueue.queue import Queue as CoreQueue
 from txnqueue.transaction import Transaction as CoreTransaction
 from txnqueue.transaction import attempt_of
 from txnqueue.transactions.attempt import Attempt
+from txnqueue.transactions.commit import of_a_call
 
 if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
@@ -287,7 +288,8 @@ class Operations:
         except BaseException as error:  # the message was not seen: its delivery does not count
             self._tell(partial(alone.rollback, describe_error(error), counted=False), made)
             raise
-        alone.commit()
+        with of_a_call(attempt_of(alone)):
+            alone.commit()
         self._process(made, Effects(self._client, made))
 
     def _working(self, identifier: str) -> Transaction:
