@@ -36,6 +36,7 @@ from txnqueue.messages.settlement import Account, Dispositions, name_of
 from txnqueue.storage.payload import Part, messages_of
 from txnqueue.transaction import Transaction, attempt_of, resolve
 from txnqueue.transactions.attempt import Attempt
+from txnqueue.transactions.commit import of_a_call
 from txnqueue.transactions.transient import resolve as resolve_memory
 from txnqueue.types import NOT_GIVEN, Matching, Message, NotGiven
 
@@ -201,8 +202,9 @@ class Batch:
             settlement.settle(*parts[0], chosen)
             self._account.settled(chosen)
         else:  # both kinds, as a whole: that takes a transaction
-            with Transaction(Attempt(self._client)) as tx:
-                _say(attempt_of(tx), self._account, chosen)
+            attempt = Attempt(self._client)
+            with of_a_call(attempt), Transaction(attempt):
+                _say(attempt, self._account, chosen)
 
     def _check_ours(self) -> None:
         """Check that what is not settled is held still.
@@ -477,6 +479,11 @@ class Batch:
 def claims_of(batch: Batch) -> list[HeldClaim]:
     """Give the claims behind a batch, for the library's own rooms."""
     return list(batch._account.held)
+
+
+def unsay(batch: Batch, transaction: Transaction) -> None:
+    """Take back how a batch's messages were to end in a transaction, for the library's rooms."""
+    batch._account.unsay(attempt_of(transaction).attempt_id)
 
 
 def _say(attempt: Attempt, account: settlement.Account, chosen: Dispositions) -> None:

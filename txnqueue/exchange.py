@@ -191,6 +191,7 @@ class Exchange:
         self._not_default("Every queue is bound to the default exchange, by its name and no other")
         info = self._queue(queue)
         binding = self._binding(info, routing_key, arguments or {})
+        exchanges.check_writable(binding)
 
         def plan(found: Topology, now: ExchangeInfo) -> Plan | None:
             check_columns(now.name, now.schema, found.queues[info.queue_id])
@@ -364,9 +365,9 @@ class Exchange:
         def note(side: Client, here: object) -> PublishResult:
             put, runs = staged_runs(side, send, here)
             sends = staged_sends(info, routes, targets, put, runs)
-            for staged in sends:
-                tx.add_send(staged)
-            return answer(*about, put, runs=runs, sends=sends, transaction_id=tx.id)
+            published = answer(*about, put, runs=runs, sends=sends, transaction_id=tx.id)
+            tx.add_sends(sends)
+            return published
 
         published = stage(self._client, rows, self.name, note, kept=kept)
         if inside is None and published.queues:
@@ -459,6 +460,12 @@ class Exchange:
 
     def _queue(self, queue: str | Queue) -> QueueInfo:
         if isinstance(queue, Queue):
+            if queue._client.cache.store_id != self._client.cache.store_id:
+                raise InvalidInput(
+                    f"The queue {queue.name!r} is in the store {queue._client.store.root!r}: an "
+                    "exchange posts to queues of its own store; name one of them.",
+                    name="queue",
+                )
             return queue.info
         known = self._client.cache.queues()  # as they are now
         return known.get(check_name(queue)) or self._client.cache.queue(queue)

@@ -142,9 +142,11 @@ class QueueManager:
                 monotonic=chosen.monotonic,
                 several_drivers=said.value("storage.several_drivers").value,
             )
-        chosen.actor = said.value("actor", actor).value or chosen.actor
-        chosen.run_id = said.value("run_id", run_id).value or chosen.run_id
-        chosen.consumer = said.value("consumer", consumer).value or chosen.consumer
+        chosen.actor = check_text("actor", said.value("actor", actor).value) or chosen.actor
+        chosen.run_id = check_text("run_id", said.value("run_id", run_id).value) or chosen.run_id
+        chosen.consumer = (
+            check_text("consumer", said.value("consumer", consumer).value) or chosen.consumer
+        )
         chosen.retry = retry or chosen.retry
         self._client = Client(store, chosen)
 

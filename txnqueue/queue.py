@@ -530,7 +530,7 @@ class Queue:
                 lease_seconds=lease_seconds,
                 wanted=of_lane,
             )
-            if len(batch) or not patience.wait_for_change():
+            if batch._account.held or not patience.wait_for_change():
                 return batch
 
     def peek(self, limit: int = 20, where: str | None = None) -> DataFrame:

@@ -39,16 +39,16 @@ def send_to_queues(attempt: Attempt, rows: Mapping[str, Rows]) -> dict[str, Send
             acts = [partial(stage_with, queues[name], rows[name], attempt) for name in names]
             found = side_by_side(attempt.client.store.spark if durable else None, acts)
             staged.update(zip(names, found, strict=True))
+        results = {
+            name: SendResult(staged[name].count, staged[name].send_id, attempt.id, None)
+            for name in queues
+        }
+        kept = [send for name, send in staged.items() if queues[name].info.settings.durable]
+        attempt.add_sends([send for send in kept if send.runs])
     except BaseException:
         del attempt.work.sends[before:]
         raise
-    for name, send in staged.items():
-        if send.runs and queues[name].info.settings.durable:
-            attempt.add_send(send)
-    return {
-        name: SendResult(staged[name].count, staged[name].send_id, attempt.id, None)
-        for name in queues
-    }
+    return results
 
 
 def _queues(attempt: Attempt, rows: Mapping[str, Rows]) -> dict[str, Queue]:

@@ -341,3 +341,15 @@ def test_metrics_and_listings_show_a_closing_queue_until_it_is_gone(world: World
         manager.queue(queue.name)
     with pytest.raises((QueueNotFound, LeaseLost)):
         world.manager("c").queue(queue.name)
+
+
+@in_memory
+def test_a_batch_of_both_kinds_tells_of_a_dropped_queue_as_any_other(world: World) -> None:
+    queue = world.queue()
+    queue.send(rows(1))
+    queue.send(rows(2), durable=False)
+    batch = queue.receive()
+    assert len(batch) == 2
+    queue.drop()
+    with pytest.raises(QueueNotFound, match="was dropped"):
+        batch.accept()

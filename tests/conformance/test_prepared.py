@@ -201,3 +201,58 @@ def test_recovery_aborts_what_dead_clients_left_and_lists_what_is_prepared(alone
     assert recovery.prepared == (waiting.id,)
     assert alive.recover().aborted == ()
     assert numbers(orders.peek_messages()) == [2]
+
+
+@in_memory
+@pytest.mark.parametrize("again", ["prepare", "commit", "rollback"])
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.parametrize("leased", [True, False])
+def test_a_prepare_that_was_interrupted_is_gone_on_with(
+    world: World, again: str, lands: bool, leased: bool
+) -> None:
+    orders = world.queue()
+    orders.send(rows(1))
+    manager = world.manager("b")
+    tx = manager.transaction()
+    batch = manager.queue(orders.name).receive(1, transaction=None if leased else tx)
+    batch.accept(transaction=tx)
+    manager.queue(orders.name).send(rows(9), transaction=tx)
+    with interrupted(world.store.journal, lands=lands):
+        tx.prepare()
+    getattr(tx, again)()
+    assert world.manager("c").recover().prepared == ((tx.id,) if again == "prepare" else ())
+    if again == "prepare":
+        assert tx.status is Status.PREPARED
+        tx.commit()
+    left = [1] if again == "rollback" and not leased else [9] * (again != "rollback")
+    assert numbers(orders.peek_messages()) == left
+    assert world.manager("c").history.verify().ok
+
+
+@in_memory
+def test_a_prepare_that_lands_late_is_found_by_the_append_that_meets_it(world: World) -> None:
+    orders = world.queue()
+    orders.send(rows(1))
+    manager, journal = world.manager("b"), world.store.journal
+    tx = manager.transaction()
+    manager.queue(orders.name).receive(1, transaction=tx)
+    append, first = journal.append, list[Any]()
+
+    def interrupts(*asked: Any) -> Any:
+        first.append(asked)
+        journal.append = late
+        raise KeyboardInterrupt
+
+    def late(*asked: Any) -> Any:  # it waited for its turn, and comes before what follows it
+        journal.append = append
+        append(*first[0])
+        return append(*asked)
+
+    journal.append = interrupts
+    with pytest.raises(KeyboardInterrupt):
+        tx.prepare()
+    with pytest.raises(TransactionFinished, match="prepared after all"):
+        tx.commit()
+    assert tx.status is Status.PREPARED
+    tx.commit()
+    assert (orders.depth(), orders.in_flight()) == (0, 0)

@@ -17,6 +17,8 @@ from tests.conformance.conftest import (
     pick,
     rows,
 )
+from tests.conftest import LONG
+from tests.faults.interrupts import Interrupt
 from tests.inside import attempt_of, client_of
 from tests.silence import unanswered
 from txnqueue.client.client import QueuePart
@@ -31,6 +33,7 @@ from txnqueue.errors import (
     PayloadRemoved,
     QueueClosed,
     QueueNotFound,
+    SettlementPending,
     TransactionAborted,
     TransactionFinished,
     TransactionUnknown,
@@ -39,6 +42,7 @@ from txnqueue.messages.claim import ClaimPlanner
 from txnqueue.protocols.dtx.branches import Branches
 from txnqueue.queue import Queue
 from txnqueue.storage import transient
+from txnqueue.storage.store import MemoryStore
 
 
 def version(queue: Queue) -> int:
@@ -834,3 +838,47 @@ def test_durable_is_yes_or_no(world: World) -> None:
     with pytest.raises(InvalidInput, match="durable"):
         queue.send(rows(1), durable="no")
     assert queue.depth() == 0
+
+
+@in_memory
+def test_an_interrupted_settlement_of_both_kinds_leaves_nothing_that_waits(world: World) -> None:
+    """Nobody else knows the transaction of the call, and could decide it."""
+
+    def begun() -> tuple[World, Any, Any]:
+        fresh = World(MemoryStore())
+        queue = fresh.queue()
+        queue.send(rows(1))
+        queue.send(rows(2), durable=False)
+        return fresh, queue, queue.receive()
+
+    for _ in range(2):  # the first one looks at more
+        _, _, batch = begun()
+        with Interrupt() as counted:
+            batch.accept()
+    for nth in range(1, len(counted.places) + 1, 1 if LONG else 4):
+        fresh, queue, batch = begun()
+        with pytest.raises(KeyboardInterrupt), Interrupt(nth) as found:
+            batch.accept()
+        assert not client_of(queue).store.transient.journal.prepared, found.at
+        fresh.lease_over()
+        left = [n for _ in range(3) for n in numbers(queue.receive())]
+        assert sorted(left) in ([], [1, 2]), found.at
+
+
+@in_memory
+def test_who_meets_what_waits_in_memory_is_told_what_ends_that(world: World) -> None:
+    queue = world.queue()
+    queue.send(rows(1), durable=False)
+    manager = world.manager("b")
+    batch = manager.queue(queue.name).receive()
+    tx = manager.transaction()
+    batch.accept(transaction=tx)
+    manager.queue(queue.name).send(rows(2), transaction=tx)
+    with unanswered(world.store.journal, lands=True), pytest.raises(TransactionUnknown):
+        tx.commit()
+    with pytest.raises(SettlementPending, match=r"waits in memory .* recover\(\)"):
+        batch.release()
+    manager.recover()
+    with pytest.raises(LeaseLost):
+        batch.release()
+    assert numbers(queue.receive()) == [2]

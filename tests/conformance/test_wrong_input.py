@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import inspect
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +13,25 @@ import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, rows
 from tests.inside import attempt_of
+from txnqueue.core import exchanges
 from txnqueue.errors import InvalidInput, QueueNotFound, TransactionUnknown, TxnQueueError
+from txnqueue.manager import QueueManager
 from txnqueue.storage.store import MemoryStore
 
-JUNK = (5, 1.5, float("nan"), True, "x", "\ud800", b"x", [5], {"a": 5}, object(), None)
+JUNK: tuple[Any, ...] = (
+    5,
+    1.5,
+    float("nan"),
+    True,
+    "x",
+    "\ud800",
+    b"x",
+    [5],
+    {"a": 5},
+    object(),
+    None,
+)
+JUNK += ({"a": "\ud800"}, {"\ud800": "a"}, {"a": float("nan")})
 FITS: dict[str, Any] = {  # what a call needs besides
     "manager": {"transaction_id": "T", "name": "q", "schema": "n long", "reason": "r"},
     "queue": {"rows": rows(1), "to": "q.dead", "handler": lambda batch, tx: None},
@@ -48,6 +65,14 @@ class Place:
         self.held: dict[str, Any] = {"manager": manager, "queue": queue, "batch": queue.receive(2)}
         self.held |= {"exchange": exchange, "tx": tx, "history": manager.history}
 
+    def check_readable(self) -> None:
+        """Check that tables can hold what was written, and that messages can be read."""
+        for entry in self.store.journal.read_all().entries:
+            said = (entry.body, entry.reason, entry.actor, entry.run_id, entry.transaction_key)
+            json.dumps(said, ensure_ascii=False, allow_nan=False, default=dict).encode()
+        with contextlib.suppress(QueueNotFound):
+            self.held["queue"].peek_messages()
+
 
 def calls() -> Iterator[Any]:
     """List every argument of every public call."""
@@ -74,6 +99,7 @@ def test_nonsense_is_a_typed_error_and_changes_nothing(what: Any, name: Any, arg
             assert not isinstance(error, TransactionUnknown), (junk, error)
             assert place.store.journal.version() == before, (junk, error)
         else:
+            place.check_readable()
             place = Place()  # it can be meant, and was done
 
 
@@ -142,7 +168,16 @@ def test_what_is_no_message_is_not_matched(junk: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "junk", [{"at": datetime.datetime(2020, 1, 1)}, {5: "a"}, "x", [1], {"a": {1, 2}}]
+    "junk",
+    [
+        {"at": datetime.datetime(2020, 1, 1)},
+        {5: "a"},
+        "x",
+        [1],
+        {"a": {1, 2}},
+        {"a": ["\ud800"]},
+        {"a": float("nan")},
+    ],
 )
 def test_metadata_is_what_can_be_written(junk: Any) -> None:
     manager = World(MemoryStore()).manager()
@@ -214,3 +249,52 @@ def test_a_number_of_messages_is_a_whole_number(world: World, durable: bool) -> 
             call()
     assert (queue.depth(), other.depth()) == (25, 0)
     assert len(queue.receive(100)) == 25
+
+
+@pytest.mark.parametrize("option", ["actor", "run_id", "consumer"])
+@pytest.mark.parametrize("junk", [5, b"x", "\ud800"])
+def test_who_works_is_said_by_text(option: str, junk: Any) -> None:
+    with pytest.raises(InvalidInput, match=option):
+        QueueManager(None, "memory", store=MemoryStore(), **{option: junk})
+
+
+@in_memory
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_header_that_nobody_could_read_is_not_sent(world: World, durable: bool) -> None:
+    """Names of files that Python reads may have such letters."""
+    queue = world.queue()
+    queue.send(rows(1), durable=durable)
+    for said in ({"headers": {"file": "a\udcff"}}, {"header_columns": {"a\udcff": "key"}}):
+        with pytest.raises(InvalidInput, match="no text"):
+            queue.send(rows(2), durable=durable, **said)
+    assert numbers(queue.receive()) == [1]
+
+
+@in_memory
+def test_a_queue_of_another_store_is_not_bound_and_not_called_dropped(world: World) -> None:
+    exchange = world.manager().create_exchange(world.name("e"), "fanout", "n long, key string")
+    with pytest.raises(InvalidInput, match="its own store"):
+        exchange.bind(World(MemoryStore()).queue())
+    assert exchange.bindings().rows() == []
+
+
+@in_memory
+def test_a_binding_that_no_table_can_hold_is_not_made_and_can_be_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = world.queue()
+    exchange = world.manager().create_exchange(world.name("e"), "direct", "n long, key string")
+    junk: list[dict[str, Any]] = [
+        {"routing_key": "\ud800"},
+        {"arguments": {"a": "\ud800"}},
+        {"arguments": {"\ud800": None}},
+    ]
+    for said in junk:
+        with pytest.raises(InvalidInput, match="give text"):
+            exchange.bind(queue, **said)
+    with monkeypatch.context() as older:
+        older.setattr(exchanges, "check_writable", lambda binding: None)
+        for said in junk:
+            assert exchange.bind(queue, **said)
+    assert [exchange.unbind(queue, **said) for said in junk] == [True, True, True]
+    assert exchange.bindings().rows() == []

@@ -422,3 +422,38 @@ def test_what_follows_a_decision_is_finished_by_who_calls_again(
     assert values(last) == [1] * committed
     insert(last, 2)  # nothing is locked
     last.commit()
+
+
+@pytest.mark.parametrize("append", ["prepare", "rollback prepared"])
+def test_a_last_resource_that_did_not_commit_is_not_passed_over(
+    world: World, file: str, append: str
+) -> None:
+    """Interrupted before it was asked, or after it had refused, it is still what decides."""
+    connection = sqlite3.connect(file)
+    manager = world.manager("A")
+    manager.queue("in").send([{"i": 1}])
+    tx = manager.transaction()
+    tx.queue("in").receive(1)
+    insert(tx.enlist("ledger", connection, last=True), 1)
+    last = attempt_of(tx).participants.last
+    assert last is not None
+    last.decide = lambda: False  # type: ignore[method-assign]
+    client, lands = client_of(manager), append == "prepare"
+    land = client.land
+
+    def interrupts(plan: Any, operation: str, **about: Any) -> Any:
+        landed = land(plan, operation, **about) if lands or operation != append else None
+        if operation == append:
+            raise KeyboardInterrupt
+        return landed
+
+    client.land = interrupts  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        tx.commit()
+    client.land = land  # type: ignore[method-assign]
+    with pytest.raises(TransactionUnknown, match="ledger"):
+        tx.commit()
+    connection.rollback()
+    world.lease_over()
+    assert world.manager("B").recover({"ledger": connection}).prepared == ()
+    assert (values(connection), world.manager("B").queue("in").depth()) == ([], 1)

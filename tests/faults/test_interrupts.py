@@ -14,7 +14,9 @@ from tests.faults.interrupts import ALL, BLOCKS, Interrupt
 from tests.faults.scenarios import Operation
 from txnqueue.client.readers import StateReader
 from txnqueue.core.state import QueueState, compaction
+from txnqueue.manager import QueueManager
 from txnqueue.testing import memory_manager
+from txnqueue.transaction import Transaction
 
 SAMPLE = 4_000 if LONG else 100
 
@@ -75,3 +77,60 @@ def test_each_place_interrupts() -> None:
         with pytest.raises(KeyboardInterrupt, match=r"^[a-z_/]+\.py:[0-9]+"):
             with Interrupt(nth):
                 queue.send([{"i": 1}])
+
+
+def _receives(manager: QueueManager, tx: Transaction) -> None:
+    manager.queue("in").receive(2, transaction=tx)
+
+
+def _moves(manager: QueueManager, tx: Transaction) -> None:
+    manager.queue("in").move("out", transaction=tx)
+
+
+def _publishes(manager: QueueManager, tx: Transaction) -> None:
+    manager.exchange("x").publish([{"i": 3}], transaction=tx)
+
+
+def _sends(manager: QueueManager, tx: Transaction) -> None:
+    tx.send({"in": [{"i": 3}], "out": [{"i": 3}], "memory": [{"i": 3}]})
+
+
+@pytest.mark.parametrize("act", [_receives, _moves, _publishes, _sends])
+def test_what_an_interrupted_call_left_in_a_transaction_is_whole_or_nothing(act: Any) -> None:
+    """Who commits in spite of it consumes nothing unseen, and sends and moves all or nothing."""
+
+    def begun() -> tuple[QueueManager, Transaction]:
+        manager = memory_manager()
+        for name in ("in", "out"):
+            manager.create_queue(name, "i long")
+        manager.create_queue("memory", "i long", durable=False)
+        exchange = manager.create_exchange("x", "fanout", "i long")
+        for name in ("in", "out"):
+            exchange.bind(name)
+        manager.queue("in").send([{"i": 1}, {"i": 2}])
+        return manager, manager.transaction()
+
+    for _ in range(2):  # the first one looks at more
+        manager, tx = begun()
+        with Interrupt() as counted:
+            act(manager, tx)
+    count = len(counted.places)
+    for nth in range(max(1, count - (count if LONG else 120)), count + 1):
+        manager, tx = begun()
+        with pytest.raises(KeyboardInterrupt), Interrupt(nth) as found:
+            act(manager, tx)
+        tx.commit()
+        left = {name: list[int]() for name in ("in", "out", "memory")}
+        for name, numbers in left.items():
+            while batch := manager.queue(name).receive():  # what came back comes by itself
+                numbers += [row["i"] for row in batch.messages()]
+                batch.accept()
+        told = tuple(sorted(numbers) for numbers in left.values())
+        nothing = ([1, 2], [], [])
+        whole = {
+            _receives: nothing,
+            _moves: ([], [1, 2], []),
+            _publishes: ([1, 2, 3], [3], []),
+            _sends: ([1, 2, 3], [3], [3]),
+        }
+        assert told in (nothing, whole[act]), f"{found.at}: {told}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -11,19 +12,25 @@ from tests.conformance.conftest import (
     alone_on_delta_when_long,
     in_memory,
     on_delta_when_long,
+    pick,
     rows,
 )
+from tests.conftest import LONG
+from tests.faults.interrupts import Interrupt
 from tests.inside import client_of
-from tests.silence import unanswered
+from tests.silence import interrupted, unanswered
 from txnqueue.errors import (
     InvalidInput,
+    QueueNotFound,
     SchemaMismatch,
+    SettlementPending,
     TransactionFinished,
     TransactionNotFound,
     TransactionUnknown,
 )
 from txnqueue.protocols.mqqb import (
     LocalQueueManager,
+    Message,
     MessagePosition,
     MessagePositionAvailable,
     MessagePositionDeleted,
@@ -31,6 +38,9 @@ from txnqueue.protocols.mqqb import (
     RStatus,
     State,
 )
+from txnqueue.queue import Queue as PlainQueue
+from txnqueue.storage.store import MemoryStore
+from txnqueue.transactions import commit
 
 OK, SEQUENCE = RStatus.MQ_OK, RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
 
@@ -780,3 +790,285 @@ def test_a_position_says_which_transaction_has_it_locked(mqqb: Mqqb) -> None:
     assert (new.body or {})["n"] == 9
     mqqb.orders.receive(1)  # a lease locks it too, without a transaction
     assert (second.state, second.transaction_identifier) == (State.LOCKED, None)
+
+
+# ------------------------------------------------------------------ who asks again, and who else
+
+
+@in_memory
+@pytest.mark.rule("S3-01", "S3-03", "S3-10")
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.parametrize("event", ["prepare", "commit", "abort"])
+def test_an_event_that_was_interrupted_is_answered_when_it_is_generated_again(
+    mqqb: Mqqb, event: str, lands: bool
+) -> None:
+    local, first = mqqb.local, mqqb.position(0)
+    transaction = local.create_transaction()
+    local.dequeue_message(first, "priced", transaction)
+    with interrupted(mqqb.world.store.journal, lands=lands):
+        getattr(local, f"transaction_{event}")(transaction)
+    assert list(local.transaction_collection) == [transaction.identifier]
+    if event == "commit" and lands:  # it is neither prepared nor aborted any more
+        assert local.transaction_prepare(transaction) is SEQUENCE
+        assert local.transaction_abort(transaction) is SEQUENCE
+    assert getattr(local, f"transaction_{event}")(transaction) is OK
+    if event == "prepare":
+        assert local.transaction_commit(transaction) is OK
+    assert [type(one) for one in mqqb.seen] == [
+        MessagePositionAvailable if event == "abort" else MessagePositionDeleted
+    ]
+    assert mqqb.numbers(mqqb.orders) == ([1, 2, 3] if event == "abort" else [2, 3])
+    assert local.transaction_commit(transaction) is SEQUENCE
+    assert list(local.transaction_collection) == []
+
+
+@in_memory
+@pytest.mark.rule("S3-01", "S3-03")
+def test_a_commit_that_is_interrupted_while_it_is_carried_out_is_answered_again(
+    mqqb: Mqqb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = mqqb.local
+    transaction = local.create_transaction()
+    local.dequeue_message(mqqb.position(0), "priced", transaction)
+    carry_out = commit._carry_out
+
+    def interrupts(attempt: Any) -> None:
+        carry_out(attempt)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commit, "_carry_out", interrupts)
+    with pytest.raises(KeyboardInterrupt):
+        local.transaction_commit(transaction)
+    monkeypatch.undo()
+    assert local.transaction_commit(transaction) is OK
+    assert len(mqqb.seen) == 1
+    assert local.transaction_commit(transaction) is SEQUENCE
+
+
+@in_memory
+@pytest.mark.rule("S3-02", "S3-03", "S3-10")
+@pytest.mark.parametrize("how", ["commit", "rollback"])
+@pytest.mark.parametrize("event", ["commit", "abort"])
+def test_what_the_plain_interface_decided_without_the_journal_is_not_in_the_collection(
+    mqqb: Mqqb, how: str, event: str
+) -> None:
+    """What is in memory only, or was only sent, leaves no entry when it is decided."""
+    local = mqqb.local
+    mqqb.other.send(rows(7), durable=False)
+    transaction, sends = local.create_transaction(), local.create_transaction()
+    local.dequeue_message(mqqb.position(0, mqqb.other), "priced", transaction)
+    staged = local.enqueue_message(mqqb.other.name, {"n": 8, "key": None}, sends)
+    assert transaction.core is not None and sends.core is not None
+    getattr(transaction.core, how)()
+    sends.core.rollback()
+    assert list(local.transaction_collection) == []
+    assert staged.state is State.DELETED
+    for one in (transaction, sends):
+        assert getattr(local, f"transaction_{event}")(one) is SEQUENCE
+    assert mqqb.seen == []
+
+
+@in_memory
+@pytest.mark.rule("S3-01", "S3-03", "S3-04", "S3-10")
+def test_a_listener_that_asks_for_the_same_decision_is_told_that_it_is_made(mqqb: Mqqb) -> None:
+    local, answers = mqqb.local, list[RStatus]()
+    mqqb.other.send(rows(7, 8), durable=False)
+    transaction = local.create_transaction()
+    for position in local.queue(mqqb.other.name).message_position_list:
+        local.dequeue_message(position, "priced", transaction)
+
+    def asks(event: Any) -> None:
+        mqqb.seen.append(event)
+        answers.append(local.transaction_commit(transaction))
+
+    local._on_event = asks
+    assert local.transaction_commit(transaction) is OK
+    assert (len(mqqb.seen), answers) == (2, [SEQUENCE, SEQUENCE])
+
+
+@in_memory
+@pytest.mark.rule("S3-01", "S3-03")
+@pytest.mark.parametrize("event", ["prepare", "commit"])
+def test_a_commit_that_waits_for_a_prepared_transaction_is_no_refusal(
+    mqqb: Mqqb, event: str
+) -> None:
+    local, queue = mqqb.local, mqqb.local.manager.queue(mqqb.orders.name)
+    held = queue.receive(2)
+    first = local.manager.transaction()
+    held.accept(matching=pick(held, 1), transaction=first)
+    first.prepare()
+    transaction = local.create_transaction()
+    local.dequeue_message(mqqb.position(2), "priced", transaction)
+    held.accept(matching=pick(held, 2), transaction=transaction.core)
+    with pytest.raises(SettlementPending):
+        getattr(local, f"transaction_{event}")(transaction)
+    assert transaction.identifier in local.transaction_collection
+    first.commit()
+    assert getattr(local, f"transaction_{event}")(transaction) is OK
+    if event == "prepare":
+        assert local.transaction_commit(transaction) is OK
+    assert (queue.depth(), queue.in_flight()) == (0, 0)
+
+
+@in_memory
+def test_a_body_says_how_often_its_message_was_delivered(mqqb: Mqqb) -> None:
+    mqqb.orders.receive(1).modify()
+    position = mqqb.position(0)
+    assert position.body and position.body["_message"]["delivery_count"] == 1
+    transaction = mqqb.local.create_transaction()
+    found = mqqb.local.dequeue_message(position, "priced", transaction)
+    assert position.state is State.LOCKED
+    assert position.body["_message"]["redelivered"] and found["_message"]["redelivered"]
+
+
+@in_memory
+def test_a_position_that_was_made_by_hand_is_found_or_refused(mqqb: Mqqb) -> None:
+    known = mqqb.position(0)
+    again = MessagePosition(known.queue_reference, Message(known.message_reference.identifier))
+    for text in ("x", "", ":", "x:y", 7):
+        wrong = MessagePosition(known.queue_reference, Message(text))  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="send id"):
+            mqqb.local.dequeue_message(wrong)
+    assert mqqb.local.dequeue_message(again)["n"] == 1
+
+
+@in_memory
+def test_an_error_says_why_an_available_position_cannot_be_dequeued(mqqb: Mqqb) -> None:
+    mqqb.other.send(rows(7), delay_seconds=60)
+    with pytest.raises(InvalidInput, match="is Available: it is delayed"):
+        mqqb.local.dequeue_message(mqqb.position(0, mqqb.other))
+    mqqb.orders.receive(1)
+    with pytest.raises(InvalidInput, match="is Locked: take one that is Available"):
+        mqqb.local.dequeue_message(mqqb.position(0))
+
+
+@in_memory
+def test_each_of_two_threads_gets_the_position_of_its_own_message(
+    mqqb: Mqqb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, found = mqqb.local, dict[int, MessagePosition]()
+    transaction = local.create_transaction()
+    send = PlainQueue.send
+
+    def enqueue(n: int) -> None:
+        found[n] = local.enqueue_message(mqqb.other.name, {"n": n, "key": None}, transaction)
+
+    def meanwhile(*given: Any, **how: Any) -> Any:
+        monkeypatch.setattr(PlainQueue, "send", send)
+        sent = send(*given, **how)
+        other = threading.Thread(target=enqueue, args=(9,))
+        other.start()
+        other.join()
+        return sent
+
+    monkeypatch.setattr(PlainQueue, "send", meanwhile)
+    enqueue(8)
+    assert local.transaction_commit(transaction) is OK
+    assert {n: (one.body or {})["n"] for n, one in found.items()} == {8: 8, 9: 9}
+
+
+@pytest.mark.rule("S3-03", "S3-04")
+@pytest.mark.parametrize("what", ["dequeue", "commit", "abort"])
+def test_wherever_it_is_interrupted_a_message_is_not_consumed_unseen_and_events_come(
+    what: str,
+) -> None:
+    def begun() -> tuple[Mqqb, Any]:
+        mqqb = Mqqb(World(MemoryStore()))
+        transaction = mqqb.local.create_transaction()
+        if what != "dequeue":
+            mqqb.local.dequeue_message(mqqb.position(0), "priced", transaction)
+            mqqb.local.move_message(mqqb.position(1), mqqb.other.name, transaction)
+        first = mqqb.position(0)
+
+        def act() -> Any:
+            if what == "dequeue":
+                return mqqb.local.dequeue_message(first, "priced", transaction)
+            return getattr(mqqb.local, f"transaction_{what}")(transaction)
+
+        return mqqb, act
+
+    for _ in range(2):  # the first one looks at more
+        _, act = begun()
+        with Interrupt() as counted:
+            act()
+    count = len(counted.places)
+    for nth in range(count - 150, count + 1, 1 if LONG else 3):
+        mqqb, act = begun()
+        with pytest.raises(KeyboardInterrupt), Interrupt(nth) as found:
+            act()
+        (transaction,) = mqqb.local.transaction_collection.values()
+        if what == "dequeue":
+            assert transaction.transactional_operation_collection == [], found.at
+            assert mqqb.local.transaction_commit(transaction) is OK, found.at
+            mqqb.world.lease_over()
+            left = [len(mqqb.orders.receive()) for _ in range(3)]
+            assert (sum(left), mqqb.seen) == (3, []), found.at
+        else:
+            assert act() is OK, found.at
+            heard = {(type(one), one.position.message_reference) for one in mqqb.seen}
+            assert (len(heard), len(mqqb.seen) in (2, 3)) == (2, True), found.at
+            assert len(mqqb.numbers(mqqb.orders)) == (1 if what == "commit" else 3), found.at
+
+
+@in_memory
+@pytest.mark.rule("S3-02")
+def test_an_attempt_that_was_aborted_here_does_not_hide_one_that_is_prepared(world: World) -> None:
+    mqqb = Mqqb(world, lease_seconds=60)
+    local, identifier = mqqb.local, world.name("transfer")
+    aborted = local.create_transaction(identifier, lease_seconds=60)
+    local.dequeue_message(mqqb.position(0), "priced", aborted)
+    world.clock.advance(61)
+    assert world.manager("c").recover().aborted == (identifier,)
+    again = world.manager("d").transaction(identifier)  # of the same id, by another client
+    again.queue(mqqb.orders.name).receive(1)
+    again.prepare()
+    assert list(local.transaction_collection) == [identifier]
+    assert local.transaction_commit(identifier) is OK
+    assert mqqb.numbers(mqqb.orders) == [2, 3]
+
+
+@in_memory
+@pytest.mark.parametrize("what", ["enqueue", "dequeue", "move"])
+def test_what_is_done_at_once_tells_of_a_dropped_queue_as_such(mqqb: Mqqb, what: str) -> None:
+    """Not that a transaction was aborted, of which nobody knew."""
+    local, name = mqqb.local, mqqb.orders.name
+    first, append = mqqb.position(0), mqqb.world.store.journal.append
+
+    def after_a_drop(*asked: Any) -> Any:
+        mqqb.world.store.journal.append = append
+        mqqb.world.manager("b").queue(name).drop()
+        return append(*asked)
+
+    def then_dropped(*asked: Any) -> Any:  # between its claim and its commit
+        mqqb.world.store.journal.append = after_a_drop
+        return append(*asked)
+
+    mqqb.world.store.journal.append = after_a_drop if what == "enqueue" else then_dropped
+    with pytest.raises(QueueNotFound, match="was dropped"):
+        if what == "enqueue":
+            local.enqueue_message(name, {"n": 9, "key": None})
+        elif what == "dequeue":
+            local.dequeue_message(first)
+        else:
+            local.move_message(first, mqqb.other.name)
+    assert (mqqb.seen, mqqb.other.depth()) == ([], 0)
+
+
+@in_memory
+def test_a_dequeue_at_once_that_is_interrupted_locks_nothing(mqqb: Mqqb) -> None:
+    journal = mqqb.world.store.journal
+    append = journal.append
+
+    def then_interrupted(*asked: Any) -> Any:
+        journal.append = interrupts
+        return append(*asked)
+
+    def interrupts(*asked: Any) -> Any:
+        journal.append = append
+        raise KeyboardInterrupt
+
+    journal.append = then_interrupted
+    with pytest.raises(KeyboardInterrupt):
+        mqqb.local.dequeue_message(mqqb.position(0))
+    assert (mqqb.numbers(mqqb.orders), mqqb.orders.in_flight()) == ([1, 2, 3], 0)
+    assert not mqqb.orders.peek_messages()[0]["_message"]["redelivered"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -14,12 +16,16 @@ from tests.conformance.conftest import (
     rows,
 )
 from tests.faults.injection import Crash, FaultyStore, Injector, faults_of
+from tests.faults.interrupts import Interrupt
 from tests.inside import client_of
 from tests.silence import interrupted, unanswered
+from txnqueue.batch import Batch
 from txnqueue.core.receipt import Status as Outcome
 from txnqueue.errors import (
+    AlreadySettled,
     InvalidInput,
     LeaseLost,
+    QueueError,
     SchemaMismatch,
     StatementRefused,
     TransactionAborted,
@@ -30,6 +36,7 @@ from txnqueue.errors import (
 )
 from txnqueue.manager import QueueManager
 from txnqueue.protocols.openamq import Channel, Connection, Dispatch, Reply, Status
+from txnqueue.queue import Queue
 from txnqueue.storage.store import MemoryStore
 
 rule = pytest.mark.rule
@@ -167,6 +174,13 @@ def test_one_queue_is_dispatched_or_all_that_have_messages(world: World) -> None
     broker.orders.receive().reject()
     assert channel.dispatch().count == 0  # dead letters are not for those who ask for all
     assert channel.dispatch(f"{broker.orders.name}.dead").count == 1
+    walking = world.queue("walking.dead")  # which is a queue as any other
+    walking.send(rows(5))
+    assert carried(channel.dispatch()) == [5]
+    broker.orders.send(rows(6))
+    broker.orders.receive().reject()
+    broker.orders.drop()
+    assert channel.dispatch().count == 0  # whose they were does not matter any more
 
 
 @on_delta_when_long
@@ -1096,3 +1110,283 @@ def test_a_channel_can_hold_what_is_dispatched_longer(world: World) -> None:
         channel.extend_lease(100)
     assert carried(channel.dispatch_list) == [4]
     assert channel.extend_lease(100).count == 1
+
+
+# ------------------------------------------------------- what is not the channel's any more
+
+
+@rule("S0-10", "S0-14", "S0-22")
+@in_memory
+@pytest.mark.parametrize("closing", [True, False])
+@pytest.mark.parametrize("how", ["commit", "ack", "unget", "reject", "extend_lease"])
+def test_a_queue_that_is_dropped_takes_its_messages_out_of_the_dispatch_list(
+    world: World, how: str, closing: bool
+) -> None:
+    broker = Broker(world)
+    channel = broker.channel(transacted=how == "commit")
+    orders, bills = broker.names
+    broker.orders.send(rows(1, 2))
+    broker.bills.send(rows(3))
+    channel.dispatch(orders, limit=1)
+    channel.dispatch(bills)
+    manager = world.manager("x")
+    if closing:  # what is prepared holds the drop back
+        tx = manager.transaction()
+        manager.queue(orders).receive(1, transaction=tx)
+        tx.prepare()
+    assert manager.queue(orders).drop().dropped is not closing
+    if how == "commit":
+        assert channel.ack().count == 2
+    calls: dict[str, Any] = {"unget": (1,), "extend_lease": (60,)}
+    with pytest.raises(TransactionAborted if how == "commit" else QueueError):
+        getattr(channel, how)(*calls.get(how, ()))
+    assert [one.queue for one in channel.dispatch_list] == [bills]
+    channel.ack()
+    if how == "commit":
+        assert channel.commit().count == 1
+    assert (channel.dispatch_list, broker.bills.in_flight()) == ([], 0)
+
+
+@rule("S0-10", "S0-20")
+@in_memory
+def test_a_channel_is_closed_though_a_queue_was_dropped(world: World) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    broker.orders.send(rows(1))
+    broker.orders.send(rows(2), durable=False)
+    broker.bills.send(rows(3, 4))
+    for name in broker.names:
+        channel.dispatch(name)
+    assert channel.dispatch_list[-1].message["n"] == 4
+    assert broker.orders.drop().dropped
+    assert channel.close().status is Status.OK
+    assert broker.waiting(broker.bills) == [3, 4]
+    counts = [one["_message"]["delivery_count"] for one in broker.bills.peek_messages()]
+    assert counts == [0, 1]
+
+
+@rule("S0-12", "S0-20")
+@in_memory
+@pytest.mark.parametrize("how", ["ack", "close"])
+def test_what_was_settled_behind_the_channels_back_leaves_the_dispatch_list(
+    world: World, how: str
+) -> None:
+    broker = Broker(world)
+    channel = broker.channel(transacted=False)
+    found = got(broker, channel, 1, 2).dispatches
+    found[0].batch.accept(matching=[found[0].message_id])
+    if how == "ack":
+        with pytest.raises(AlreadySettled):
+            channel.ack()
+        assert channel.dispatch_list == [found[1]]
+        assert channel.ack().count == 1
+    channel.close()
+    assert (channel.dispatch_list, broker.orders.in_flight()) == ([], 0)
+    assert broker.waiting() == ([] if how == "ack" else [2])
+
+
+@rule("S0-12")
+@in_memory
+def test_a_list_that_cannot_be_looked_through_stays_and_the_loss_is_told(world: World) -> None:
+    broker = Broker(world, lease_seconds=60)
+    channel = broker.channel(transacted=False)
+    got(broker, channel, 1)
+    world.clock.advance(61)
+    world.open(broker.orders, "other").receive()
+    reads, read = list[Any](), world.store.journal.read
+
+    def once(*asked: Any, **how: Any) -> Any:
+        reads.append(asked)
+        if len(reads) > 1:
+            raise ConnectionError("away")
+        return read(*asked, **how)
+
+    world.store.journal.read = once
+    with pytest.raises(LeaseLost):
+        channel.ack()
+    world.store.journal.read = read
+    assert len(reads) > 1 and len(channel.dispatch_list) == 1
+    with pytest.raises(LeaseLost):
+        channel.ack()
+    assert channel.dispatch_list == []
+
+
+@rule("S0-14")
+@in_memory
+@pytest.mark.parametrize("where", ["between two receives", "after it happened"])
+def test_a_commit_can_be_repeated_wherever_it_was_interrupted(
+    world: World, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    for number in (1, 2):
+        got(broker, channel, number)
+    channel.ack()
+    channel.send(broker.bills.name, rows(3))
+    accept, destroy, calls = Batch.accept, channel._destroy, list[Any]()
+
+    def once(call: Any, *asked: Any, **how: Any) -> Any:
+        calls.append(asked)
+        if len(calls) == (2 if call is accept else 1):
+            raise KeyboardInterrupt
+        return call(*asked, **how)
+
+    if where == "after it happened":
+        monkeypatch.setattr(channel, "_destroy", lambda settled: once(destroy, settled))
+    else:
+        monkeypatch.setattr(Batch, "accept", lambda *asked, **how: once(accept, *asked, **how))
+    with pytest.raises(KeyboardInterrupt):
+        channel.commit()
+    assert channel.commit().count == 3
+    assert (broker.waiting(), broker.waiting(broker.bills)) == ([], [3])
+    assert (channel.dispatch_list, channel.transaction_id) == ([], None)
+    assert (channel.commit().count, broker.orders.in_flight()) == (0, 0)
+
+
+@rule("S0-20")
+@in_memory
+def test_a_message_that_could_not_be_read_was_not_looked_at(world: World) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    (dispatch,) = got(broker, channel, 1).dispatches
+    payload = world.store.payload
+
+    def away(*asked: Any) -> Any:
+        raise ConnectionError("away")
+
+    payload.table = away
+    with pytest.raises(ConnectionError):
+        _ = dispatch.message
+    del payload.table
+    assert not dispatch.looked_at
+    channel.close()
+    assert not broker.orders.peek_messages()[0]["_message"]["redelivered"]
+
+
+@rule("S0-10")
+@in_memory
+def test_a_range_of_tags_may_be_of_any_length(world: World) -> None:
+    broker = Broker(world)
+    channel = broker.channel(transacted=False)
+    got(broker, channel, 1, 2, 3)
+    tracemalloc.start()
+    assert channel.ack(range(2, 1_000_000)).count == 2
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 10_000_000  # the tags are not written out
+    assert [one.tag for one in channel.dispatch_list] == [1]
+
+
+@rule("S0-07")
+@in_memory
+def test_what_another_thread_dispatches_meanwhile_is_in_the_list_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit on one channel dispatches to the consumers of others, in its own thread."""
+    broker = Broker(world)
+    channel = broker.channel()
+    broker.orders.send(rows(1, 2))
+    broker.bills.send(rows(3, 4))
+    made = Dispatch.__init__
+
+    def meanwhile(*given: Any, **said: Any) -> None:
+        monkeypatch.setattr(Dispatch, "__init__", made)
+        other = threading.Thread(target=channel.dispatch, args=(broker.bills.name,))
+        other.start()
+        other.join()
+        made(*given, **said)
+
+    monkeypatch.setattr(Dispatch, "__init__", meanwhile)
+    channel.dispatch(broker.orders.name)
+    assert carried(channel.dispatch_list) == [1, 2, 3, 4]
+    assert sorted(one.tag for one in channel.dispatch_list) == [1, 2, 3, 4]
+    assert channel.ack([1, 2, 3, 4]).count == 4
+
+
+@rule("S0-01", "S0-03")
+@in_memory
+def test_what_was_staged_is_in_the_list_though_its_send_was_interrupted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit would send it: who looks sees so."""
+    broker = Broker(world)
+    channel = broker.channel()
+    send = Queue.send
+
+    def interrupts(*given: Any, **how: Any) -> Any:
+        send(*given, **how)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Queue, "send", interrupts)
+        with pytest.raises(KeyboardInterrupt):
+            channel.send(broker.bills.name, rows(1, 2))
+    assert [(one.queue, one.count) for one in channel.transact_list] == [(broker.bills.name, 2)]
+    assert channel.commit().count == 2
+    assert broker.waiting(broker.bills) == [1, 2]
+
+
+@in_memory
+def test_what_other_threads_open_and_wait_for_meanwhile_stays(world: World) -> None:
+    broker = Broker(world)
+    connection = Connection(world.manager())
+    opened = list[Channel]()
+
+    class Meanwhile(list[Any]):
+        """Lets another thread act once, where Python may change threads."""
+
+        def __init__(self, act: Any) -> None:
+            super().__init__()
+            self.act: Any = act
+
+        def _once(self) -> None:
+            act, self.act = self.act, None
+            if act is not None:
+                other = threading.Thread(target=act)
+                other.start()
+                other.join()
+
+        def append(self, one: Any) -> None:
+            super().append(one)
+            self._once()
+
+        def __iter__(self) -> Any:
+            yield from list(super().__iter__())
+            self._once()
+
+    connection._channels = Meanwhile(lambda: opened.append(connection.channel()))
+    channel = connection.channel()
+    assert channel is not opened[0]
+    connection.consumers = Meanwhile(None)
+    number = channel.consume(broker.orders.name, print).consumer
+    heard = list[int]()
+    connection.consumers.act = lambda: opened[0].consume(
+        broker.orders.name, lambda one: heard.append(one.message["n"])
+    )
+    assert number is not None and channel.cancel(number).status is Status.OK
+    channel.send(broker.orders.name, rows(1), transacted=False)
+    assert heard == [1]
+    connection.close()
+    assert connection._channels == [] and broker.waiting() == [1]
+
+
+@rule("S0-17")
+def test_consumers_are_served_though_a_send_before_was_interrupted_anywhere() -> None:
+    def begun() -> tuple[Broker, Channel, list[int]]:
+        broker = Broker(World(MemoryStore()))
+        connection, heard = Connection(broker.world.manager()), list[int]()
+        connection.channel().consume(broker.orders.name, lambda one: heard.append(one.message["n"]))
+        return broker, connection.channel(), heard
+
+    for _ in range(2):  # the first one looks at more
+        broker, channel, heard = begun()
+        with Interrupt() as counted:
+            channel.send(broker.orders.name, rows(1))
+    found = [nth for nth, place in enumerate(counted.places, 1) if "openamq" in place]
+    assert len(found) > 20
+    for nth in found:
+        broker, channel, heard = begun()
+        with pytest.raises(KeyboardInterrupt), Interrupt(nth) as interrupt:
+            channel.send(broker.orders.name, rows(1))
+        channel.send(broker.orders.name, rows(2))
+        assert 2 in heard, interrupt.at

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import exchanges, model
 from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.planning import Plan
-from txnqueue.core.settings import check_name
+from txnqueue.core.settings import as_json, check_name
 from txnqueue.core.state import catalog, topology
 from txnqueue.core.state.closure import exchange_error
 from txnqueue.errors import ExchangeExists, InvalidInput, SchemaMismatch
@@ -78,10 +77,13 @@ def _check_arguments(arguments: object) -> dict[str, Any]:
         InvalidInput: It could not be written down.
     """
     plain = (str, int, float, bool, type(None))
-    if isinstance(arguments, Mapping) and all(
-        isinstance(name, str) and isinstance(value, plain) for name, value in arguments.items()
-    ):
-        return dict(json.loads(json.dumps(dict(arguments))))
+    try:
+        if isinstance(arguments, Mapping) and all(
+            isinstance(name, str) and isinstance(value, plain) for name, value in arguments.items()
+        ):
+            return as_json(arguments)
+    except ValueError:  # it is said below
+        pass
     raise InvalidInput(
         f"arguments={arguments!r}: give a dict of strings, numbers and booleans.",
         name="arguments",

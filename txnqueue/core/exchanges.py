@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from txnqueue.core.markup import Facts
+from txnqueue.core.settings import check_text
 from txnqueue.errors import InvalidInput, LimitExceeded
 
 DIRECT: Final = "direct"
@@ -237,16 +238,31 @@ def check_keys(key: object, column: object) -> tuple[str, str | None]:
     """Check a routing key by value or by column.
 
     Raises:
-        InvalidInput: Both are given, or one is no string.
+        InvalidInput: Both are given, or one is no text.
         LimitExceeded: The key is too long.
     """
     if column is None:
-        return check_key(key), None
+        check_text("routing_key", check_key(key))
+        return str(key), None
     if key != "":
         raise InvalidInput("Give routing_key= or routing_key_column=, not both.")
     if not isinstance(column, str):
         raise InvalidInput(f"routing_key_column={column!r}: give a column's name.")
     return "", column
+
+
+def check_writable(binding: Binding) -> None:
+    """Check that what a binding says can be written down.
+
+    One that is there can be ended whatever it says.
+
+    Raises:
+        InvalidInput: Some of it is text that no table can hold.
+    """
+    check_text("routing_key", binding.routing_key)
+    for name, value in binding.arguments:
+        check_text("arguments", name)
+        check_text("arguments", value)
 
 
 def argument_text(value: object) -> str:

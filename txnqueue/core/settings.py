@@ -82,7 +82,7 @@ def check_transaction_id(key: object) -> str:
             "sessions start and join (txnqueue.protocols.dtx).",
             name="transaction_id",
         )
-    if not _is_text(key) or not 0 < len(str(key)) <= TRANSACTION_ID_LENGTH_MAX:
+    if not is_text(key) or not 0 < len(str(key)) <= TRANSACTION_ID_LENGTH_MAX:
         raise InvalidInput(
             f"transaction_id={key!r}: give 1 to {TRANSACTION_ID_LENGTH_MAX} characters.",
             name="transaction_id",
@@ -108,7 +108,7 @@ def check_text(name: str, value: object) -> str | None:
     Raises:
         InvalidInput: It is no text that can be written.
     """
-    if value is None or _is_text(value):
+    if value is None or is_text(value):
         return str(value) if value is not None else None
     raise InvalidInput(f"{name}={value!r}: give text, or leave it out.", name=name)
 
@@ -159,12 +159,23 @@ def check_metadata(metadata: object) -> dict[str, Any]:
         return {}
     try:
         if isinstance(metadata, Mapping) and all(isinstance(name, str) for name in metadata):
-            return dict(json.loads(json.dumps(dict(metadata))))
+            return as_json(metadata)
     except (TypeError, ValueError):  # it is said below
         pass
     raise InvalidInput(
         f"metadata={metadata!r}: give a dict of what JSON knows, by strings.", name="metadata"
     )
+
+
+def as_json(said: Mapping[str, object]) -> dict[str, Any]:
+    """Give a dict as it comes back once it was written down.
+
+    Raises:
+        TypeError: JSON does not know what is in it.
+        ValueError: The same, of a number that is none, or of text that no table can hold.
+    """
+    written = json.dumps(dict(said), ensure_ascii=False, allow_nan=False).encode()
+    return dict(json.loads(written))
 
 
 def check_id(key: object, name: str = "transaction_id") -> str:
@@ -192,7 +203,8 @@ def describe_error(error: BaseException) -> str:
     return f"{said[:half]} … {said[-half:]}"
 
 
-def _is_text(value: object) -> bool:
+def is_text(value: object) -> bool:
+    """Return whether something is text that tables can hold."""
     if not isinstance(value, str):
         return False
     try:

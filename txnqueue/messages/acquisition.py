@@ -119,14 +119,15 @@ def move_inside(
 
 def _move_held(account: Account, tx: Mover, route: Route, reason: str) -> int:
     """Record that the commit moves messages that were just acquired."""
-    tx.add_account(account)
     chosen = completed(
         account,
         account.chosen(model.MOVED, None, reason, tx.attempt_id),
         lambda one, said: routed(route, one, said),
     )
     account.say(tx.attempt_id, chosen)
-    return count(chosen)
+    moved = count(chosen)
+    tx.add_account(account)  # not before it is said where they go: else a commit accepts them
+    return moved
 
 
 class _Taker(ClaimPlanner):

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from txnqueue.core.settings import DELAY_SECONDS_MAX, QueueSettings, check_number, did_you_mean
+from txnqueue.core.settings import (
+    DELAY_SECONDS_MAX,
+    QueueSettings,
+    check_number,
+    did_you_mean,
+    is_text,
+)
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing
 
@@ -118,8 +124,8 @@ class SendOptions:
             if not isinstance(found, Mapping):
                 raise InvalidInput(f"{what}={found!r}: give a dict of strings.", name=what)
             for name, value in found.items():
-                if not isinstance(name, str) or not name or not isinstance(value, str):
-                    raise InvalidInput(f"{what}: {name!r}: {value!r} is no string.", name=what)
+                if not name or not (is_text(name) and is_text(value)):
+                    raise InvalidInput(f"{what}: {name!r}: {value!r} is no text.", name=what)
         twice = sorted(headers.keys() & header_columns.keys())
         if twice:
             raise InvalidInput(

@@ -80,6 +80,10 @@ class Account:
         for name, found in chosen.items():
             said.setdefault(name, []).extend(found)
 
+    def unsay(self, attempt: str) -> None:
+        """Forget what a commit of this attempt is to do."""
+        self._said.pop(attempt, None)
+
     def said(self, attempt: str) -> Dispositions:
         """What was said in an attempt."""
         return self._said.get(attempt, {})
@@ -296,8 +300,11 @@ def still_ours(
     if claim is None:
         raise _lost(one)
     if not state.is_over(bound):
+        what = "is prepared and settles these messages: decide it first"
+        if one.info.transient:
+            what = "settles these messages, and waits in memory for its outcome: recover() finds it"
         raise SettlementPending(
-            f"Transaction {bound.key!r} is prepared and settles these messages: decide it first.",
+            f"Transaction {bound.key!r} {what}.",
             transaction_id=bound.key,
         )
     return fold, claim

@@ -8,7 +8,7 @@ id (the *key*): a rollback ends the attempt, not the key.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txnqueue.client.append import Planner
@@ -77,8 +77,8 @@ class Attempt:
         self.participants = Participants(self)
         self.claimed = False
         self.deciding = False
-        self.asked = 0
-        """How often it was to be committed or prepared: earlier calls may have been interrupted."""
+        self.promising = False
+        """Whether a prepare of it was begun, which lands or does not if it is interrupted."""
         self._rolled_back: list[str] = []
         self.charges = True
         """Whether the deliveries of its messages count if it is rolled back."""
@@ -207,15 +207,29 @@ class Attempt:
         named = model.attempt_id(self.attempt_id, self.begun)
         return f"it may have committed, ask outcome({self.id!r}, {named!r}), or roll it back"
 
+    def promised(self) -> bool:
+        """Whether an interrupted prepare of it has landed: then it is prepared."""
+        if self.interrupted and self.promising:
+            self._note_prepared(self.client.cache.key_state(self.id))
+        return self.status is Status.PREPARED
+
+    def _note_prepared(self, state: TransactionState) -> None:
+        if self.attempt_id in state.prepared and state.decided(self.attempt_id) is None:
+            self.status = Status.PREPARED
+
     def close(self) -> None:
         """Take no more work: whoever was to do it has returned, and it is about to be decided."""
         self.deciding = True
 
     def add_send(self, send: StagedSend) -> None:
         """Record staged rows."""
-        self.work.sends.append(send)
-        if send.info.transient:
+        self.add_sends([send])
+
+    def add_sends(self, sends: Sequence[StagedSend]) -> None:
+        """Record staged rows for several queues: all of them, or none if it is interrupted."""
+        if any(send.info.transient for send in sends):
             self.participants.transient.begin()
+        self.work.sends += sends
 
     def claiming(self, *, transient: bool = False) -> None:
         """Record that a claim is about to be appended: a rollback must name it from now on."""
@@ -226,8 +240,11 @@ class Attempt:
             self.claimed = True
 
     def add_account(self, account: Account) -> None:
-        """Record messages acquired inside."""
-        self.work.accounts.append(account)
+        """Record messages acquired inside: from now on a commit accepts what it says nothing of.
+
+        So it comes last in what acquires, and nothing of it can be interrupted after that.
+        """
+        self.work.accounts += [account]
 
     def follow_memory(self) -> None:
         """Find out what became of attempts of its id that wait in memory for an outcome."""
@@ -261,7 +278,7 @@ class Attempt:
             more = None
 
         def plan(lost: int) -> Plan:
-            decided = self.plan_commit(lost)
+            decided = self.plan_seal(model.COMMITTED, lost)
             if more is None or lost >= JOINED_TRIES:
                 return decided
             try:
@@ -278,34 +295,18 @@ class Attempt:
 
         return plan
 
-    def preparing(self, lost: int) -> Plan | None:
-        """Plan that it is prepared; None if an interrupted call has done that."""
-        if self._own_prepared(lost) is not None:
-            return None
-        return self._plan_seal(model.PREPARED)
+    def preparing(self, lost: int) -> Plan:
+        """Plan that it is prepared."""
+        return self.plan_seal(model.PREPARED, lost)
 
     def rolling_back(self, reason: str, *, counted: bool) -> Planner:
         """Plan its rollback, whatever became of it meanwhile."""
         return lambda _lost: self.plan_rollback(reason, counted=counted)
 
-    def plan_commit(self, lost: int) -> Plan:
-        """Plan the append that commits it, also if an interrupted call has prepared it."""
-        prepared = self._own_prepared(lost)
-        if prepared is None:
-            return self._plan_seal(model.COMMITTED)
-        stamp = self.client.stamp()
-        return decisions.decide_prepared(prepared, commit=True, stamp=stamp, reason=None)
-
-    def _own_prepared(self, lost: int) -> Entry | None:
-        """Look at its rivals after a conflict, and at itself after a call that was interrupted."""
-        if not lost and self.asked < 2:
-            return None
-        state = self._rivals()
-        self._rolled_back = state.rolled_back()
-        return state.prepared.get(self.attempt_id)
-
-    def _plan_seal(self, kind: str) -> Plan:
-        """Plan the append that commits or prepares it."""
+    def plan_seal(self, kind: str, lost: int) -> Plan:
+        """Plan the append that commits or prepares it, looking at its rivals after a conflict."""
+        if lost:
+            self._rolled_back = self._rivals()
         stamp = self.client.stamp()
         body = self.body(kind, stamp)
         return self.work.seal(self.client, self.owner, kind, self._rolled_back, stamp, body=body)
@@ -349,11 +350,12 @@ class Attempt:
         said = None if counted else {"counted": False}
         return decisions.rollback(self.owner, released, stamp, reason, said)
 
-    def _rivals(self) -> TransactionState:
+    def _rivals(self) -> list[str]:
         """Look at the other attempts of the id, and at what became of this one.
 
         Raises:
             TransactionAborted: This attempt was aborted, or another one cannot be overtaken.
+            TransactionFinished: It is committed, or prepared, after all.
         """
         state = self.client.cache.key_state(self.id, archived_since=self.begun)
         decided = state.decided(self.attempt_id)
@@ -376,8 +378,14 @@ class Attempt:
                 transaction_id=self.id,
                 reason=entry.reason,
             )
+        self._note_prepared(state)
+        if self.status is Status.PREPARED:
+            raise TransactionFinished(
+                f"Transaction {self.id!r} is prepared after all: commit it, or roll it back.",
+                transaction_id=self.id,
+            )
         self.check_first(state)
-        return state
+        return state.rolled_back()
 
     def check_first(self, state: TransactionState) -> None:
         """Check that no other attempt of the id is committed, or waits for its decision.

@@ -60,17 +60,18 @@ def commit(attempt: Attempt) -> Receipt:
         elif not attempt.participants.followed:  # that was interrupted
             _carry_out(attempt)
         return attempt.receipt
-    if attempt.status is Status.UNKNOWN and attempt.participants.last is not None:
-        raise _in_doubt(attempt, attempt.participants.last)
-    if attempt.status is Status.PREPARED:
+    promised, last = attempt.promised(), attempt.participants.last
+    if last is not None and (promised or attempt.status is Status.UNKNOWN):
+        raise _in_doubt(attempt, last)  # which decides, and may not have been asked
+    if promised:
         receipt = _decide_prepared(attempt, commit=True)
         assert receipt is not None
         return receipt
     _check_open(attempt)
     if not attempt.durable:
         return _commit_in_memory(attempt)
-    if attempt.participants.last is not None:
-        return _commit_by_last_resource(attempt, attempt.participants.last)
+    if last is not None:
+        return _commit_by_last_resource(attempt, last)
     try:
         return committed_by(attempt, commit_joined(attempt, None))
     except (TransactionFinished, TransactionUnknown):
@@ -93,9 +94,7 @@ def commit_joined(attempt: Attempt, more: Planner | None) -> Landed:
         What landed.
     """
     _check_open(attempt)
-    landed = _land(attempt, attempt.committing(more), "commit")
-    assert landed is not None
-    return landed
+    return _land(attempt, attempt.committing(more), "commit")
 
 
 def committed_by(attempt: Attempt, landed: Landed) -> Receipt:
@@ -118,6 +117,8 @@ def prepare(attempt: Attempt) -> None:
             in memory only; nothing was changed.
     """
     attempt.begin()
+    if attempt.interrupted and attempt.promised():
+        return
     _check_open(attempt)
     if attempt.participants.transient:
         raise InvalidInput(
@@ -172,33 +173,46 @@ def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool = T
 
 
 def commit_alone(attempt: Attempt) -> Receipt:
-    """Commit a call's own transaction; what closed under it is the call's own error."""
-    try:
+    """Commit a call's own transaction."""
+    with of_a_call(attempt):
         return commit(attempt)
+
+
+@contextmanager
+def of_a_call(attempt: Attempt) -> Iterator[None]:
+    """End a call's own transaction, which nobody else knows.
+
+    What closed under it is the call's own error. What it holds when it is interrupted would be
+    held until its lease is over, and what waits in memory for its outcome until a recovery.
+    """
+    try:
+        yield
     except TransactionAborted as error:
         if error.__cause__ is not None and is_closed(error.__cause__):
             raise error.__cause__ from None
         raise
+    except BaseException as error:
+        if attempt.status is Status.COMMITTED:
+            attempt.participants.transient.commit()
+        elif attempt.claimed or attempt.participants.transient:
+            roll_back_after(attempt, error, counted=False)
+        raise
 
 
-def _land(attempt: Attempt, plan: Planner, operation: str) -> Landed | None:
-    """Append what decides or prepares; what surely cannot land is rolled back.
-
-    Returns:
-        What landed; None if it was prepared before, by a call that was interrupted.
-    """
+def _land(attempt: Attempt, plan: Planner, operation: str) -> Landed:
+    """Append what decides or prepares; what surely cannot land is rolled back."""
     with _rolled_back_if_refused(attempt), attempt.participants.transient.deciding():
         if attempt.changes:
             attempt.work.changes = sealed(attempt.client, attempt.changes, attempt.id)
         attempt.participants.prepare()
         attempt.deciding = True
-        attempt.asked += 1
         try:
             landed = attempt.client.land(plan, operation, transaction_id=attempt.id)
         except TransactionFinished:
             if attempt.decision is not None:
                 _happened(attempt, attempt.decision)
             raise
+    assert landed is not None
     attempt.participants.transient.on_record()
     return landed
 
@@ -259,6 +273,7 @@ def _check_open(attempt: Attempt) -> None:
 
 
 def _prepare(attempt: Attempt) -> None:
+    attempt.promising = True
     _land(attempt, attempt.preparing, "prepare")
     attempt.status = Status.PREPARED
 

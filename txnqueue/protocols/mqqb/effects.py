@@ -120,9 +120,9 @@ class Effects:
 
     def _is_free(self, position: MessagePosition) -> bool:
         """Return whether no other attempt holds a message that no abort names."""
-        state, claim = position.queue_reference.standing_of(position)
-        ours = claim is not None and claim.attempt_id == self._owner.attempt
-        return state is State.AVAILABLE or ours
+        standing = position.queue_reference.standing_of(position)
+        ours = standing.claim is not None and standing.claim.attempt_id == self._owner.attempt
+        return standing.state is State.AVAILABLE or ours
 
     def _is_marked(self, position: MessagePosition) -> bool:
         info, (_, offset) = position.queue_reference.core.info, position.message_reference.place

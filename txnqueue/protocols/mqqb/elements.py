@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from txnqueue import queue as core
 from txnqueue.client.client import Client
@@ -50,8 +50,17 @@ class Message:
 
     @property
     def place(self) -> tuple[str, int]:
-        """The send and the offset that it has in the store's tables."""
-        send_id, _, offset = self.identifier.rpartition(":")
+        """The send and the offset that it has in the store's tables.
+
+        Raises:
+            InvalidInput: It is no such id.
+        """
+        send_id, _, offset = str(self.identifier).rpartition(":")
+        if not (send_id and offset.isdecimal()):
+            raise InvalidInput(
+                f"{self.identifier!r} is no id of a message, which is <send id>:<offset>.",
+                name="identifier",
+            )
         return send_id, int(offset)
 
 
@@ -77,7 +86,7 @@ class MessagePosition:
         if self.position_id is None and self.pending() is not None:
             return State.LOCKED
         self._look()
-        return self.queue_reference.standing_of(self)[0]
+        return self.queue_reference.standing_of(self).state
 
     @property
     def transaction_identifier(self) -> str | None:
@@ -85,7 +94,7 @@ class MessagePosition:
         if self.position_id is None and (identifier := self.pending()) is not None:
             return identifier
         self._look()
-        _, claim = self.queue_reference.standing_of(self)
+        claim = self.queue_reference.standing_of(self).claim
         return claim.attempt.key if claim is not None and claim.attempt is not None else None
 
     @property
@@ -112,6 +121,14 @@ class MessagePosition:
     @property
     def _identity(self) -> tuple[str, Message, PositionId | None]:
         return (self.queue_reference.name, self.message_reference, self.position_id)
+
+
+class Standing(NamedTuple):
+    """Where a position is now, under which claim if it is in flight, how often it was delivered."""
+
+    state: State
+    claim: Claim | None = None
+    delivery_count: int = 0
 
 
 class Queue:
@@ -179,35 +196,38 @@ class Queue:
         found = [position for positions in self._in_each_part(here) for position in positions]
         return self._position(found[0], offset) if found else None
 
-    def standing_of(self, position: MessagePosition) -> tuple[State, Claim | None]:
-        """Return where a position is now, and under which claim if it is in flight."""
+    def standing_of(self, position: MessagePosition) -> Standing:
+        """Return where a position is now."""
         _, offset = position.message_reference.place
 
-        def here(fold: QueueState) -> tuple[State, Claim | None]:
+        def here(fold: QueueState) -> Standing:
             known = fold.positions.get(position.position_id or ("", 0))
             if known is None:
-                return State.DELETED, None
+                return Standing(State.DELETED)
             lane = fold.lanes[known.lane]
             for claim in lane.claims.values():
                 if _holds(claim.items.get(known.position_id, ()), offset):
                     purged = _holds(claim.purging.get(known.position_id, ()), offset)
-                    return State.PURGE_PENDING if purged else State.LOCKED, claim
-            if any(s.position is known and s.first <= offset <= s.last for s in lane.available):
-                return State.AVAILABLE, None
-            return State.DELETED, None
+                    state = State.PURGE_PENDING if purged else State.LOCKED
+                    return Standing(state, claim, claim.delivery_count)
+            for segment in lane.standing(known, ((offset, offset),)):
+                return Standing(State.AVAILABLE, None, segment.delivery_count)
+            return Standing(State.DELETED)
 
         found = self._in_each_part(here)
-        return next((one for one in found if one[0] is not State.DELETED), found[-1])
+        return next((one for one in found if one.state is not State.DELETED), found[-1])
 
     def body_of(self, position: MessagePosition) -> dict[str, Any] | None:
         """Read what a message carries."""
         _, offset = position.message_reference.place
-        if self.standing_of(position)[0] is State.DELETED:
+        standing = self.standing_of(position)
+        if standing.state is State.DELETED:
             return None
         name = position.position_id or ("", 0)
         for known in self._in_each_part(lambda fold: fold.positions.get(name)):
             if known is not None:
-                part = part_of(known, ((offset, offset),), self.name, known.lane, 0)
+                count = standing.delivery_count
+                part = part_of(known, ((offset, offset),), self.name, known.lane, count)
                 return messages_of(self._client.payload.table(self.core.schema, [part]))[0]
         return None
 
@@ -263,12 +283,14 @@ class Transaction:
         core: The plain transaction, if it was begun here; what is done with it through the
             plain interface belongs to it. None: it is prepared, by another client or before.
         prepared: The attempt that is prepared, if it was not begun here.
+        asked: Whether a decision was asked for that is not answered.
     """
 
     identifier: str
     transactional_operation_collection: list[TransactionalOperation] = field(default_factory=list)
     core: CoreTransaction | None = None
     prepared: AttemptOwner | None = field(default=None, repr=False)
+    asked: bool = field(default=False, repr=False)
 
     @property
     def owner(self) -> AttemptOwner:

@@ -7,7 +7,6 @@ from txnqueue.core.receipt import Status
 from txnqueue.errors import (
     DecidedByDatabase,
     LeaseLost,
-    SettlementPending,
     TransactionAborted,
     TransactionFinished,
     TransactionNotFound,
@@ -21,7 +20,7 @@ from txnqueue.transaction import Transaction as CoreTransaction
 from txnqueue.transaction import attempt_of
 
 _UNDECIDABLE = (TransactionNotFound, TransactionNotPrepared, DecidedByDatabase)
-_GONE = (TransactionAborted, LeaseLost, SettlementPending, *_UNDECIDABLE)
+_GONE = (TransactionAborted, LeaseLost, *_UNDECIDABLE)
 
 
 class LocalQueueManager(Operations):
@@ -40,6 +39,8 @@ class LocalQueueManager(Operations):
 
         Raises:
             TransactionUnknown: In doubt; ask for it again, which finds out.
+            SettlementPending: Another prepared transaction settles messages of a lease that this
+                one settles too: nothing was changed; decide that one, and ask for it again.
         """
         identifier = identifier_of(transaction_identifier)
         transaction = self._transactions().get(identifier)
@@ -58,6 +59,8 @@ class LocalQueueManager(Operations):
 
         Raises:
             TransactionUnknown: In doubt; generate the event again, which finds out.
+            SettlementPending: Another prepared transaction settles messages of a lease that this
+                one settles too: nothing was changed; decide that one, and ask for it again.
         """
         identifier = identifier_of(transaction_identifier)
         transaction = self._transactions().get(identifier)
@@ -65,12 +68,11 @@ class LocalQueueManager(Operations):
             self._own.pop(identifier, None)
             return RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
         effects = Effects(self._client, transaction)
+        transaction.asked = True
         if not self._committed(transaction):
             self._own.pop(identifier, None)
             return RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
-        self._process(transaction, effects)
-        self._own.pop(identifier, None)
-        return RStatus.MQ_OK
+        return self._decided(transaction, effects)
 
     def transaction_abort(self, transaction_identifier: Transaction | str) -> RStatus:
         """Process a Transaction Abort event: locked positions are Available again.
@@ -87,37 +89,53 @@ class LocalQueueManager(Operations):
             self._own.pop(identifier, None)
             return RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
         effects = Effects(self._client, transaction)
+        transaction.asked = True
         try:
             if transaction.core is None or transaction.core.status is Status.PREPARED:
                 self.manager.rollback(identifier, "aborted")
             else:
                 transaction.core.rollback("aborted")
         except (TransactionFinished, *_UNDECIDABLE):  # it is decided: there is none any more
-            self._own.pop(identifier, None)
+            core = transaction.core
+            if core is None or core.status is not Status.COMMITTED:
+                self._own.pop(identifier, None)  # else whoever asked for the commit asks again
             return RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
-        self._process(transaction, effects, abort=True)
-        self._own.pop(identifier, None)
-        return RStatus.MQ_OK
+        return self._decided(transaction, effects, abort=True)
 
     # -------------------------------------------------------------------------- helpers
+
+    def _decided(
+        self, transaction: Transaction, effects: Effects, *, abort: bool = False
+    ) -> RStatus:
+        """Process what was decided, unless who asked at the same time does."""
+        begun_here = transaction.core is not None
+        try:
+            if begun_here and self._own.pop(transaction.identifier, None) is None:
+                return RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
+            self._process(transaction, effects, abort=abort)
+        except BaseException:  # interrupted: who asks again hears of the other operations
+            if begun_here:
+                self._own[transaction.identifier] = transaction
+            raise
+        return RStatus.MQ_OK
 
     def _prepared(self, transaction: Transaction) -> bool:
         """Prepare; false if that is impossible for good."""
         core = transaction.core
-        if core is not None and core.status is Status.ACTIVE:
+        if core is None:
+            return True
+        in_doubt = core.status is Status.UNKNOWN or attempt_of(core).interrupted
+        if in_doubt and self._look(core) == model.COMMITTED:
+            return False  # the commit that was in doubt is to be asked for again
+        if core.status is Status.ACTIVE:
             try:
                 core.prepare()
             except _GONE:
                 self._own.pop(core.id, None)
-                return False
-        elif core is not None and core.status is Status.UNKNOWN:
-            if self._look(core) == model.COMMITTED:
-                return False  # the commit that was in doubt is to be asked for again
-            if core.status is Status.UNKNOWN:
-                self._was_committed(core)
-                self._own.pop(core.id, None)
-                return False
-        return True
+        elif core.status is Status.UNKNOWN:
+            self._was_committed(core)
+            self._own.pop(core.id, None)
+        return core.status is Status.PREPARED
 
     def _look(self, core: CoreTransaction) -> str | None:
         """See how a transaction in doubt is decided, or that it is prepared."""

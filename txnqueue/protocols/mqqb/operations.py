@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.batch import Batch, claim_batch
+from txnqueue.batch import Batch, claim_batch, unsay
 from txnqueue.core import model, ranges
 from txnqueue.core.receipt import Status
 from txnqueue.core.settings import check_text, describe_error
@@ -34,6 +35,7 @@ from txnqueue.queue import Queue as CoreQueue
 from txnqueue.transaction import Transaction as CoreTransaction
 from txnqueue.transaction import attempt_of
 from txnqueue.transactions.attempt import Attempt
+from txnqueue.transactions.commit import of_a_call
 
 if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txnqueue")
 RECEIVED = "received"
 """The dequeue reason unless another is given."""
-Add = Callable[[TransactionalOperation], None]
-"""Takes note of an operation."""
+Work = tuple[CoreTransaction, list[TransactionalOperation]]
+"""Where an operation is done, and the operations that it is added to."""
 
 
 class Operations:
@@ -137,12 +139,12 @@ class Operations:
         place = self.queue(queue)
         if not isinstance(body, Mapping):
             raise InvalidInput(f"body={body!r}: give the queue's columns as a dict.", name="body")
-        with self._work(transaction_identifier) as (core, add):
-            place.core.send([dict(body)], priority=priority, transaction=core)
-            staged = attempt_of(core).staged[-1]
+        with self._work(transaction_identifier) as (core, operations):
+            sent = place.core.send([dict(body)], priority=priority, transaction=core)
+            staged = next(s for s in attempt_of(core).staged if s.send_id == sent.send_id)
             message = QueueMessage(f"{staged.send_id}:{staged.runs[0].first}")
             position = MessagePosition(place, message, pending=self._pending(core.id))
-            add(TransactionalOperation(OperationType.ENQUEUE, position))
+            operations.append(TransactionalOperation(OperationType.ENQUEUE, position))
         return position
 
     def dequeue_message(
@@ -167,14 +169,22 @@ class Operations:
             TransactionNotFound: There is no such transaction here.
         """
         check_text("reason", reason)
-        with self._work(transaction_identifier) as (core, add):
+        with self._work(transaction_identifier) as (core, operations):
             here = self._available(position)
+            operation = TransactionalOperation(OperationType.DEQUEUE, position, reason)
             batch = self._claimed(here.core, attempt_of(core), position)
-            if not len(batch):
-                raise _not_available(position)
-            found = messages_of(batch, core)[0]
-            batch.accept(reason=reason, transaction=core)
-            add(TransactionalOperation(OperationType.DEQUEUE, position, reason))
+            try:
+                if not len(batch):
+                    raise _not_available(position)
+                found = messages_of(batch, core)[0]
+                batch.accept(reason=reason, transaction=core)
+                operations.append(operation)
+            except BaseException:  # who did not get the message does not find it consumed
+                unsay(batch, core)
+                with contextlib.suppress(Exception):
+                    batch.release(transaction=core)
+                operations[:] = [one for one in operations if one is not operation]
+                raise
         return found
 
     def move_message(
@@ -195,7 +205,7 @@ class Operations:
             SchemaMismatch: The other queue has other columns.
             TransactionNotFound: There is no such transaction here.
         """
-        with self._work(transaction_identifier) as (core, add):
+        with self._work(transaction_identifier) as (core, operations):
             here, target = self._available(position).core, self.queue(target_queue)
             routes = [
                 (
@@ -204,12 +214,15 @@ class Operations:
                 )
                 for part in self._client.parts_of(here.info)
             ]
+            operation = TransactionalOperation(
+                OperationType.MOVE, position, target_queue_reference=target
+            )
             attempt = attempt_of(core)
             attempt.follow_memory()
             moved = acquisition.move_inside(routes, attempt, "moved", _only(position))
             if not moved:
                 raise _not_available(position)
-            add(TransactionalOperation(OperationType.MOVE, position, target_queue_reference=target))
+            operations.append(operation)
 
     def purge_queue(self, queue: str, reason: str | None = PURGED) -> int:
         """Delete a queue's messages; a Locked position becomes PurgePending.
@@ -242,15 +255,12 @@ class Operations:
     def _transactions(self) -> dict[str, Transaction]:
         self._client.open()
         entries = self._client.cache.transaction_entries()
-        found: dict[str, Transaction] = {}
-        for identifier, transaction in self._own.items():
-            core = transaction.core
-            assert core is not None
-            state = TransactionState.of(identifier, entries)
-            decided = state.decided(attempt_of(core).attempt_id)
-            if decided is None or core.status is Status.UNKNOWN:
-                found[identifier] = transaction
-        keys = sorted({e.stream for e in entries if e.kind == model.PREPARED} - set(self._own))
+        found = {
+            identifier: transaction
+            for identifier, transaction in list(self._own.items())  # other threads add to them
+            if transaction.asked or _is_open(transaction, TransactionState.of(identifier, entries))
+        }
+        keys = sorted({e.stream for e in entries if e.kind == model.PREPARED} - found.keys())
         for key in keys:
             prepared = TransactionState.of(key, entries).in_doubt
             if prepared is not None:
@@ -264,21 +274,22 @@ class Operations:
         return lambda: identifier if identifier in self.transaction_collection else None
 
     @contextmanager
-    def _work(self, transaction: Transaction | str | None) -> Iterator[tuple[CoreTransaction, Add]]:
+    def _work(self, transaction: Transaction | str | None) -> Iterator[Work]:
         """Find the transaction that takes an operation; None: it happens at once."""
         if transaction is not None:
             working = self._working(identifier_of(transaction))
             assert working.core is not None
-            yield working.core, working.transactional_operation_collection.append
+            yield working.core, working.transactional_operation_collection
             return
         alone = self.manager.transaction()
         made = Transaction(alone.id, core=alone)
         try:
-            yield alone, made.transactional_operation_collection.append
+            yield alone, made.transactional_operation_collection
         except BaseException as error:  # the message was not seen: its delivery does not count
             self._tell(partial(alone.rollback, describe_error(error), counted=False), made)
             raise
-        alone.commit()
+        with of_a_call(attempt_of(alone)):
+            alone.commit()
         self._process(made, Effects(self._client, made))
 
     def _working(self, identifier: str) -> Transaction:
@@ -335,6 +346,17 @@ class Operations:
             logger.warning("event failed event=%s error=%s", type(event).__name__, error)
 
 
+def _is_open(transaction: Transaction, state: TransactionState) -> bool:
+    """Return whether a transaction begun here is undecided, also by who began it."""
+    core = transaction.core
+    assert core is not None
+    attempt = attempt_of(core)
+    if core.status in (Status.COMMITTED, Status.ROLLED_BACK):  # of which the journal may be silent
+        return False
+    in_doubt = core.status is Status.UNKNOWN or attempt.interrupted
+    return in_doubt or state.decided(attempt.attempt_id) is None
+
+
 def _only(position: MessagePosition) -> Callable[[LaneState, Sequence[Segment]], list[Segment]]:
     """Cut one message out of segments of a lane."""
     _, offset = position.message_reference.place
@@ -351,8 +373,12 @@ def _only(position: MessagePosition) -> Callable[[LaneState, Sequence[Segment]],
 
 
 def _not_available(position: MessagePosition) -> InvalidInput:
+    state = position.state
+    remedy = "take one that is Available"
+    if state is State.AVAILABLE:
+        remedy = "it is delayed, or another consumer works on its lane; take another one, or wait"
     return InvalidInput(
         f"{position.message_reference.identifier!r} in {position.queue_reference.name!r} is "
-        f"{position.state.value}: take one that is Available and not delayed.",
+        f"{state.value}: {remedy}.",
         name=position.message_reference.identifier,
     )

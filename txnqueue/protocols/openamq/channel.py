@@ -8,7 +8,7 @@ from inspect import signature
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.batch import Batch
+from txnqueue.batch import Batch, unsay
 from txnqueue.core.receipt import Receipt
 from txnqueue.core.receipt import Status as Outcome
 from txnqueue.core.settings import check_flag
@@ -44,13 +44,25 @@ class Channel(Dispatches):
         super().__init__(connection, lease_seconds)
         self._transacted = False
         self._transactional = False
-        self._held: list[Held] = []
         self._transaction: Transaction | None = None
 
     @property
     def transact_list(self) -> list[Held]:
         """What was sent in the transaction that is open, in order."""
-        return list(self._held)
+        if self._transaction is None:
+            return []
+        client = self._manager._client
+        return [
+            Held(
+                queue.name,
+                sum(run.count for run in staged.runs),
+                not staged.info.transient,
+                queue,
+                staged,
+            )
+            for staged in attempt_of(self._transaction).staged
+            for queue in [Queue(client, staged.info)]
+        ]
 
     @property
     def transaction_id(self) -> str | None:
@@ -100,10 +112,8 @@ class Channel(Dispatches):
             sent = target.send(rows, durable=persistent, transaction=None, **placing)
             self._connection.dispatch_waiting([queue] if sent.count else ())
             return Reply(count=sent.count, receipt=sent.receipt)
-        transaction = self._open_transaction()
-        before = len(attempt_of(transaction).staged)
-        sent = target.send(rows, durable=persistent, transaction=transaction, **placing)
-        self._hold(transaction, before, persistent=persistent)
+        inside = self._open_transaction()
+        sent = target.send(rows, durable=persistent, transaction=inside, **placing)
         return Reply(count=sent.count)
 
     def publish(
@@ -140,23 +150,12 @@ class Channel(Dispatches):
         _check_given("publish", placing, _ROUTING)
         target = self._manager.exchange(exchange)
         inside = self._open_transaction() if self._is_transacted(transacted=transacted) else None
-        before = len(attempt_of(inside).staged) if inside is not None else 0
         published = target.publish(
             rows, routing_key=routing_key, durable=persistent, transaction=inside, **placing
         )
-        if inside is not None:
-            self._hold(inside, before, persistent=persistent)
-        else:
+        if inside is None:
             self._connection.dispatch_waiting(published.queues)
         return Reply(count=published.count, receipt=published.receipt, published=published)
-
-    def _hold(self, transaction: Transaction, before: int, *, persistent: bool) -> None:
-        """Record what a send or a publish has staged."""
-        for staged in attempt_of(transaction).staged[before:]:
-            queue = Queue(self._manager._client, staged.info)
-            count = sum(run.count for run in staged.runs)
-            if count:
-                self._held.append(Held(queue.name, count, persistent, queue, staged))
 
     # -------------------------------------------------------------------- acknowledgements
 
@@ -172,7 +171,9 @@ class Channel(Dispatches):
             How many were acknowledged.
 
         Raises:
-            LeaseLost: Other clients may have some of them now; nothing was acknowledged.
+            LeaseLost: Other clients may have some of them now, and these have left the
+                dispatch list; nothing was acknowledged.
+            QueueNotFound: The same, because a queue was dropped; ``QueueClosed`` while it is.
         """
         self._check_open()
         found = self._unacknowledged(tags)
@@ -197,7 +198,8 @@ class Channel(Dispatches):
             How many messages were sent and acknowledged, and the receipt.
 
         Raises:
-            TransactionAborted: Surely not committed; it is as after a roll back.
+            TransactionAborted: Surely not committed; it is as after a roll back. What was
+                dispatched of a queue that was dropped has left the dispatch list.
             LeaseLost: The same, because other clients may have some of the messages now.
             TransactionUnknown: In doubt; ``commit`` again asks what became of it.
             TransactionNotGiven: Nothing on this channel was ever to be part of a transaction:
@@ -208,7 +210,9 @@ class Channel(Dispatches):
         transaction, acknowledged = self._transaction, self._acknowledged()
         if transaction is None:
             return Reply()
-        if transaction.status is Outcome.UNKNOWN:
+        if transaction.receipt is not None:  # it happened, and was interrupted right after
+            receipt = transaction.receipt
+        elif transaction.status is Outcome.UNKNOWN:
             receipt = self._settled_doubt(transaction)
         else:
             receipt = self._commit(transaction, acknowledged)
@@ -230,7 +234,7 @@ class Channel(Dispatches):
         return self._roll_back()
 
     def _roll_back(self) -> Reply:
-        acknowledged, count = self._acknowledged(), sum(one.count for one in self._held)
+        acknowledged, count = self._acknowledged(), sum(one.count for one in self.transact_list)
         if self._transaction is not None:
             try:
                 self._transaction.rollback("rolled back")
@@ -250,8 +254,7 @@ class Channel(Dispatches):
         if self._closed:
             return Reply()
         reply = self._roll_back()
-        consumers = self._connection.consumers
-        consumers[:] = [one for one in consumers if one.channel is not self]
+        self._connection.cancel(self._consumers())
         queues = self._give_back(self.dispatch_list)
         self._dispatched.clear()
         self._closed = True
@@ -264,6 +267,7 @@ class Channel(Dispatches):
             with self._forgetting_lost():
                 for batch, names in by_batch(acknowledged):
                     if not attempt_of(transaction).interrupted:
+                        unsay(batch, transaction)  # as far as a commit came that was interrupted
                         batch.accept(matching=names, transaction=transaction)
                 return transaction.commit()
         except (TransactionAborted, LeaseLost):
@@ -295,18 +299,17 @@ class Channel(Dispatches):
         )
 
     def _committed(self, receipt: Receipt, acknowledged: list[Dispatch]) -> Reply:
-        count = len(acknowledged) + sum(one.count for one in self._held)
-        queues = list(dict.fromkeys(one.queue for one in self._held))
+        sent = self.transact_list
+        count = len(acknowledged) + sum(one.count for one in sent)
+        queues = list(dict.fromkeys(one.queue for one in sent))
         self._destroy(acknowledged)
-        self._held.clear()
         self._transaction = None
         self._connection.dispatch_waiting(queues)
         return Reply(count=count, receipt=receipt)
 
     def _rolled_back(self) -> None:
-        for dispatch in self._dispatched.values():
+        for dispatch in self.dispatch_list:
             dispatch.acknowledged = False
-        self._held.clear()
         self._transaction = None
 
     def _is_transacted(self, *, transacted: bool | None) -> bool:
@@ -330,7 +333,7 @@ class Channel(Dispatches):
         return self._transaction
 
     def _acknowledged(self) -> list[Dispatch]:
-        return [dispatch for dispatch in self._dispatched.values() if dispatch.acknowledged]
+        return [dispatch for dispatch in self.dispatch_list if dispatch.acknowledged]
 
     def __enter__(self) -> Channel:
         """Use the channel for a block."""

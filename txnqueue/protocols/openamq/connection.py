@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -52,8 +53,9 @@ class Connection:
         """
         if self._closed:
             raise TransactionFinished("The connection is closed: open another one.")
-        self._channels.append(Channel(self, lease_seconds=lease_seconds))
-        return self._channels[-1]
+        made = Channel(self, lease_seconds=lease_seconds)
+        self._channels.append(made)
+        return made
 
     def close(self) -> None:
         """Close every channel; a connection whose channel could not be can be closed again.
@@ -75,7 +77,14 @@ class Connection:
 
     def forget(self, channel: Channel) -> None:
         """Record that a channel is closed; channels do."""
-        self._channels[:] = [one for one in self._channels if one is not channel]
+        with contextlib.suppress(ValueError):
+            self._channels.remove(channel)  # in place: other threads open theirs meanwhile
+
+    def cancel(self, consumers: Iterable[Consumer]) -> None:
+        """Record that consumers wait no more; channels do."""
+        for consumer in consumers:
+            with contextlib.suppress(ValueError):
+                self.consumers.remove(consumer)
 
     def message_list(self, queue: str) -> list[Queued]:
         """List the messages of a queue: those that wait, and those marked as dispatched."""
@@ -100,23 +109,25 @@ class Connection:
             queues: The queues' names.
             given_back_by: The channel that gave the messages back; None: they are new.
         """
-        with self._lock:
-            for name in queues:
-                self._waiting.append(name)
-                if given_back_by is not None:
-                    self._gave_back.add((name, given_back_by))
-            if self._dispatching:
-                return
-            self._dispatching = True
+        mine = False
         try:
+            with self._lock:
+                for name in queues:
+                    self._waiting.append(name)
+                    if given_back_by is not None:
+                        self._gave_back.add((name, given_back_by))
+                if self._dispatching:
+                    return
+                self._dispatching = mine = True
             while (queue := self._next()) is not None:
                 for consumer in list(self.consumers):
                     gave_back = (queue, consumer.channel) in self._gave_back
                     if consumer.queue == queue and not gave_back:
                         self._deliver(consumer)
         except BaseException:
-            with self._lock:
-                self._end()
+            if mine:  # else nobody would ever dispatch again
+                with self._lock:
+                    self._end()
             raise
 
     def _next(self) -> str | None:

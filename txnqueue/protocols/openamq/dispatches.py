@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,18 @@ from txnqueue.core.settings import (
     check_number,
     check_text,
 )
-from txnqueue.core.state.catalog import DEAD_SUFFIX
-from txnqueue.errors import InvalidInput, LeaseLost, QueueClosed, QueueNotFound, TransactionFinished
+from txnqueue.core.state import catalog
+from txnqueue.core.state.closure import is_closed
+from txnqueue.errors import (
+    AlreadySettled,
+    InvalidInput,
+    LeaseLost,
+    QueueClosed,
+    QueueError,
+    QueueNotFound,
+    TransactionAborted,
+    TransactionFinished,
+)
 from txnqueue.messages import settlement
 from txnqueue.protocols.openamq.lists import (
     Consumer,
@@ -29,6 +40,8 @@ from txnqueue.protocols.openamq.lists import (
     ids,
 )
 from txnqueue.queue import Queue
+from txnqueue.transaction import attempt_of
+from txnqueue.transactions.commit import of_a_call
 
 if TYPE_CHECKING:
     from txnqueue.protocols.openamq.connection import Connection
@@ -39,6 +52,8 @@ Tags = int | Iterable[int]
 Settle = Callable[[Batch, list[str], "Transaction | None"], object]
 """Settles some messages of a receive, at once or in a transaction."""
 DISPATCHED_MAX = 1_000
+_LOST = (LeaseLost, AlreadySettled, QueueError)
+"""What says that messages are not ours any more: others have them, or nobody has."""
 
 
 class Dispatches:
@@ -52,7 +67,7 @@ class Dispatches:
         self._manager = connection.manager
         self._lease_seconds = lease_seconds
         self._closed = False
-        self._tag = 0
+        self._tags = itertools.count(1)  # a commit of another thread may dispatch here
         self._consumer = 0
         self._dispatched: dict[int, Dispatch] = {}
 
@@ -68,14 +83,16 @@ class Dispatches:
 
         Args:
             queue: The queue; when left out all that have messages, but for those that take
-                the dead letters of others.
+                the dead letters of other queues, or ever did.
             limit: The maximum number per queue.
         """
         self._check_open()
         _check_limit(limit)
-        names = self._manager.list_queues() if queue is None else [queue]
-        if queue is None:
-            names = [name for name in names if not name.endswith(DEAD_SUFFIX)]
+        if queue is not None:
+            names = [queue]
+        else:
+            dead_letters = self._taking_dead_letters()
+            names = [name for name in self._manager.list_queues() if name not in dead_letters]
         found: list[Dispatch] = []
         for name in names:
             try:
@@ -132,11 +149,9 @@ class Dispatches:
         """
         self._check_open()
         _check_whole("consumer", consumer)
-        consumers = self._connection.consumers
-        left = [one for one in consumers if one.channel is not self or one.number != consumer]
-        status = Status.OK if len(left) < len(consumers) else Status.NO_MATCH
-        consumers[:] = left
-        return Reply(status)
+        mine = [one for one in self._consumers() if one.number == consumer]
+        self._connection.cancel(mine)
+        return Reply(Status.OK if mine else Status.NO_MATCH)
 
     def deliver(self, consumer: Consumer) -> int:
         """Dispatch what a consumer waits for; answers how much that is."""
@@ -178,9 +193,9 @@ class Dispatches:
         for one in claims_of(batch):
             for position_id, ranges in one.claim.items.items():
                 for message_id in ids(one.positions[position_id].send_id, ranges):
-                    self._tag += 1
-                    dispatch = self._dispatched[self._tag] = Dispatch(
-                        self._tag,
+                    tag = next(self._tags)
+                    dispatch = self._dispatched[tag] = Dispatch(
+                        tag,
                         source.name,
                         message_id,
                         not one.info.transient,
@@ -206,6 +221,7 @@ class Dispatches:
 
         Raises:
             LeaseLost: Other clients may have it now.
+            QueueNotFound: Its queue was dropped, and it has left the dispatch list.
         """
         self._check_open()
         found = self._unacknowledged(_check_whole("tag", tag))
@@ -227,6 +243,7 @@ class Dispatches:
 
         Raises:
             LeaseLost: Other clients may have some of them now; nothing was rejected.
+            QueueNotFound: As in ``ack``.
         """
         self._check_open()
         check_text("reason", reason)
@@ -251,6 +268,7 @@ class Dispatches:
         Raises:
             LeaseLost: Other clients may have some of them now, and these have left the
                 dispatch list; extend the lease again for the rest.
+            QueueNotFound: The same, because a queue was dropped; ``QueueClosed`` while it is.
         """
         self._check_open()
         check_number("seconds", seconds, 0.001, LEASE_SECONDS_MAX)
@@ -271,7 +289,8 @@ class Dispatches:
                 ((batch, names),) = by_receive
                 settle(batch, names, None)
             elif by_receive:
-                with self._manager.transaction() as transaction:
+                alone = self._manager.transaction()
+                with of_a_call(attempt_of(alone)), alone as transaction:
                     for batch, names in by_receive:
                         settle(batch, names, transaction)
         self._destroy(found)
@@ -283,13 +302,21 @@ class Dispatches:
             The queues that they are in again.
         """
         for seen, settle in ((True, _failed), (False, _untouched)):
-            for _ in range(2):  # once more without those that others have already
+            for _ in range(2):  # once more without those that are lost
                 left = [o for o in found if o.looked_at == seen and o.tag in self._dispatched]
-                with contextlib.suppress(LeaseLost):
+                with contextlib.suppress(*_LOST):
                     self._settle(left, settle)
         return list(dict.fromkeys(one.queue for one in found))
 
     # -------------------------------------------------------------------------- helpers
+
+    def _taking_dead_letters(self) -> set[str]:
+        entries = self._manager._client.cache.catalog_entries()
+        ids = {info.dead_letter_id for info in catalog.every_queue(entries).values()}
+        return {name for name, info in catalog.queues(entries).items() if info.queue_id in ids}
+
+    def _consumers(self) -> list[Consumer]:
+        return [one for one in list(self._connection.consumers) if one.channel is self]
 
     def _check_open(self) -> None:
         if self._closed:
@@ -299,11 +326,14 @@ class Dispatches:
         """Find the dispatched messages that are meant, in the order of their tags."""
         if tags is None:
             return self.dispatch_list
-        if isinstance(tags, Iterable) and not isinstance(tags, (str, bytes)):
+        wanted: Container[int]
+        if isinstance(tags, range):
+            wanted = tags  # however long it is
+        elif isinstance(tags, Iterable) and not isinstance(tags, (str, bytes)):
             wanted = {_check_whole("tags", tag) for tag in tags}
         else:
             wanted = {_check_whole("tags", tags)}
-        return [dispatch for tag, dispatch in self._dispatched.items() if tag in wanted]
+        return [dispatch for dispatch in self.dispatch_list if dispatch.tag in wanted]
 
     def _unacknowledged(self, tags: Tags | None) -> list[Dispatch]:
         return [one for one in self._matching(tags) if not one.acknowledged]
@@ -314,15 +344,25 @@ class Dispatches:
 
     @contextmanager
     def _forgetting_lost(self) -> Iterator[None]:
-        """Take what others have by now out of the list, when it turns out so."""
+        """Take what is not ours any more out of the list, when it turns out so."""
         try:
             yield
-        except LeaseLost:
-            for batch in {one.batch: None for one in self._dispatched.values()}:
-                held = set(held_by(self._manager._client, batch))
-                mine = [one for one in self._dispatched.values() if one.batch is batch]
-                self._destroy(one for one in mine if one.message_id not in held)
+        except (*_LOST, TransactionAborted) as error:
+            if isinstance(error, _LOST) or is_closed(error.__cause__):
+                self._forget_lost()
             raise
+
+    def _forget_lost(self) -> None:
+        """Keep in the list what is ours still; all of it if that cannot be found out now."""
+        by_receive: dict[Batch, list[Dispatch]] = {}
+        for dispatch in self.dispatch_list:
+            by_receive.setdefault(dispatch.batch, []).append(dispatch)
+        try:
+            for batch, mine in by_receive.items():
+                held = set(held_by(self._manager._client, batch))
+                self._destroy(one for one in mine if one.message_id not in held)
+        except Exception as error:  # what led here is the error to see
+            logger.warning("dispatch list not looked through error=%s", error)
 
 
 def _failed(batch: Batch, names: list[str], inside: Transaction | None) -> None:

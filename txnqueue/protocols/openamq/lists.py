@@ -13,6 +13,7 @@ from txnqueue.client.client import Client
 from txnqueue.core.model import Range
 from txnqueue.core.receipt import Receipt
 from txnqueue.core.state import QueueState
+from txnqueue.errors import QueueError
 from txnqueue.messages.claim import HeldClaim
 from txnqueue.messages.publish import PublishResult
 from txnqueue.messages.staged import StagedSend
@@ -94,8 +95,9 @@ class Dispatch:
     @property
     def message(self) -> Message:
         """The message: the payload's columns and ``_message``."""
+        message = self._delivery.message(self.message_id)
         self.looked_at = True
-        return self._delivery.message(self.message_id)
+        return message
 
     @property
     def batch(self) -> Batch:
@@ -197,10 +199,13 @@ def by_batch(found: Iterable[Dispatch]) -> list[tuple[Batch, list[str]]]:
 
 
 def held_by(client: Client, batch: Batch) -> Iterator[str]:
-    """List the messages of a batch that are still ours."""
+    """List the messages of a batch that are still ours; none is of a queue that is dropped."""
     for one in claims_of(batch):
         side = client.of(one.info)
         with side.lock:
-            claim = side.states.fold(one.info).claim(*one.claim.name)
+            try:
+                claim = side.states.for_update(one.info).claim(*one.claim.name)
+            except QueueError:
+                continue
         for position_id, ranges in claim.items.items() if claim is not None else ():
             yield from ids(one.positions[position_id].send_id, ranges)
