@@ -406,6 +406,24 @@ def test_what_was_tampered_with_after_a_removal_is_found(world: World, how: str)
 
 
 @in_memory
+def test_payload_of_a_dead_letter_is_missed_though_nobody_knows_what_was_sent(world: World) -> None:
+    queue, keeper = world.queue(lanes=1, dead_letter=True), world.manager("keeper")
+    queue.send(rows(1, 2, 3))
+    queue.receive(3).reject(reason="bad")
+    busy = world.queue("busy", lanes=1)
+    for n in range(4):
+        age(world, keeper, history_retention_days=0)
+        consume(world, busy, 10 + n)
+    posted = [e for e in world.store.journal.archive.read() if e.kind == model.POSTED]
+    assert queue.info.queue_id not in {entry.queue_id for entry in posted}
+    assert keeper.history.verify().ok
+    payload = world.store.payload
+    name = next(n for n, table in payload._sends.items() if table.num_rows == 3)
+    payload._sends[name] = payload._sends[name].slice(1)
+    assert not keeper.history.verify().ok
+
+
+@in_memory
 @pytest.mark.parametrize(
     ("options", "error"),
     [

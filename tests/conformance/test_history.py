@@ -18,6 +18,7 @@ from tests.conformance.conftest import (
     rows,
 )
 from txnqueue.errors import InvalidInput
+from txnqueue.storage.journal import Audit
 from txnqueue.testing import MemoryStore, plain_schema
 
 
@@ -144,7 +145,7 @@ def test_a_busy_store_is_verified(alone: World) -> None:
     assert found.ok, found
     by_claim = {claim.claim: claim.found for claim in found.claims}
     assert by_claim["messages posted = waiting + in flight + gone"] == 15  # 10, 1 dead, 4 out
-    assert by_claim["messages and waiting changes whose payload is there, once"] == 14
+    assert by_claim["messages and waiting changes whose payload is there, once"] == 15
     assert out.depth() == 4 and "✓" in repr(found)
 
 
@@ -192,6 +193,28 @@ def test_what_was_tampered_with_is_found(world: World, how: str) -> None:
     if how == "payload lost":
         said = f"queue {orders.name}: 2 rows of payload are there in slice 0, of 3"
         assert proof.problems == (f"{said}; the first that is not there once is {last}",)
+
+
+@in_memory
+@pytest.mark.parametrize("kind", ["committed", "rolled_back"])
+def test_a_decision_that_was_lost_is_missed_without_a_log(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    orders, manager = world.queue(), world.manager("b")
+    orders.send(rows(1, 2, 3))
+    tx = manager.transaction()
+    tx.queue(orders.name).receive(2)
+    tx.rollback()
+    journal = world.store.journal
+    silent = Audit(
+        since=journal.version() + 1, inserted=0, updated=0, deleted=0, known=0, returned=0
+    )
+    monkeypatch.setattr(journal, "audit", lambda *_: silent)
+    assert manager.history.verify().ok
+    gone = next(e for found, _ in journal.commits for e in found if e.kind == kind)
+    journal._shards[gone.shard].remove(gone)
+    (problem,) = manager.history.verify().problems
+    assert problem == f"no decision of {gone.attempt} stands beside what it did"
 
 
 @on_delta_when_long

@@ -187,6 +187,8 @@ class Manifests:
         self._append_id = ""
         self._beside: dict[str, Counter[str]] = defaultdict(Counter)
         self._committed: list[Entry] = []
+        self._rolled_back: set[str | None] = set()
+        self._version = -1
         self._parts: dict[str | None, dict[str, int | None]] = defaultdict(dict)
         self._right = self._expected = 0
 
@@ -194,13 +196,14 @@ class Manifests:
         """Record the next entry: what one append wrote comes together."""
         if entry.append_id != self._append_id:
             self._end_append()
-            self._append_id = entry.append_id
+            self._append_id, self._version = entry.append_id, entry.version
         if entry.kind == model.PART:
             self._parts[entry.attempt][entry.body["session"]] = entry.sequence
         if entry.kind == model.COMMITTED:
             self._committed.append(entry)
         elif entry.kind == model.ROLLED_BACK:
             self._parts.pop(entry.attempt, None)
+            self._rolled_back.add(entry.attempt)
         which = "posted" if entry.kind == model.POSTED else "settled"
         if (
             (entry.kind == model.POSTED or entry.is_settlement)
@@ -221,6 +224,7 @@ class Manifests:
 
     def _end_append(self) -> None:
         for entry in self._committed:
+            beside = self._beside.pop(entry.attempt or "", Counter())
             parts = self._parts.pop(entry.attempt, {})
             if entry.version < self._beginning:
                 continue
@@ -234,13 +238,28 @@ class Manifests:
             )
             self._expected += 1
             whole = entry.body.get("parts", {}) == parts
-            if whole and said == self._beside[entry.attempt or ""]:
+            if whole and said == beside:
                 self._right += 1
             else:
                 text = f"the manifest of {entry.stream} is not what was written beside it"
                 self._problems.add(text)
+        self._end_undecided()
         self._beside.clear()
         self._committed.clear()
+        self._rolled_back.clear()
+
+    def _end_undecided(self) -> None:
+        """Count a manifest that is missing: something was done, and no decision stands beside it.
+
+        What is rolled back gives messages back, and posts none.
+        """
+        for attempt, done in self._beside.items():
+            gives_back = not any(what.startswith("posted ") for what in done)
+            if self._version >= self._beginning and not (
+                attempt in self._rolled_back and gives_back
+            ):
+                self._expected += 1
+                self._problems.add(f"no decision of {attempt} stands beside what it did")
 
 
 class ChangeChecks:
@@ -316,7 +335,10 @@ class ChangeChecks:
 
 
 class Payload:
-    """Every message that was sent has its payload, unless it was erased: one row, and no more.
+    """Every message of every queue has its payload, unless it was erased: one row, and no more.
+
+    A dead letter may be known for longer than what was sent: so one that was moved is counted in
+    each queue that it came to.
 
     Slices that nothing in the journal speaks of any more may be gone, and are left out: also
     those of which that became true while we looked.
@@ -340,7 +362,7 @@ class Payload:
 
     def see(self, entry: Entry) -> None:
         """Record the next entry."""
-        if entry.kind == model.POSTED and not model.was_moved(entry.body.get("origin")):
+        if entry.kind == model.POSTED:
             body = entry.body
             count = ranges.count(entry.ranges)
             self._want(body["payload"], body["slice"], (body["send"],), entry.ranges, count)
