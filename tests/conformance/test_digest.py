@@ -141,6 +141,15 @@ def test_a_second_copy_that_says_something_else_is_found(memory: World) -> None:
     assert not history.verify(digest=kept).ok
 
 
+def test_a_second_copy_in_the_archive_that_says_something_else_is_found(memory: World) -> None:
+    archive, kept = archived(memory)
+    (_, name), entry = next(iter(archive.items()))
+    archive["2000-01-01", name] = replace(entry, actor="somebody")
+    history = memory.manager("auditor").history
+    assert history.digest(kept.commit_seq).sha256 != kept.sha256
+    assert not history.verify(digest=kept).ok
+
+
 def test_a_store_that_ends_before_the_digest_is_told(memory: World) -> None:
     history = memory.manager("a").history
     consume(memory.queue(lanes=1), 1, 2)
