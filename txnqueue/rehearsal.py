@@ -355,6 +355,7 @@ def rehearse(
     trial.run(info, limit, batch_size, where)
     known = Past(client.store)
     entries, consumed_since = _really(known, info, past.upto, trial.parts)
+    known.check_known(past.upto + 1)  # maintenance may have been faster
     keys = dict.fromkeys(e.transaction_key for e in entries if e.transaction_key is not None)
     then, ever = own.cache.queues(), catalog.every_queue(known.catalog())
     return Rehearsal(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -190,8 +191,10 @@ def test_what_is_no_digest_is_refused(memory: World) -> None:
     for after in (True, -2, kept.commit_seq + 1, 1.5):
         with pytest.raises(InvalidInput):
             history.digest(after=after)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput):
-        history.digest(kept.commit_seq + (1 << 20))
+    now = datetime.datetime.now(datetime.timezone.utc)
+    for commit_seq in (kept.commit_seq + (1 << 20), True, 1.5, now):
+        with pytest.raises(InvalidInput):
+            history.digest(commit_seq)  # type: ignore[arg-type]
 
 
 def test_every_value_of_an_entry_counts_and_absent_ones_do_not() -> None:

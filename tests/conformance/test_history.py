@@ -65,6 +65,8 @@ def test_what_is_not_a_commit_or_an_instant_is_refused(world: World) -> None:
         lambda: history.as_of(newest + 1024),
         lambda: history.as_of(-1),
         lambda: history.as_of("yesterday"),  # type: ignore[arg-type]
+        lambda: history.as_of(True),
+        lambda: history.report(True),
         lambda: history.as_of(timestamp=naive),
         lambda: history.as_of(newest, timestamp=naive),
         history.trace,

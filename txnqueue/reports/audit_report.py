@@ -135,6 +135,28 @@ def _figures(
     *,
     payload: bool,
 ) -> AuditFigures:
+    """Read the figures: all of them as of one beginning of the history.
+
+    Raises:
+        HistoryRemoved: What came after the first moment was removed while it was read.
+    """
+    past, _ = last
+    while True:
+        beginning = past.beginning
+        found = _read(client, first, last, payload=payload)
+        if first is not None:
+            past.check_known(first[0].upto)
+        if past.beginning == beginning:  # else it moved on while we read
+            return found
+
+
+def _read(
+    client: Client,
+    first: tuple[Past, int | None] | None,
+    last: tuple[Past, int | None],
+    *,
+    payload: bool,
+) -> AuditFigures:
     past, at_ms = last
     newest = past.newest()
     beginning = model.commit_seq(past.beginning) if past.beginning >= 0 else -1
