@@ -275,10 +275,12 @@ def test_the_package_alone_is_enough(folder: Path) -> None:
         "store = txnqueue.look(sys.argv[1])\n"
         "print(store.queue('orders').depth(), len(store.queue('orders').peek_messages()),\n"
         "      store.history.as_of().messages('orders', 3).rows()[0]['state'],\n"
-        "      store.entries().num_rows > 40)\n",
+        "      store.entries().num_rows > 40)\n"
+        "report = store.history.report(payload=True, verify=False)\n"
+        "print([row['order_id'] for one in report.figures.dead_letters for row in one.payload])\n",
         str(folder / "store"),
     )
-    assert (done.stdout, done.stderr) == ("7 7 available True\n", "")
+    assert (done.stdout, done.stderr) == ("7 7 available True\n[10, 12]\n", "")
 
 
 def test_a_copy_that_says_something_else_is_read_as_it_stands(tmp_path: Path) -> None:
