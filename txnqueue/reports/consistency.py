@@ -17,6 +17,8 @@ from txnqueue.client.archive import NAMES_MAX, Past
 from txnqueue.client.client import Client
 from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry, PositionId, Range
+from txnqueue.core.planning.decisions import entry_from_json
+from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import erasures, retention
 from txnqueue.storage.journal import EntryFilter, Order
 from txnqueue.storage.payload import StagedPlace
@@ -262,6 +264,79 @@ class Manifests:
                 self._problems.add(f"no decision of {attempt} stands beside what it did")
 
 
+class Moves:
+    """What left a queue for another one came there by the same append, and nothing else did."""
+
+    def __init__(self, infos: Mapping[str, QueueInfo], beginning: int, problems: Problems) -> None:
+        """Begin before the first append.
+
+        Args:
+            infos: All queues that there ever were, by id.
+            beginning: Of appends before this version not all is known.
+            problems: Takes what is wrong.
+        """
+        self._infos = infos
+        self._beginning = beginning
+        self._problems = problems
+        self._append_id = ""
+        self._gone: Counter[tuple[str, str]] = Counter()
+        self._came: Counter[tuple[str, str]] = Counter()
+        self._right = self._expected = 0
+
+    def see(self, entry: Entry) -> None:
+        """Record the next entry: what one append wrote comes together."""
+        if entry.append_id != self._append_id:
+            self._end_append()
+            self._append_id = entry.append_id
+        if entry.version < self._beginning:
+            return
+        here, count = entry.queue_id or "", entry.count or 0
+        if entry.kind == model.POSTED:
+            source = self._source(entry)
+            if source is not None:
+                self._came[source, here] += count
+        elif (target := self._target(entry)) is not None:
+            self._gone[here, target] += count
+
+    def claims(self) -> list[CheckedPromise]:
+        """Tell what was found of all moves."""
+        self._end_append()
+        what = "messages that left a queue for another one, and came there"
+        return [CheckedPromise(what, self._right, self._expected)]
+
+    def _source(self, entry: Entry) -> str | None:
+        """Find the queue that posted messages left; None: a transaction sent them."""
+        origin = entry.body.get("origin")
+        if origin is not None and model.was_moved(origin):
+            return str(origin["queue_id"])
+        return None if entry.attempt is not None else ""
+
+    def _target(self, entry: Entry) -> str | None:
+        """Find the queue that messages left for; None: they stay, or are gone."""
+        if entry.kind == model.REJECTED:
+            info = self._infos.get(entry.queue_id or "")
+            return info.dead_letter_id if info is not None else None
+        return entry.body.get("target") if entry.kind in model.REMOVALS else None
+
+    def _end_append(self) -> None:
+        for names in self._gone.keys() | self._came.keys():
+            gone, came = self._gone[names], self._came[names]
+            self._right += min(gone, came)
+            self._expected += max(gone, came)
+            if gone != came:
+                here, there = (self._name(queue_id) for queue_id in names)
+                self._problems.add(
+                    f"{came} messages came from {here} to {there}, and {gone} left for it: "
+                    f"append {self._append_id}"
+                )
+        self._gone.clear()
+        self._came.clear()
+
+    def _name(self, queue_id: str) -> str:
+        info = self._infos.get(queue_id)
+        return f"queue {info.name}" if info is not None else queue_id or "nowhere"
+
+
 class ChangeChecks:
     """Every table change belongs to a committed transaction; what waits is counted."""
 
@@ -335,7 +410,9 @@ class ChangeChecks:
 
 
 class Payload:
-    """Every message of every queue has its payload, unless it was erased: one row, and no more.
+    """Every message has its payload, unless it was erased: one row, and no more.
+
+    That is, every message of every queue, and what prepared transactions are going to send.
 
     A dead letter may be known for longer than what was sent: so one that was moved is counted in
     each queue that it came to.
@@ -358,6 +435,7 @@ class Payload:
         self._live = self._named()
         self._erasures = self._erased()
         self._wanted: dict[str, list[_Place]] = defaultdict(list)
+        self._prepared: dict[str | None, Entry] = {}
         self._spans = self._found = self._expected = 0
 
     def see(self, entry: Entry) -> None:
@@ -366,6 +444,10 @@ class Payload:
             body = entry.body
             count = ranges.count(entry.ranges)
             self._want(body["payload"], body["slice"], (body["send"],), entry.ranges, count)
+        elif entry.kind == model.PREPARED:
+            self._prepared[entry.attempt] = entry
+        elif entry.kind in model.DECISIONS:
+            self._prepared.pop(entry.attempt, None)
 
     def claims(self, waiting: Iterable[Entry]) -> list[CheckedPromise]:
         """Tell what was found of all messages.
@@ -373,7 +455,14 @@ class Payload:
         Args:
             waiting: The changes of tables that wait; what was applied needs its rows no more.
         """
-        for entry in waiting:
+        sealed = [
+            entry_from_json(data)
+            for prepared in self._prepared.values()
+            for data in prepared.body["manifest"]["entries"]
+        ]
+        for entry in sealed:
+            self.see(entry)
+        for entry in (*waiting, *(one for one in sealed if one.kind == model.CHANGE_DECIDED)):
             source = Change.from_json(entry.body["change"]).source
             if source is not None:
                 place = (source.payload_id, source.slice, source.send_ids)
