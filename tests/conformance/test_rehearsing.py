@@ -468,6 +468,33 @@ def test_what_was_archived_and_compacted_is_rehearsed_as_it_was(world: World) ->
 
 
 @in_memory
+def test_what_was_prepared_then_is_held_though_it_was_archived_since(world: World) -> None:
+    orders, busy, manager = world.queue(), world.queue("busy"), world.manager("b")
+    orders.send(rows(1, 2))
+    tx = manager.transaction()
+    tx.queue(orders.name).receive(1)
+    tx.prepare()
+    world.lease_over()
+    then = busy.send(rows(0)).receipt.commit_seq
+    got: list[list[int]] = []
+
+    def rehearsed() -> list[int]:
+        manager.rehearse(lambda batch, _: got.append(numbers(batch)), orders, as_of=then)
+        return got[-1]
+
+    assert rehearsed() == [2]
+    manager.commit(tx.id)
+    orders.receive(1).accept()
+    for _ in range(3):
+        world.clock.advance(2 * 86_400)
+        manager.maintain(transaction_seconds_max=0, payload_retention_days=9, vacuum=False)
+        busy.send(rows(0))
+    here = client_of(manager).store.journal.read_all().entries
+    assert not any(entry.kind == "prepared" for entry in here)
+    assert rehearsed() == [2]
+
+
+@in_memory
 def test_what_is_done_at_once_by_the_rehearsed_transactions_queues_is_told(world: World) -> None:
     orders, bills, manager = world.queue(), world.queue("bills"), world.manager("b")
     orders.send(rows(1))

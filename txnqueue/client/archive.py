@@ -109,6 +109,19 @@ class Past:
         told = self._decided(found)
         return known(told, self.beginning) if order is Order.COMMIT else told
 
+    def in_doubt(self, shards: Collection[str]) -> list[Entry]:
+        """Read what was prepared and undecided, wherever it lies since it was decided.
+
+        Args:
+            shards: Those of the transactions that are meant.
+        """
+        found = self.find(EntryFilter(shards=shards, kinds=[model.PREPARED]))
+        decided = set[str | None]()
+        for names in _portions({entry.attempt or "" for entry in found}):
+            meant = EntryFilter(shards=shards, kinds=model.DECISIONS, attempts=names)
+            decided.update(entry.attempt for entry in self.find(meant))
+        return [entry for entry in found if entry.attempt not in decided]
+
     def newest(self, wanted: EntryFilter | None = None) -> Newest:
         """Find how far the entries reach, without reading them."""
         narrowed = self._narrowed(wanted or EntryFilter())

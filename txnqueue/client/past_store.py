@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from txnqueue.client import archive
 from txnqueue.client.archive import Past
+from txnqueue.core import model
 from txnqueue.core.model import Entry, Range, Unit
 from txnqueue.errors import OnlyRehearsed
 from txnqueue.storage.journal import Appended, Newest, Order, Reading
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _UNDECIDED = ("transaction/", "table/", "protocol/")
-"""Shards of which only what is still in the journal can matter to whoever works now."""
+"""Shards of which only this can matter to whoever works: what is still in the journal, and what was
+prepared then, which leaves the journal once it is decided."""
 
 
 class PastStore:
@@ -116,11 +118,13 @@ class PastJournal(MemoryJournal):
         if short:
             wanted = EntryFilter(shards=short, upto=self._past.upto)
             found += self._store.journal.find(wanted)
+            transactions = short.intersection(model.ALL_TRANSACTIONS)
+            found += self._past.in_doubt(transactions) if transactions else ()
         if missing - short:
             whole = self._past.find(EntryFilter(shards=missing - short))
             found += archive.known(whole, self._past.beginning)
         with self._lock:
-            for entry in sorted(found, key=Order.COMMIT.key):
+            for entry in sorted(model.each_once(found), key=Order.COMMIT.key):
                 if entry.shard not in self._known:
                     self._shards[entry.shard].append(entry)
             self._known |= missing
