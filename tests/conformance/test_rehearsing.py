@@ -468,6 +468,27 @@ def test_what_was_archived_and_compacted_is_rehearsed_as_it_was(world: World) ->
 
 
 @in_memory
+def test_what_was_sent_to_queues_of_one_name_is_shown_of_each(world: World) -> None:
+    orders, bills, manager = world.queue(), world.queue("bills"), world.manager("b")
+    sent = orders.send(rows(1, 2)).receipt
+    with manager.transaction() as tx:
+        tx.queue(orders.name).receive(1)
+        tx.queue(bills.name).send(rows(10))
+    bills.drop()
+    manager.create_queue(bills.name, "n long, paid boolean")
+    with manager.transaction() as tx:
+        tx.queue(orders.name).receive(1)
+        tx.queue(bills.name).send([{"n": 20, "paid": True}])
+    rehearsal = manager.rehearse(forward(bills.name), orders, as_of=sent.commit_seq)
+    assert compared(rehearsal)["sent", bills.name] == (2, 2)
+    shown = rehearsal.was_sent(bills.name).rows()
+    assert [(row["n"], row["key"], row["paid"]) for row in shown] == [
+        (10, None, None),
+        (20, None, True),
+    ]
+
+
+@in_memory
 def test_what_was_prepared_then_is_held_though_it_was_archived_since(world: World) -> None:
     orders, busy, manager = world.queue(), world.queue("busy"), world.manager("b")
     orders.send(rows(1, 2))
