@@ -488,6 +488,21 @@ def test_what_was_sent_to_queues_of_one_name_is_shown_of_each(world: World) -> N
     ]
 
 
+def archive(world: World, manager: Any, busy: Any) -> None:
+    """Let everything leave the journal that is over."""
+    for _ in range(3):
+        world.clock.advance(2 * 86_400)
+        manager.maintain(transaction_seconds_max=0, payload_retention_days=9, vacuum=False)
+        busy.send(rows(0))
+
+
+def received(manager: Any, queue: Any, then: int) -> list[int]:
+    """Rehearse on a past state, and say what the handler got."""
+    got: list[int] = []
+    manager.rehearse(lambda batch, _: got.extend(numbers(batch)), queue, as_of=then)
+    return got
+
+
 @in_memory
 def test_what_was_prepared_then_is_held_though_it_was_archived_since(world: World) -> None:
     orders, busy, manager = world.queue(), world.queue("busy"), world.manager("b")
@@ -497,22 +512,30 @@ def test_what_was_prepared_then_is_held_though_it_was_archived_since(world: Worl
     tx.prepare()
     world.lease_over()
     then = busy.send(rows(0)).receipt.commit_seq
-    got: list[list[int]] = []
-
-    def rehearsed() -> list[int]:
-        manager.rehearse(lambda batch, _: got.append(numbers(batch)), orders, as_of=then)
-        return got[-1]
-
-    assert rehearsed() == [2]
+    assert received(manager, orders, then) == [2]
     manager.commit(tx.id)
     orders.receive(1).accept()
-    for _ in range(3):
-        world.clock.advance(2 * 86_400)
-        manager.maintain(transaction_seconds_max=0, payload_retention_days=9, vacuum=False)
-        busy.send(rows(0))
+    archive(world, manager, busy)
     here = client_of(manager).store.journal.read_all().entries
     assert not any(entry.kind == "prepared" for entry in here)
-    assert rehearsed() == [2]
+    assert received(manager, orders, then) == [2]
+
+
+@in_memory
+def test_what_nobody_held_then_is_received_though_that_was_archived_since(world: World) -> None:
+    orders, busy, manager = world.queue(), world.queue("busy"), world.manager("b")
+    orders.send(rows(1))
+    tx = world.manager("late").transaction()
+    tx.queue(orders.name).receive(1)
+    world.lease_over()
+    orders.receive(1).accept()  # the transaction is aborted
+    orders.send(rows(2))
+    assert len(tx.queue(orders.name).receive(1)) == 1  # and does not know it
+    then = busy.send(rows(0)).receipt.commit_seq
+    assert received(manager, orders, then) == [2]
+    orders.receive(1).accept()
+    archive(world, manager, busy)
+    assert received(manager, orders, then) == [2]
 
 
 @in_memory

@@ -9,7 +9,7 @@ been removed is read last.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 from typing import TypeVar
@@ -109,18 +109,18 @@ class Past:
         told = self._decided(found)
         return known(told, self.beginning) if order is Order.COMMIT else told
 
-    def in_doubt(self, shards: Collection[str]) -> list[Entry]:
-        """Read what was prepared and undecided, wherever it lies since it was decided.
+    def of_attempts(self, attempts: Mapping[str, str]) -> list[Entry]:
+        """Read what was prepared and decided of some attempts.
 
         Args:
-            shards: Those of the transactions that are meant.
+            attempts: The key of each.
         """
-        found = self.find(EntryFilter(shards=shards, kinds=[model.PREPARED]))
-        decided = set[str | None]()
-        for names in _portions({entry.attempt or "" for entry in found}):
-            meant = EntryFilter(shards=shards, kinds=model.DECISIONS, attempts=names)
-            decided.update(entry.attempt for entry in self.find(meant))
-        return [entry for entry in found if entry.attempt not in decided]
+        kinds, wanted = model.DECISIONS | {model.PREPARED}, list[EntryFilter]()
+        for names in _portions(attempts):
+            keys = {attempts[name] for name in names}
+            shards = {model.transaction_shard(key) for key in keys}
+            wanted.append(EntryFilter(shards=shards, streams=keys, kinds=kinds, attempts=names))
+        return self.find(*wanted) if wanted else []
 
     def newest(self, wanted: EntryFilter | None = None) -> Newest:
         """Find how far the entries reach, without reading them."""

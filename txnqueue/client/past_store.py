@@ -6,8 +6,10 @@ memory of this object, by the same rules as in every store.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _UNDECIDED = ("transaction/", "table/", "protocol/")
-"""Shards of which only this can matter to whoever works: what is still in the journal, and what was
-prepared then, which leaves the journal once it is decided."""
+"""Shards of which only this can matter to whoever works now: what is still in the journal, and what
+became of whoever held messages then."""
 
 
 class PastStore:
@@ -118,16 +120,44 @@ class PastJournal(MemoryJournal):
         if short:
             wanted = EntryFilter(shards=short, upto=self._past.upto)
             found += self._store.journal.find(wanted)
-            transactions = short.intersection(model.ALL_TRANSACTIONS)
-            found += self._past.in_doubt(transactions) if transactions else ()
         if missing - short:
             whole = self._past.find(EntryFilter(shards=missing - short))
-            found += archive.known(whole, self._past.beginning)
+            left = list(archive.known(whole, self._past.beginning))
+            found += left
+            found += self._past.of_attempts(_holding(left))
         with self._lock:
-            for entry in sorted(model.each_once(found), key=Order.COMMIT.key):
-                if entry.shard not in self._known:
-                    self._shards[entry.shard].append(entry)
+            for entry in sorted(found, key=Order.COMMIT.key):
+                self._keep(entry)
             self._known |= missing
+
+    def _keep(self, entry: Entry) -> None:
+        """Keep an entry of the past in its place, once: a holder's is read before its shard."""
+        there = self._shards[entry.shard]
+        at = bisect_left(there, entry.place, key=attrgetter("place"))
+        if there[at : at + 1] != [entry]:
+            there.insert(at, entry)
+
+
+def _holding(entries: Collection[Entry]) -> dict[str, str]:
+    """Find the attempts that held messages in some lanes, each with its key.
+
+    An attempt whose claim was settled in its name, or left to its consumer, was decided then.
+    """
+    ended = {
+        (e.queue_id, e.claim_lane, e.claim_sequence, e.attempt)
+        for e in entries
+        if e.is_settlement or e.kind == model.KEPT
+    }
+    held: dict[str, str] = {}
+    for entry in entries:
+        if entry.attempt is None or entry.kind not in (model.CLAIMED, model.BOUND):
+            continue
+        claim = (entry.lane, entry.sequence)
+        if entry.kind == model.BOUND:
+            claim = (entry.claim_lane, entry.claim_sequence)
+        if (entry.queue_id, *claim, entry.attempt) not in ended:
+            held[entry.attempt] = entry.transaction_key or ""
+    return held
 
 
 class PastArchive(MemoryArchive):
