@@ -158,10 +158,11 @@ class History:
             past.check_known(after + 1)
         ever = catalog.every_queue(past.catalog())
         names = {queue_id: info.name for queue_id, info in ever.items()}
-        wanted = EntryFilter(after=max(after, -1), upto=upto)
+        since = max(after, model.commit_seq(past.beginning) - 1, -1)
+        wanted = EntryFilter(after=since, upto=upto)
         if about is not None:
             wanted = self._about(about, ever, wanted)
-        return Report(self._client, lambda: _changes(past, wanted, names), _CHANGES)
+        return Report(self._client, lambda: _changes(past, after, wanted, names), _CHANGES)
 
     def _about(self, name: str, ever: Mapping[str, QueueInfo], wanted: EntryFilter) -> EntryFilter:
         """Narrow a filter to what is about a queue, and about dropped ones of its name.
@@ -522,15 +523,17 @@ def _tables(past: Past, entries: Iterable[Entry]) -> dict[str, str]:
     return {entry.stream: entry.body["change"]["table"] for entry in decided}
 
 
-def _changes(past: Past, wanted: EntryFilter, names: Mapping[str, str]) -> list[ChangeRow]:
+def _changes(
+    past: Past, after: int, wanted: EntryFilter, names: Mapping[str, str]
+) -> list[ChangeRow]:
     """Read what ``changes`` shows.
 
     Raises:
         HistoryRemoved: What came after the first commit was removed since it was asked for.
     """
     entries = past.find(wanted)
-    if wanted.after >= 0:
-        past.check_known(wanted.after + 1)
+    if after >= 0:
+        past.check_known(after + 1)
     entries = [entry for entry in entries if entry.version >= past.beginning]
     tables = _tables(past, entries)
     return [
