@@ -133,8 +133,11 @@ class PastJournal(MemoryJournal):
     def _keep(self, entry: Entry) -> None:
         """Keep an entry of the past in its place, once: a holder's is read before its shard."""
         there = self._shards[entry.shard]
+        if not there or there[-1].place < entry.place:  # nearly always
+            there.append(entry)
+            return
         at = bisect_left(there, entry.place, key=attrgetter("place"))
-        if there[at : at + 1] != [entry]:
+        if there[at] != entry:
             there.insert(at, entry)
 
 
