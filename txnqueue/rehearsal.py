@@ -77,12 +77,12 @@ class _Side:
         sent = [(schema_of(info), mine) for info in infos if (mine := self.deeds.parts(info))]
         found = sent or [(schema_of(infos[-1]), list[Part]())]
         payload = self.client.payload
-        names = dict.fromkeys(name for schema, _ in found for name in schema.names)
+        none: dict[str, object] = {name: None for schema, _ in found for name in schema.names}
 
         def rows() -> list[Message]:
             tables = (payload.table(schema, parts) for schema, parts in found)
             each = chain.from_iterable(map(messages_of, tables))
-            return [Message({**dict.fromkeys(names), **row}) for row in each]
+            return [Message({**none, **row}) for row in each]
 
         def frame() -> DataFrame:
             frames = (payload.frame(schema, parts) for schema, parts in found)
@@ -90,7 +90,7 @@ class _Side:
                 lambda one, other: one.unionByName(other, allowMissingColumns=True), frames
             )
 
-        return Report(self.client, rows, " ".join([*names, MESSAGE_COLUMN]), frame)
+        return Report(self.client, rows, " ".join([*none, MESSAGE_COLUMN]), frame)
 
     @property
     def changes(self) -> Changes:

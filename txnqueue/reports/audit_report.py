@@ -209,8 +209,8 @@ def _read(
 
 def _getting_dead(told: list[Entry]) -> set[str | None]:
     """Find the queues that dead letters ever came to: also of what was dropped since."""
-    sources = (*catalog.every_queue(told).values(), *Topology.of(told).ever.values())
-    return {info.dead_letter_id for info in sources}
+    queues, exchanges = catalog.every_queue(told).values(), Topology.of(told).ever.values()
+    return {info.dead_letter_id for info in queues} | {info.dead_letter_id for info in exchanges}
 
 
 def _dead_letters(
