@@ -6,7 +6,9 @@ import datetime
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from txnqueue.batch import Batch, claim_batch
 from txnqueue.client.archive import Past
@@ -43,6 +45,9 @@ from txnqueue.transactions.attempt import Attempt
 from txnqueue.transactions.commit import commit
 from txnqueue.types import ChangedRow, Message, RehearsalRow
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 _COLUMNS = "what queue table would really"
 _ENDS = frozenset({model.ACCEPTED, model.REJECTED, model.MOVED})
 _AT_ONCE = _ENDS | {model.POSTED}
@@ -68,16 +73,24 @@ class _Side:
                 f"There is no queue {queue!r}; there are: {', '.join(sorted(self.names))}.",
                 name=queue,
             )
-        # Of queues that had the name one after the other, the one that was sent to.
-        found = [(info, mine) for info in infos if (mine := self.deeds.parts(info))]
-        info, parts = found[0] if found else (infos[-1], [])
-        payload, schema = self.client.payload, schema_of(info)
-        return Report(
-            self.client,
-            lambda: messages_of(payload.table(schema, parts)),
-            " ".join([*schema.names, MESSAGE_COLUMN]),
-            lambda: payload.frame(schema, parts),
-        )
+        # Of queues that had the name one after the other, those that were sent to.
+        sent = [(schema_of(info), mine) for info in infos if (mine := self.deeds.parts(info))]
+        found = sent or [(schema_of(infos[-1]), list[Part]())]
+        payload = self.client.payload
+        none: dict[str, object] = {name: None for schema, _ in found for name in schema.names}
+
+        def rows() -> list[Message]:
+            tables = (payload.table(schema, parts) for schema, parts in found)
+            each = chain.from_iterable(map(messages_of, tables))
+            return [Message({**none, **row}) for row in each]
+
+        def frame() -> DataFrame:
+            frames = (payload.frame(schema, parts) for schema, parts in found)
+            return reduce(
+                lambda one, other: one.unionByName(other, allowMissingColumns=True), frames
+            )
+
+        return Report(self.client, rows, " ".join([*none, MESSAGE_COLUMN]), frame)
 
     @property
     def changes(self) -> Changes:
@@ -355,6 +368,7 @@ def rehearse(
     trial.run(info, limit, batch_size, where)
     known = Past(client.store)
     entries, consumed_since = _really(known, info, past.upto, trial.parts)
+    known.check_known(past.upto + 1)  # maintenance may have been faster
     keys = dict.fromkeys(e.transaction_key for e in entries if e.transaction_key is not None)
     then, ever = own.cache.queues(), catalog.every_queue(known.catalog())
     return Rehearsal(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -141,6 +142,15 @@ def test_a_second_copy_that_says_something_else_is_found(memory: World) -> None:
     assert not history.verify(digest=kept).ok
 
 
+def test_a_second_copy_in_the_archive_that_says_something_else_is_found(memory: World) -> None:
+    archive, kept = archived(memory)
+    (_, name), entry = next(iter(archive.items()))
+    archive["2000-01-01", name] = replace(entry, actor="somebody")
+    history = memory.manager("auditor").history
+    assert history.digest(kept.commit_seq).sha256 != kept.sha256
+    assert not history.verify(digest=kept).ok
+
+
 def test_a_store_that_ends_before_the_digest_is_told(memory: World) -> None:
     history = memory.manager("a").history
     consume(memory.queue(lanes=1), 1, 2)
@@ -181,8 +191,10 @@ def test_what_is_no_digest_is_refused(memory: World) -> None:
     for after in (True, -2, kept.commit_seq + 1, 1.5):
         with pytest.raises(InvalidInput):
             history.digest(after=after)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput):
-        history.digest(kept.commit_seq + (1 << 20))
+    now = datetime.datetime.now(datetime.timezone.utc)
+    for commit_seq in (kept.commit_seq + (1 << 20), True, 1.5, now):
+        with pytest.raises(InvalidInput):
+            history.digest(commit_seq)  # type: ignore[arg-type]
 
 
 def test_every_value_of_an_entry_counts_and_absent_ones_do_not() -> None:

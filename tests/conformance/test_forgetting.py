@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -403,6 +405,131 @@ def test_what_was_tampered_with_after_a_removal_is_found(world: World, how: str)
         gone = next(entry for entry in every if entry.kind == model.CLAIMED)
         journal._shards[gone.shard].remove(gone)
     assert not keeper.history.verify().ok
+
+
+@in_memory
+def test_payload_of_a_dead_letter_is_missed_though_nobody_knows_what_was_sent(world: World) -> None:
+    queue, keeper = world.queue(lanes=1, dead_letter=True), world.manager("keeper")
+    queue.send(rows(1, 2, 3))
+    queue.receive(3).reject(reason="bad")
+    busy = world.queue("busy", lanes=1)
+    for n in range(4):
+        age(world, keeper, history_retention_days=0)
+        consume(world, busy, 10 + n)
+    posted = [e for e in world.store.journal.archive.read() if e.kind == model.POSTED]
+    assert queue.info.queue_id not in {entry.queue_id for entry in posted}
+    assert keeper.history.verify().ok
+    payload = world.store.payload
+    name = next(n for n, table in payload._sends.items() if table.num_rows == 3)
+    payload._sends[name] = payload._sends[name].slice(1)
+    assert not keeper.history.verify().ok
+
+
+# ------------------------------------------------------------- what is removed while it is read
+
+
+class Eaten:
+    """A store of which a part of the history is going to be removed: an early message's."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.keeper = world, world.manager("keeper")
+        self.queue, busy = world.queue(lanes=1), world.queue("busy", lanes=1)
+        self.queue.send(rows(0))
+        self.message = self.queue.peek_messages()[0]["_message"]["id"]
+        self.before = self.keeper.history.as_of().commit_seq
+        consume_some(world, self.queue, 1)
+        self.queue.send(rows(*range(1, 6)))
+        consume_some(world, self.queue, 2)
+        for n in range(5):
+            age(world, self.keeper)
+            consume(world, busy, 10 + n)
+            if n == 1:
+                consume_some(world, self.queue, 2)
+        self.asking = world.manager("asking")
+        self.asking.queue(self.queue.name).depth()
+
+    def remove(self) -> None:
+        """Remove what is older than some days."""
+        journal = self.world.store.journal
+        journal.step = journal.archive.step = lambda _: None
+        assert self.keeper.maintain(**KEPT, history_retention_days=3).forgotten
+        assert self.keeper.history.horizon() > self.before
+
+    def remove_at(self, nth: int) -> None:
+        """Remove it before a step of the store that is to come."""
+        steps = itertools.count(1)
+
+        def step(_: str) -> None:
+            if next(steps) == nth:
+                self.remove()
+
+        journal = self.world.store.journal
+        journal.step = journal.archive.step = step
+
+    def is_removed(self) -> bool:
+        """Return whether it was removed."""
+        return bool(self.world.manager("b").history.horizon() > self.before)
+
+
+def consume_some(world: World, queue: Any, count: int) -> None:
+    """Accept messages in a transaction."""
+    with world.manager("c").transaction() as tx:
+        assert len(tx.queue(queue.name).receive(count)) == count
+
+
+def flows(eaten: Eaten) -> object:
+    """Report what came and went."""
+    figures = eaten.asking.history.report(eaten.before, verify=False).figures
+    return [(d.posted, d.accepted) for d in figures.differences], len(figures.events)
+
+
+ASKED: dict[str, Callable[[Eaten], object]] = {
+    "changes": lambda e: len(e.asking.history.changes(e.before).rows()),
+    "a report": flows,
+    "a trace": lambda e: [s["step"] for s in e.asking.history.trace(e.message).rows()],
+    "a replay": lambda e: numbers(e.asking.queue(e.queue.name).replay(after=e.before)),
+}
+
+
+@pytest.mark.parametrize("asked", list(ASKED))
+def test_what_is_removed_while_it_is_read_is_never_a_silent_gap(asked: str) -> None:
+    whole, refused = ASKED[asked](Eaten(World(MemoryStore()))), 0
+    for nth in range(1, 60):
+        eaten = Eaten(World(MemoryStore()))
+        eaten.remove_at(nth)
+        try:
+            assert ASKED[asked](eaten) == whole, nth
+        except HistoryRemoved:
+            refused += 1
+        if not eaten.is_removed():
+            break
+    assert refused and nth > refused
+
+
+@in_memory
+def test_a_list_of_changes_that_is_read_later_misses_what_was_removed_since(world: World) -> None:
+    eaten = Eaten(world)
+    after, known = (eaten.asking.history.changes(first) for first in (eaten.before, -1))
+    eaten.remove()
+    with pytest.raises(HistoryRemoved):
+        after.rows()
+    horizon = eaten.keeper.history.horizon()
+    assert min(row["commit_seq"] for row in known.rows()) >= horizon
+
+
+@in_memory
+def test_a_snapshot_counts_from_the_beginning_that_the_history_has_by_then(world: World) -> None:
+    eaten = Eaten(world)
+    snapshot = eaten.asking.history.as_of()
+    eaten.remove()
+    assert snapshot.counts().rows() == world.manager("d").history.as_of().counts().rows()
+
+
+@in_memory
+def test_a_rehearsal_misses_what_was_removed_while_the_handler_ran(world: World) -> None:
+    eaten = Eaten(world)
+    with pytest.raises(HistoryRemoved):
+        eaten.asking.rehearse(lambda *_: eaten.remove(), eaten.queue.name, as_of=eaten.before)
 
 
 @in_memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from tests.conformance.conftest import (
     pick,
     rows,
 )
+from txnqueue.core import model
 from txnqueue.errors import InvalidInput
+from txnqueue.storage.journal import Audit
 from txnqueue.testing import MemoryStore, plain_schema
 
 
@@ -64,6 +67,8 @@ def test_what_is_not_a_commit_or_an_instant_is_refused(world: World) -> None:
         lambda: history.as_of(newest + 1024),
         lambda: history.as_of(-1),
         lambda: history.as_of("yesterday"),  # type: ignore[arg-type]
+        lambda: history.as_of(True),
+        lambda: history.report(True),
         lambda: history.as_of(timestamp=naive),
         lambda: history.as_of(newest, timestamp=naive),
         history.trace,
@@ -144,7 +149,7 @@ def test_a_busy_store_is_verified(alone: World) -> None:
     assert found.ok, found
     by_claim = {claim.claim: claim.found for claim in found.claims}
     assert by_claim["messages posted = waiting + in flight + gone"] == 15  # 10, 1 dead, 4 out
-    assert by_claim["messages and waiting changes whose payload is there, once"] == 14
+    assert by_claim["messages and waiting changes whose payload is there, once"] == 15
     assert out.depth() == 4 and "✓" in repr(found)
 
 
@@ -192,6 +197,92 @@ def test_what_was_tampered_with_is_found(world: World, how: str) -> None:
     if how == "payload lost":
         said = f"queue {orders.name}: 2 rows of payload are there in slice 0, of 3"
         assert proof.problems == (f"{said}; the first that is not there once is {last}",)
+
+
+@in_memory
+def test_payload_of_what_is_prepared_is_missed_until_it_is_rolled_back(world: World) -> None:
+    orders, manager = world.queue(), world.manager("b")
+    world.store.tables.create("gold", plain_schema("n long, key string"))
+    tx = manager.transaction()
+    tx.queue(orders.name).send(rows(1, 2, 3))
+    tx.table("gold").append(rows(1, 2))
+    tx.prepare()
+    proof = manager.history.verify()
+    assert proof.ok, proof
+    assert proof.claims[-1].found == 5
+    sends = world.store.payload._sends
+    for name, table in sends.items():
+        sends[name] = table.slice(1)
+        (problem,) = manager.history.verify().problems
+        assert f"{table.num_rows - 1} rows of payload are there in slice 0" in problem
+        sends[name] = table
+    for name, table in sends.items():
+        sends[name] = table.slice(1)
+    manager.rollback(tx.id)
+    assert manager.history.verify().ok
+
+
+def tell_nothing(journal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the log of a store in memory be as Delta's is after some days."""
+    silent = Audit(journal.version() + 1, 0, 0, 0, 0, 0)
+    monkeypatch.setattr(journal, "audit", lambda *_: silent)
+
+
+@in_memory
+@pytest.mark.parametrize("kind", ["committed", "rolled_back"])
+def test_a_decision_that_was_lost_is_missed_without_a_log(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    orders, manager = world.queue(), world.manager("b")
+    orders.send(rows(1, 2, 3))
+    tx = manager.transaction()
+    tx.queue(orders.name).receive(2)
+    tx.rollback()
+    journal = world.store.journal
+    tell_nothing(journal, monkeypatch)
+    assert manager.history.verify().ok
+    gone = next(e for found, _ in journal.commits for e in found if e.kind == kind)
+    journal._shards[gone.shard].remove(gone)
+    (problem,) = manager.history.verify().problems
+    assert problem == f"no decision of {gone.attempt} stands beside what it did"
+
+
+@in_memory
+def test_what_moved_is_missed_where_it_went_and_nothing_else_came(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders, other = world.queue(dead_letter=True, deliveries_max=1), world.queue("other")
+    orders.send(rows(1, 2, 3, 4, 5))
+    orders.receive(1).reject(reason="bad")
+    orders.receive(1).modify()
+    with world.manager("b").transaction() as tx:
+        tx.queue(orders.name).receive(1).move(other.name)
+    assert orders.move(other.name, limit=1) == 1
+    manager, journal = world.manager("b"), world.store.journal
+    tell_nothing(journal, monkeypatch)
+    proof = manager.history.verify()
+    assert proof.ok, proof
+    left = {claim.claim: claim.found for claim in proof.claims if "left a queue" in claim.claim}
+    assert left == {"messages that left a queue for another one, and came there": 4}
+    moved = [
+        entry
+        for found in journal._shards.values()
+        for entry in found
+        if entry.kind == model.POSTED and "origin" in entry.body
+    ]
+    assert len(moved) == 4
+    for entry in moved:
+        backlog = journal._shards[entry.shard]
+        backlog.remove(entry)
+        assert any("and 1 left for it" in one for one in manager.history.verify().problems)
+        backlog.append(entry)
+        assert manager.history.verify().ok
+    sent = next(e for e in journal._shards[model.backlog_shard(orders.info.queue_id)])
+    for forged in (moved[0], replace(sent, attempt=None)):
+        late = replace(forged, append_id="forged", version=journal.version())
+        journal._shards[late.shard].append(late)
+        assert any("1 messages came from" in one for one in manager.history.verify().problems)
+        journal._shards[late.shard].remove(late)
 
 
 @on_delta_when_long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import threading
 from typing import Any
@@ -60,6 +61,23 @@ def test_an_empty_queue_has_no_age(world: World) -> None:
     found = measured(world, queue.name)
     assert (found["oldest_age_seconds"], found["messages"]) == (None, 0)
     assert "oldest_age_seconds{" not in world.manager().metrics().prometheus()
+
+
+@in_memory
+def test_what_a_clock_that_is_ahead_sent_is_new(world: World) -> None:
+    orders, other, manager = world.queue(), world.queue("other"), world.manager("b")
+    world.clock.advance(60)
+    orders.send(rows(1))
+    world.clock.advance(-60)
+    (row,) = [row for row in manager.metrics().rows() if row["queue"] == orders.name]
+    assert (row["oldest_age_seconds"], row["newest_age_seconds"]) == (0.0, 0.0)
+    at = datetime.datetime.fromtimestamp(world.clock.now_ms / 1000 + 30, datetime.timezone.utc)
+    other.send(rows(2))  # by then both are recorded, whatever the clock said of the first
+    lanes = manager.history.report(upto=at, verify=False).figures.lanes
+    assert {one.queue: one.oldest_age_seconds for one in lanes} == {
+        orders.name: 0.0,
+        other.name: 30.0,
+    }
 
 
 @in_memory

@@ -501,6 +501,58 @@ def test_what_was_prepared_then_is_held_though_it_was_decided_and_archived_since
     assert seen == [[2], [2]]
 
 
+def test_what_was_sent_to_queues_of_one_name_is_shown_of_each(world: World) -> None:
+    orders, bills, manager = world.queue(), world.queue("bills"), world.manager("b")
+    sent = orders.send(rows(1, 2)).receipt
+    with manager.transaction() as tx:
+        tx.queue(orders.name).receive(1)
+        tx.queue(bills.name).send(rows(10))
+    bills.drop()
+    manager.create_queue(bills.name, "n long, paid boolean")
+    with manager.transaction() as tx:
+        tx.queue(orders.name).receive(1)
+        tx.queue(bills.name).send([{"n": 20, "paid": True}])
+    rehearsal = manager.rehearse(forward(bills.name), orders, as_of=sent.commit_seq)
+    assert compared(rehearsal)["sent", bills.name] == (2, 2)
+    shown = rehearsal.was_sent(bills.name).rows()
+    assert [(row["n"], row["key"], row["paid"]) for row in shown] == [
+        (10, None, None),
+        (20, None, True),
+    ]
+
+
+def archive(world: World, manager: Any, busy: Any) -> None:
+    """Let everything leave the journal that is over."""
+    for _ in range(3):
+        world.clock.advance(2 * 86_400)
+        manager.maintain(transaction_seconds_max=0, payload_retention_days=9, vacuum=False)
+        busy.send(rows(0))
+
+
+def received(manager: Any, queue: Any, then: int) -> list[int]:
+    """Rehearse on a past state, and say what the handler got."""
+    got: list[int] = []
+    manager.rehearse(lambda batch, _: got.extend(numbers(batch)), queue, as_of=then)
+    return got
+
+
+@in_memory
+def test_what_nobody_held_then_is_received_though_that_was_archived_since(world: World) -> None:
+    orders, busy, manager = world.queue(), world.queue("busy"), world.manager("b")
+    orders.send(rows(1))
+    tx = world.manager("late").transaction()
+    tx.queue(orders.name).receive(1)
+    world.lease_over()
+    orders.receive(1).accept()  # the transaction is aborted
+    orders.send(rows(2))
+    assert len(tx.queue(orders.name).receive(1)) == 1  # and does not know it
+    then = busy.send(rows(0)).receipt.commit_seq
+    assert received(manager, orders, then) == [2]
+    orders.receive(1).accept()
+    archive(world, manager, busy)
+    assert received(manager, orders, then) == [2]
+
+
 @in_memory
 def test_what_is_done_at_once_by_the_rehearsed_transactions_queues_is_told(world: World) -> None:
     orders, bills, manager = world.queue(), world.queue("bills"), world.manager("b")

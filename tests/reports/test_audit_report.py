@@ -245,6 +245,42 @@ def test_a_dropped_queue_took_its_messages_with_it() -> None:
     assert (one.posted, one.accepted, one.there) == (0, 0, False)
 
 
+def test_dead_letters_are_told_whatever_became_of_where_they_came_from() -> None:
+    manager = memory_manager()
+    orders = manager.create_queue("orders", "n long")
+    orders.send([{"n": 1}, {"n": 2}])
+    orders.receive(2).reject(reason="negative")
+    manager.create_queue("lost", "n long", dead_letter=False)
+    news = manager.create_exchange(
+        "news", "direct", "n long", unroutable="dead_letter", dead_letter_queue="lost"
+    )
+    news.publish([{"n": 3}], routing_key="nobody")
+
+    def told() -> list[tuple[str, int]]:
+        found = manager.history.report(verify=False).figures.dead_letters
+        return [(one.dead_letter_queue, one.count["waiting"]) for one in found]
+
+    assert told() == [("orders.dead", 2), ("lost", 1)]
+    orders.drop()
+    news.drop()
+    assert told() == [("orders.dead", 2), ("lost", 1)]
+
+
+def test_why_messages_in_flight_were_purged_is_among_the_causes() -> None:
+    manager = memory_manager()
+    queue = manager.create_queue("orders", "n long", dead_letter=False)
+    queue.send([{"n": 1}, {"n": 2}, {"n": 3}])
+    held = queue.receive(2)
+    queue.purge(reason="recalled")
+    held.release()
+    figures = manager.history.report(verify=False).figures
+    assert [line.purged for line in figures.differences] == [3]
+    assert {(one.kind, one.reason, one.messages) for one in figures.causes} == {
+        ("purged", "recalled", 1),
+        ("purge_pending", "recalled", 2),
+    }
+
+
 def test_payload_is_shown_only_if_it_is_asked_for() -> None:
     shop = Shop(0, steps=0)
     shop.manager.queue("orders").send([{"n": 4_711_000 + n} for n in range(9)])

@@ -22,7 +22,9 @@ import txnqueue
 from tests.stores import looking
 from txnqueue import errors
 from txnqueue.storage.files import roots
-from txnqueue.storage.files.delta_log import DeltaLog
+from txnqueue.storage.files.delta_log import DataFile, DeltaLog, TableVersion
+from txnqueue.storage.files.entries import TABLE, EntryFiles
+from txnqueue.storage.journal import EntryFilter, Order
 
 HERE = Path(__file__).parent
 WITHOUT_SPARK = """
@@ -273,10 +275,22 @@ def test_the_package_alone_is_enough(folder: Path) -> None:
         "store = txnqueue.look(sys.argv[1])\n"
         "print(store.queue('orders').depth(), len(store.queue('orders').peek_messages()),\n"
         "      store.history.as_of().messages('orders', 3).rows()[0]['state'],\n"
-        "      store.entries().num_rows > 40)\n",
+        "      store.entries().num_rows > 40)\n"
+        "report = store.history.report(payload=True, verify=False)\n"
+        "print([row['order_id'] for one in report.figures.dead_letters for row in one.payload])\n",
         str(folder / "store"),
     )
-    assert (done.stdout, done.stderr) == ("7 7 available True\n", "")
+    assert (done.stdout, done.stderr) == ("7 7 available True\n[10, 12]\n", "")
+
+
+def test_a_copy_that_says_something_else_is_read_as_it_stands(tmp_path: Path) -> None:
+    said = {"shard": "s", "stream": "s", "kind": "k", "append_id": "a", "index": 0}
+    rows = [{**said, "ordinal": 0, "commit_seq": 1 << 10, "actor": who} for who in ("a", "b")]
+    pq.write_table(pa.Table.from_pylist(rows, schema=TABLE), tmp_path / "two.parquet")
+    moment = TableVersion(0, {"two.parquet": DataFile("two.parquet", {}, None)})
+    files = EntryFiles(LocalFileSystem(), str(tmp_path), lambda: moment)
+    assert len(files.find([EntryFilter()])) == 1
+    assert [one.actor for one in files.stream(Order.COMMIT, EntryFilter())] == ["a", "b"]
 
 
 def test_commands_look_without_spark(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.markup import records
+from txnqueue.core.model import Entry
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import catalog
+from txnqueue.core.state.topology import Topology
 from txnqueue.errors import TxnQueueError
 from txnqueue.messages.parts import part_of
 from txnqueue.reports.audit.depths import Depths
@@ -29,7 +31,6 @@ from txnqueue.reports.audit.outside import FollowedChanges, Heuristics, by_table
 from txnqueue.reports.audit.work import Attempts, Causes, Events, Runs
 from txnqueue.reports.causes import SAMPLES_MAX, CountedCause, counted, standing
 from txnqueue.reports.report import plain
-from txnqueue.reports.snapshot import schema_of
 from txnqueue.reports.verification import VerificationResult, verify
 from txnqueue.storage.journal import Order
 from txnqueue.storage.payload import messages_of
@@ -135,13 +136,36 @@ def _figures(
     *,
     payload: bool,
 ) -> AuditFigures:
+    """Read the figures: all of them as of one beginning of the history.
+
+    Raises:
+        HistoryRemoved: What came after the first moment was removed while it was read.
+    """
+    past, _ = last
+    while True:
+        beginning = past.beginning
+        found = _read(client, first, last, payload=payload)
+        if first is not None:
+            past.check_known(first[0].upto)
+        if past.beginning == beginning:  # else it moved on while we read
+            return found
+
+
+def _read(
+    client: Client,
+    first: tuple[Past, int | None] | None,
+    last: tuple[Past, int | None],
+    *,
+    payload: bool,
+) -> AuditFigures:
     past, at_ms = last
     newest = past.newest()
     beginning = model.commit_seq(past.beginning) if past.beginning >= 0 else -1
     after = beginning - 1 if beginning >= 0 else -1
     if first is not None:
         after = first[0].newest().commit_seq
-    ever = catalog.every_queue(past.catalog())
+    told = past.catalog()
+    ever = catalog.every_queue(told)
     names = {queue_id: info.name for queue_id, info in ever.items()}
     depths = Depths(ever.values(), after, newest.commit_seq, beginning)
     runs, causes, events = Runs(names), Causes(names), Events(names)
@@ -176,19 +200,25 @@ def _figures(
         events=found,
         events_left_out=left_out,
         causes=tuple(causes.lines()),
-        dead_letters=tuple(_dead_letters(client, depths, payload=payload)),
+        dead_letters=tuple(_dead_letters(client, depths, _getting_dead(told), payload=payload)),
         changes=ended,
         tables=tuple(by_table(ended)),
         heuristics=heuristics.lines(),
     )
 
 
-def _dead_letters(client: Client, depths: Depths, *, payload: bool) -> Iterator[DeadLetterCause]:
+def _getting_dead(told: list[Entry]) -> set[str | None]:
+    """Find the queues that dead letters ever came to: also of what was dropped since."""
+    queues, exchanges = catalog.every_queue(told).values(), Topology.of(told).ever.values()
+    return {info.dead_letter_id for info in queues} | {info.dead_letter_id for info in exchanges}
+
+
+def _dead_letters(
+    client: Client, depths: Depths, getting: Collection[str | None], *, payload: bool
+) -> Iterator[DeadLetterCause]:
     """Pass on the dead letters of every dead-letter queue, by cause."""
-    held = depths.held()
-    theirs = {info.dead_letter_id for info, _ in held.values()}
-    for queue_id, (info, tally) in held.items():
-        if queue_id in theirs:
+    for queue_id, (info, tally) in depths.held().items():
+        if queue_id in getting:
             for cause in counted(standing(tally.fold)):
                 rows = tuple(_rows(client, info, cause)) if payload else ()
                 yield DeadLetterCause(info.name, cause.row, tuple(_ids(cause)), rows)
@@ -213,8 +243,9 @@ def _rows(client: Client, info: QueueInfo, cause: CountedCause) -> list[Mapping[
                 few = (first, min(end, first + left - 1))
                 left -= few[1] - few[0] + 1
                 parts.append(part_of(one.position, (few,), info.name, one.lane, one.delivery_count))
+    payload = client.store.payload
     try:
-        table = client.store.payload.table(schema_of(info), parts)
+        table = payload.table(payload.schema(info.schema), parts)
     except TxnQueueError as error:
         return [{"(not readable)": str(error)}]
     return list(messages_of(table))

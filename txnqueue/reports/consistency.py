@@ -17,6 +17,8 @@ from txnqueue.client.archive import NAMES_MAX, Past
 from txnqueue.client.client import Client
 from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry, PositionId, Range
+from txnqueue.core.planning.decisions import entry_from_json
+from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import erasures, retention
 from txnqueue.storage.journal import EntryFilter, Order
 from txnqueue.storage.payload import StagedPlace
@@ -187,6 +189,8 @@ class Manifests:
         self._append_id = ""
         self._beside: dict[str, Counter[str]] = defaultdict(Counter)
         self._committed: list[Entry] = []
+        self._rolled_back: set[str | None] = set()
+        self._version = -1
         self._parts: dict[str | None, dict[str, int | None]] = defaultdict(dict)
         self._right = self._expected = 0
 
@@ -194,13 +198,14 @@ class Manifests:
         """Record the next entry: what one append wrote comes together."""
         if entry.append_id != self._append_id:
             self._end_append()
-            self._append_id = entry.append_id
+            self._append_id, self._version = entry.append_id, entry.version
         if entry.kind == model.PART:
             self._parts[entry.attempt][entry.body["session"]] = entry.sequence
         if entry.kind == model.COMMITTED:
             self._committed.append(entry)
         elif entry.kind == model.ROLLED_BACK:
             self._parts.pop(entry.attempt, None)
+            self._rolled_back.add(entry.attempt)
         which = "posted" if entry.kind == model.POSTED else "settled"
         if (
             (entry.kind == model.POSTED or entry.is_settlement)
@@ -221,6 +226,7 @@ class Manifests:
 
     def _end_append(self) -> None:
         for entry in self._committed:
+            beside = self._beside.pop(entry.attempt or "", Counter())
             parts = self._parts.pop(entry.attempt, {})
             if entry.version < self._beginning:
                 continue
@@ -234,13 +240,101 @@ class Manifests:
             )
             self._expected += 1
             whole = entry.body.get("parts", {}) == parts
-            if whole and said == self._beside[entry.attempt or ""]:
+            if whole and said == beside:
                 self._right += 1
             else:
                 text = f"the manifest of {entry.stream} is not what was written beside it"
                 self._problems.add(text)
+        self._end_undecided()
         self._beside.clear()
         self._committed.clear()
+        self._rolled_back.clear()
+
+    def _end_undecided(self) -> None:
+        """Count a manifest that is missing: something was done, and no decision stands beside it.
+
+        What is rolled back gives messages back, and posts none.
+        """
+        for attempt, done in self._beside.items():
+            gives_back = not any(what.startswith("posted ") for what in done)
+            if self._version >= self._beginning and not (
+                attempt in self._rolled_back and gives_back
+            ):
+                self._expected += 1
+                self._problems.add(f"no decision of {attempt} stands beside what it did")
+
+
+class Moves:
+    """What left a queue for another one came there by the same append, and nothing else did."""
+
+    def __init__(self, infos: Mapping[str, QueueInfo], beginning: int, problems: Problems) -> None:
+        """Begin before the first append.
+
+        Args:
+            infos: All queues that there ever were, by id.
+            beginning: Of appends before this version not all is known.
+            problems: Takes what is wrong.
+        """
+        self._infos = infos
+        self._beginning = beginning
+        self._problems = problems
+        self._append_id = ""
+        self._gone: Counter[tuple[str, str]] = Counter()
+        self._came: Counter[tuple[str, str]] = Counter()
+        self._right = self._expected = 0
+
+    def see(self, entry: Entry) -> None:
+        """Record the next entry: what one append wrote comes together."""
+        if entry.append_id != self._append_id:
+            self._end_append()
+            self._append_id = entry.append_id
+        if entry.version < self._beginning:
+            return
+        here, count = entry.queue_id or "", entry.count or 0
+        if entry.kind == model.POSTED:
+            source = self._source(entry)
+            if source is not None:
+                self._came[source, here] += count
+        elif (target := self._target(entry)) is not None:
+            self._gone[here, target] += count
+
+    def claims(self) -> list[CheckedPromise]:
+        """Tell what was found of all moves."""
+        self._end_append()
+        what = "messages that left a queue for another one, and came there"
+        return [CheckedPromise(what, self._right, self._expected)]
+
+    def _source(self, entry: Entry) -> str | None:
+        """Find the queue that posted messages left; None: a transaction sent them."""
+        origin = entry.body.get("origin")
+        if origin is not None and model.was_moved(origin):
+            return str(origin["queue_id"])
+        return None if entry.attempt is not None else ""
+
+    def _target(self, entry: Entry) -> str | None:
+        """Find the queue that messages left for; None: they stay, or are gone."""
+        if entry.kind == model.REJECTED:
+            info = self._infos.get(entry.queue_id or "")
+            return info.dead_letter_id if info is not None else None
+        return entry.body.get("target") if entry.kind in model.REMOVALS else None
+
+    def _end_append(self) -> None:
+        for names in self._gone.keys() | self._came.keys():
+            gone, came = self._gone[names], self._came[names]
+            self._right += min(gone, came)
+            self._expected += max(gone, came)
+            if gone != came:
+                here, there = (self._name(queue_id) for queue_id in names)
+                self._problems.add(
+                    f"{came} messages came from {here} to {there}, and {gone} left for it: "
+                    f"append {self._append_id}"
+                )
+        self._gone.clear()
+        self._came.clear()
+
+    def _name(self, queue_id: str) -> str:
+        info = self._infos.get(queue_id)
+        return f"queue {info.name}" if info is not None else queue_id or "nowhere"
 
 
 class ChangeChecks:
@@ -316,7 +410,12 @@ class ChangeChecks:
 
 
 class Payload:
-    """Every message that was sent has its payload, unless it was erased: one row, and no more.
+    """Every message has its payload, unless it was erased: one row, and no more.
+
+    That is, every message of every queue, and what prepared transactions are going to send.
+
+    A dead letter may be known for longer than what was sent: so one that was moved is counted in
+    each queue that it came to.
 
     Slices that nothing in the journal speaks of any more may be gone, and are left out: also
     those of which that became true while we looked.
@@ -336,14 +435,19 @@ class Payload:
         self._live = self._named()
         self._erasures = self._erased()
         self._wanted: dict[str, list[_Place]] = defaultdict(list)
+        self._prepared: dict[str | None, Entry] = {}
         self._spans = self._found = self._expected = 0
 
     def see(self, entry: Entry) -> None:
         """Record the next entry."""
-        if entry.kind == model.POSTED and not model.was_moved(entry.body.get("origin")):
+        if entry.kind == model.POSTED:
             body = entry.body
             count = ranges.count(entry.ranges)
             self._want(body["payload"], body["slice"], (body["send"],), entry.ranges, count)
+        elif entry.kind == model.PREPARED:
+            self._prepared[entry.attempt] = entry
+        elif entry.kind in model.DECISIONS:
+            self._prepared.pop(entry.attempt, None)
 
     def claims(self, waiting: Iterable[Entry]) -> list[CheckedPromise]:
         """Tell what was found of all messages.
@@ -351,7 +455,14 @@ class Payload:
         Args:
             waiting: The changes of tables that wait; what was applied needs its rows no more.
         """
-        for entry in waiting:
+        sealed = [
+            entry_from_json(data)
+            for prepared in self._prepared.values()
+            for data in prepared.body["manifest"]["entries"]
+        ]
+        for entry in sealed:
+            self.see(entry)
+        for entry in (*waiting, *(one for one in sealed if one.kind == model.CHANGE_DECIDED)):
             source = Change.from_json(entry.body["change"]).source
             if source is not None:
                 place = (source.payload_id, source.slice, source.send_ids)

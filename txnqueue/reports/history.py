@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from txnqueue.client import archive
@@ -123,8 +123,7 @@ class History:
             found, searched = self._find(queue, where)
         else:
             raise InvalidInput("Name what to trace: give a message id, or queue= and where=.")
-        past = Past(self._client.store)
-        entries = archive.of_messages(past, found)
+        past, entries = _of_messages(self._client.store, found)
         steps = [steps_of(one, entries) for one in found]
         if not partial:
             _check_sent(past, entries, searched, steps)
@@ -163,7 +162,7 @@ class History:
         wanted = EntryFilter(after=since, upto=upto)
         if about is not None:
             wanted = self._about(about, ever, wanted)
-        return Report(self._client, lambda: _changes(past, wanted, names), _CHANGES)
+        return Report(self._client, lambda: _changes(past, after, wanted, names), _CHANGES)
 
     def _about(self, name: str, ever: Mapping[str, QueueInfo], wanted: EntryFilter) -> EntryFilter:
         """Narrow a filter to what is about a queue, and about dropped ones of its name.
@@ -231,6 +230,8 @@ class History:
         """
         self._client.open()
         begins, seed = chain_after(after)
+        if commit_seq is not None:
+            _check_commit("commit_seq", commit_seq)
         past, _ = cut(self._client.store, commit_seq)
         last = past.newest().commit_seq if commit_seq is None else commit_seq
         if last < begins:
@@ -403,7 +404,8 @@ def cut(
     if commit_seq is None:
         return Past(store), None
     newest = store.journal.version()
-    if not isinstance(commit_seq, int) or commit_seq < 0 or commit_seq >> 10 > newest:
+    _check_commit("commit_seq", commit_seq)
+    if commit_seq < 0 or commit_seq >> 10 > newest:
         raise InvalidInput(
             f"commit_seq={commit_seq!r}: the newest commit of this store is "
             f"{model.commit_seq(newest)}.",
@@ -436,8 +438,12 @@ def _check_commits(after: int, upto: int | None) -> None:
     for name, value in (("after", after), ("upto", upto)):
         if value is None and name == "upto":
             continue
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise InvalidInput(f"{name}={value!r}: give a commit_seq.", name=name)
+        _check_commit(name, value)
+
+
+def _check_commit(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidInput(f"{name}={value!r}: give a commit_seq, which is an int.", name=name)
 
 
 def _by_then(store: Store, timestamp: datetime.datetime) -> tuple[Past, int]:
@@ -461,6 +467,16 @@ def _is_later(first: tuple[Past, int | None], last: tuple[Past, int | None]) -> 
 def _known(past: Past) -> Past:
     past.check_known(past.upto)
     return past
+
+
+def _of_messages(store: Store, messages: Collection[tuple[str, int]]) -> tuple[Past, list[Entry]]:
+    """Read what is known, and of that what concerns some messages: all as of one beginning."""
+    past = Past(store)
+    while True:
+        beginning = past.beginning
+        entries = archive.of_messages(past, messages)
+        if past.beginning == beginning:  # else some of it was removed while we read
+            return past, entries
 
 
 def _check_sent(
@@ -507,9 +523,18 @@ def _tables(past: Past, entries: Iterable[Entry]) -> dict[str, str]:
     return {entry.stream: entry.body["change"]["table"] for entry in decided}
 
 
-def _changes(past: Past, wanted: EntryFilter, names: Mapping[str, str]) -> list[ChangeRow]:
-    """Read what ``changes`` shows."""
+def _changes(
+    past: Past, after: int, wanted: EntryFilter, names: Mapping[str, str]
+) -> list[ChangeRow]:
+    """Read what ``changes`` shows.
+
+    Raises:
+        HistoryRemoved: What came after the first commit was removed since it was asked for.
+    """
     entries = past.find(wanted)
+    if after >= 0:
+        past.check_known(after + 1)
+    entries = [entry for entry in entries if entry.version >= past.beginning]
     tables = _tables(past, entries)
     return [
         {

@@ -99,7 +99,7 @@ def _measured(info: QueueInfo, fold: QueueState, now_ms: int) -> _Part:
         redelivered=_count(segment for segment in waiting if segment.delivery_count),
         duplicates=fold.left_out,
         at_once=fold.available(now_ms, AT_ONCE),
-        ages=[(now_ms - segment.position.posted_at_ms) / 1000 for segment in available],
+        ages=[max(0, now_ms - one.position.posted_at_ms) / 1000 for one in available],
     )
 
 

@@ -240,18 +240,18 @@ class Snapshot:
 
     def _counts(self) -> list[QueueCounts]:
         tallies = {info.queue_id: Tally(info) for info in self._infos.values()}
-        beginning = self._past.beginning
-        for entry in self._past.stream(Order.COMMIT):
+        entries = self._past.stream(Order.COMMIT)  # it tells from when on all are there
+        for entry in entries:
             if entry.shard == model.FENCE:
                 for tally in tallies.values():
                     tally.fold.apply(entry)
             elif entry.queue_id in tallies:
-                tallies[entry.queue_id].add(entry, known=entry.version >= beginning)
+                known = entry.version >= self._past.beginning
+                tallies[entry.queue_id].add(entry, known=known)
         return [tally.row(self.at_ms) for tally in tallies.values()]
 
     def _transactions(self) -> list[TransactionRow]:
         found: dict[str, Entry] = {}
-        horizon = self._past.horizon()
         rank = {model.PREPARED: 1, model.ROLLED_BACK: 2, model.COMMITTED: 2}
         for entry in self._past.stream(Order.COMMIT):
             if entry.attempt is None:
@@ -259,6 +259,7 @@ class Snapshot:
             before = found.get(entry.attempt)
             if before is None or rank.get(before.kind, 0) < rank.get(entry.kind, 0):
                 found[entry.attempt] = replace(entry, body={}, ranges=())
+        horizon = self._past.horizon()
         return [
             {
                 "transaction_id": entry.transaction_key,

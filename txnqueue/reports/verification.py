@@ -20,6 +20,7 @@ from txnqueue.reports.consistency import (
     CheckedPromise,
     Landings,
     Manifests,
+    Moves,
     Numbers,
     Payload,
     Problems,
@@ -122,6 +123,7 @@ def _verified(client: Client, past: Past, audit: Audit) -> VerificationResult:
     manifests, changes = Manifests(beginning, problems), ChangeChecks(past, beginning)
     entries = past.catalog()
     queues = catalog.every_queue(entries)
+    moves = Moves(queues, beginning, problems)
     replay = Replay(queues, pins, beginning, problems)
     owners = {
         **{one.payload_id: f"exchange {one.name}" for one in Topology.of(entries).ever.values()},
@@ -133,13 +135,14 @@ def _verified(client: Client, past: Past, audit: Audit) -> VerificationResult:
         if entry.commit_seq == newest and entry.append_id != append_id:
             problems.add(f"two appends are at commit_seq {newest}: what came after what is lost")
         append_id = entry.append_id
-        for check in (landings, manifests, changes, replay, payload):
+        for check in (landings, manifests, moves, changes, replay, payload):
             check.see(entry)
         logged += entry.version >= since
         newest = entry.commit_seq
     claims = (
         *numbers.claims(),
         *manifests.claims(numbers.late),
+        *moves.claims(),
         *replay.claims(),
         *changes.claims(),
         *landings.claims(),

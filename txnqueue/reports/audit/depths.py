@@ -54,8 +54,8 @@ class _Held:
         self.in_flight += sum(claim.count for claim in lane.claims.values())
 
     def oldest_age_seconds(self, at_ms: int) -> float | None:
-        """Return the age of the oldest available message."""
-        return None if self.oldest_at_ms is None else (at_ms - self.oldest_at_ms) / 1000
+        """Return the age of the oldest available message; a clock that was ahead makes it new."""
+        return None if self.oldest_at_ms is None else max(0, at_ms - self.oldest_at_ms) / 1000
 
 
 class Depths:

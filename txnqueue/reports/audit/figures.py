@@ -197,7 +197,8 @@ class Cause:
     """Why messages did not go the way they should, between the two moments.
 
     Attributes:
-        kind: rejected, dead_lettered, expired, purged, released or rolled_back.
+        kind: rejected, dead_lettered, expired, purged, purge_pending (in flight: they go if they
+            would come back), released or rolled_back.
         queue: The queue; None of transactions.
         reason: Why.
         times: How often.

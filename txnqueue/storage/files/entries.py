@@ -105,14 +105,19 @@ class EntryFiles:
 
     def find(self, wanted: Collection[EntryFilter]) -> tuple[Entry, ...]:
         """Read the entries that one of some filters lets through, each once."""
-        since = min((one.after for one in wanted), default=-1)
-        entries = self.entries(shards_of(wanted), (since >> 10) - 1 if since >= 0 else -1)
-        found = (entry for entry in entries if any(one.matches(entry) for one in wanted))
-        return model.each_once(found)
+        return model.each_once(self._matching(wanted))
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
-        """Read entries in an order; all of them are in memory then."""
-        yield from sorted(self.find([wanted]), key=order.key)
+        """Read entries in an order, all that stand there: a copy that differs is not left out.
+
+        All of them are in memory then.
+        """
+        yield from sorted(self._matching([wanted]), key=order.key)
+
+    def _matching(self, wanted: Collection[EntryFilter]) -> Iterator[Entry]:
+        since = min((one.after for one in wanted), default=-1)
+        entries = self.entries(shards_of(wanted), (since >> 10) - 1 if since >= 0 else -1)
+        return (entry for entry in entries if any(one.matches(entry) for one in wanted))
 
     def newest(self, wanted: EntryFilter) -> Newest:
         """Find how far the entries reach that a filter lets through."""

@@ -79,13 +79,11 @@ class MemoryArchive:
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
         """Read the entries that one of some filters lets through."""
-        self._check_created()
-        self.step("read archive")
-        return model.each_once(_matching(list(self.kept.values()), wanted))
+        return model.each_once(self._kept(wanted))
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
         """Read entries in an order, a bounded part at a time."""
-        yield from sorted(self.find(wanted), key=order.key)
+        yield from sorted(self._kept([wanted]), key=order.key)
 
     def newest(self, wanted: EntryFilter) -> Newest:
         """Find how far the entries reach that a filter lets through."""
@@ -118,6 +116,12 @@ class MemoryArchive:
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove files that nothing names: here there are none."""
         return None
+
+    def _kept(self, wanted: Collection[EntryFilter]) -> tuple[Entry, ...]:
+        """Read what is kept, as often as it is kept."""
+        self._check_created()
+        self.step("read archive")
+        return _matching(list(self.kept.values()), wanted)
 
     def _check_created(self) -> None:
         """Fail as a table does that is not there."""
