@@ -29,6 +29,7 @@ from txnqueue.client.client import Client
 from txnqueue.client.runtime import Retries, Runtime
 from txnqueue.core import exchanges, markup, model
 from txnqueue.core.configuration import Configuration
+from txnqueue.core.handlers import check_function, check_ran
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import (
     RetryPolicy,
@@ -709,13 +710,12 @@ class QueueManager:
             TransactionAborted: Conflicts outlasted the retries, or the handler rolled back.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
         """
-        if not callable(handler):
-            raise InvalidInput(f"handler={handler!r}: give a function.", name="handler")
+        check_function("handler", handler)
         key, attempt = transaction_id or "", None
         for attempt in self.attempts(retry, transaction_id=transaction_id, digest=digest):
             key = attempt.id
             with attempt as tx:
-                handler(tx)
+                check_ran(handler(tx))
             if attempt.receipt is not None:
                 return attempt.receipt
         receipt = self.outcome(key).receipt
@@ -755,8 +755,7 @@ class QueueManager:
                 "checkpointLocation", "/lake/checkpoints/sales"
             ).start()
         """
-        if not callable(handler):
-            raise InvalidInput(f"handler={handler!r}: give a function.", name="handler")
+        check_function("handler", handler)
         self._client.open()
         return Sink(self._client, "handler", name, handler)
 

@@ -14,6 +14,7 @@ from txnqueue.client.client import Client, QueuePart
 from txnqueue.copies import copies_of
 from txnqueue.core import markup
 from txnqueue.core.bounds import Bounds
+from txnqueue.core.handlers import check_function
 from txnqueue.core.settings import (
     LEASE_SECONDS_MAX,
     MESSAGES_PER_RECEIVE_MAX,
@@ -642,6 +643,7 @@ class Queue:
             handler: ``handler(batch, tx)``; ``tx.queue(name)`` gives queues to send to. It
                 may see messages again, so effects outside of the transaction need a key. What it
                 releases is available at once, also to this drain: ``modify`` or ``reject`` it.
+                It has done its work when it returns: a coroutine or a generator is refused.
             where: Only messages that match this SQL predicate over the columns of
                 ``Batch.df``, ``_message`` included; each message is looked at once.
             batch_size: At most this many messages in a batch.
@@ -664,7 +666,7 @@ class Queue:
             HandlerFailed: The handler failed ``errors_max`` times in a row, or by a mistake of
                 the job: a queue or table that is not there, wrong columns, ``NameError``.
             QueueClosed: This queue, or one that the handler sent to, is being dropped.
-            InvalidInput: ``ahead=1`` on an ordered queue.
+            InvalidInput: ``ahead=1`` on an ordered queue, or a function is async or has a yield.
             TransactionNotGiven: Inside a transaction block: a drain begins a transaction for each
                 batch.
             PlatformMissing: ``progress`` in a terminal needs rich.
@@ -827,8 +829,8 @@ def _check_functions(**functions: object) -> None:
         InvalidInput: It cannot.
     """
     for name, called in functions.items():
-        if not callable(called) and (called is not None or name == "handler"):
-            raise InvalidInput(f"{name}={called!r}: give a function.", name=name)
+        if called is not None or name == "handler":
+            check_function(name, called)
 
 
 def send_with(

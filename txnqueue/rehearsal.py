@@ -14,6 +14,7 @@ from txnqueue.client.client import Client
 from txnqueue.client.past_store import PastJournal, PastStore
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import markup, model, ranges
+from txnqueue.core.handlers import check_function, check_ran
 from txnqueue.core.model import Entry, Range
 from txnqueue.core.receipt import Status
 from txnqueue.core.settings import (
@@ -26,7 +27,7 @@ from txnqueue.core.settings import (
 )
 from txnqueue.core.state import catalog
 from txnqueue.drain import Handler
-from txnqueue.errors import InvalidInput, PayloadRemoved, QueueNotFound
+from txnqueue.errors import PayloadRemoved, QueueNotFound
 from txnqueue.messages.receive import now
 from txnqueue.queue import Queue
 from txnqueue.reports import changed_rows
@@ -292,7 +293,7 @@ class _Trial:
         try:
             for found in blocks:
                 found.append(attempt)
-            self.handler(batch, Transaction(attempt))
+            check_ran(self.handler(batch, Transaction(attempt)))
             self._gather(attempt, goes_on=goes_on)
         except Exception as error:
             self.error = error
@@ -336,8 +337,7 @@ def rehearse(
     where: str | None,
 ) -> Rehearsal:
     """Run a handler on a past state, as ``manager.rehearse`` says."""
-    if not callable(handler):
-        raise InvalidInput(f"handler={handler!r}: give a function.", name="handler")
+    check_function("handler", handler)
     check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
     if batch_size is not None:
         check_count("batch_size", batch_size, 1, MESSAGES_PER_RECEIVE_MAX)

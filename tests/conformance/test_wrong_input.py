@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import datetime
 import inspect
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, rows
 from tests.inside import attempt_of
-from txnqueue.errors import InvalidInput, QueueNotFound, TransactionUnknown, TxnQueueError
+from txnqueue.errors import (
+    HandlerFailed,
+    InvalidInput,
+    QueueNotFound,
+    TransactionUnknown,
+    TxnQueueError,
+)
+from txnqueue.protocols.flow import DataSource, MessageFlow
+from txnqueue.protocols.mqqb import LocalQueueManager
 from txnqueue.storage.store import MemoryStore
 
 JUNK = (5, 1.5, float("nan"), True, "x", "\ud800", b"x", [5], {"a": 5}, object(), None)
@@ -163,6 +172,63 @@ def test_a_handler_that_is_none_delivers_nothing(world: World) -> None:
         with pytest.raises(InvalidInput):
             orders.drain(**wrong)
     assert world.store.journal.version() == before
+
+
+async def later(*given: Any) -> None:
+    """Nobody waits for it."""
+
+
+def step_by_step(*given: Any) -> Iterator[None]:
+    """Nobody goes through it."""
+    yield
+
+
+async def both(*given: Any) -> AsyncIterator[None]:
+    """Nobody goes through it either."""
+    yield
+
+
+@in_memory
+@pytest.mark.parametrize("prepares", [later, step_by_step, both])
+def test_a_handler_that_would_not_run_is_refused(world: World, prepares: Any) -> None:
+    """Its transaction would be committed, and accept its messages."""
+    manager, orders = world.manager(), world.queue()
+    orders.send(rows(1))
+    before = world.store.journal.version()
+    for call in (
+        lambda: orders.drain(prepares),
+        lambda: orders.drain(partial(prepares, 1)),
+        lambda: orders.drain(print, on_batch=prepares),
+        lambda: orders.drain(print, stopped=prepares),
+        lambda: orders.stream(prepares),
+        lambda: manager.run_transaction(prepares),
+        lambda: manager.sink(prepares),
+        lambda: manager.rehearse(prepares, orders),
+        lambda: MessageFlow(manager, orders.name, [prepares]),
+        lambda: DataSource("d", prepares),
+        lambda: LocalQueueManager(manager, on_event=prepares),
+    ):
+        with pytest.raises(InvalidInput, match="yield"):
+            call()
+    assert world.store.journal.version() == before
+
+
+@in_memory
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("prepares", [later, step_by_step, both])
+def test_a_handler_that_returns_what_nobody_runs_accepts_nothing(
+    world: World, prepares: Any, ahead: int
+) -> None:
+    """It may be hidden behind a decorator."""
+    manager, orders = world.manager(), world.queue(deliveries_max=1)
+    orders.send(rows(1, 2))
+    with pytest.raises(HandlerFailed, match="has not happened"):
+        orders.drain(lambda batch, tx: prepares(), batch_size=1, ahead=ahead)
+    with pytest.raises(InvalidInput, match="has not happened"):
+        manager.run_transaction(lambda tx: prepares(), transaction_id="T")
+    assert not manager.transaction("T").already_committed
+    assert isinstance(manager.rehearse(lambda batch, tx: prepares(), orders).error, InvalidInput)
+    assert numbers(orders.receive()) == [1, 2]
 
 
 @in_memory
