@@ -20,6 +20,7 @@ from txnqueue.core.settings import (
     MESSAGES_PER_RECEIVE_MAX,
     QueueInfo,
     check_count,
+    check_flag,
     check_number,
     check_text,
 )
@@ -264,7 +265,7 @@ class Queue:
             TransactionNotGiven: Inside a transaction block.
         """
         at_once(self._client, f"{self.name}.drop")
-        check_text("reason", reason)
+        reason = check_text("reason", reason)
         return drop_queue(self._client, self._info, reason)
 
     # -------------------------------------------------------------------------- helpers
@@ -277,7 +278,7 @@ class Queue:
         """Delete messages, and report those that are deleted at once."""
         self._client.open()
         at_once(self._client, f"{self.name}.purge")
-        check_text("reason", reason)
+        reason = check_text("reason", reason)
         selector = self._selector(where)
         return sum(
             removal.purge(part.client, part.info, selector, reason, gone)
@@ -348,6 +349,7 @@ class Queue:
             QueueClosed: The queue is being dropped; after that it is ``QueueNotFound``.
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
         """
+        check_flag("progress", progress)
         options = SendOptions(
             order_by=order_by,
             priority=priority,
@@ -602,6 +604,7 @@ class Queue:
             lapsed: Whether to count that as well, because the next receive gets it: so asks who
                 starts a consumer only if there is something for it.
         """
+        check_flag("lapsed", lapsed)
         return browse.depth(self._client, self._info, lapsed=lapsed)
 
     def in_flight(self) -> int:
@@ -673,6 +676,7 @@ class Queue:
         """
         at_once(self._client, f"{self.name}.drain")
         _check_functions(handler=handler, on_batch=on_batch, stopped=stopped)
+        check_flag("progress", progress)
         bounds = Bounds(max_seconds, max_messages, max_batches)
         if stopped is not None:
             bounds = replace(bounds, stopped=stopped)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import exchanges, model
 from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.planning import Plan
-from txnqueue.core.settings import check_name
+from txnqueue.core.settings import as_json, check_name
 from txnqueue.core.state import catalog, topology
 from txnqueue.core.state.closure import exchange_error
 from txnqueue.errors import ExchangeExists, InvalidInput, SchemaMismatch
@@ -77,11 +77,12 @@ def _check_arguments(arguments: object) -> dict[str, Any]:
     Raises:
         InvalidInput: It could not be written down.
     """
-    plain = (str, int, float, bool, type(None))
+    simple = (str, int, float, bool, type(None))
     if isinstance(arguments, Mapping) and all(
-        isinstance(name, str) and isinstance(value, plain) for name, value in arguments.items()
+        isinstance(name, str) and isinstance(value, simple) for name, value in arguments.items()
     ):
-        return dict(json.loads(json.dumps(dict(arguments))))
+        with contextlib.suppress(ValueError):  # it is said below
+            return dict(as_json(dict(arguments)))
     raise InvalidInput(
         f"arguments={arguments!r}: give a dict of strings, numbers and booleans.",
         name="arguments",
@@ -112,7 +113,7 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
         QueueNotFound: There is no such dead-letter queue.
     """
     name = asked.name
-    exchanges.check_kind(asked.kind)
+    kind = exchanges.check_kind(asked.kind)
     said = _check_arguments(asked.arguments)
     if asked.unroutable not in exchanges.UNROUTABLE:
         raise InvalidInput(
@@ -135,7 +136,7 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
     info = ExchangeInfo(
         name,
         exchange_id,
-        asked.kind,
+        kind,
         f"exchange-{exchange_id}",
         data,
         unroutable=asked.unroutable,
