@@ -263,7 +263,7 @@ class Batch:
             AlreadySettled: Some of them are settled.
             LeaseLost: Others may have them now; nothing was changed.
         """
-        check_text("reason", reason)
+        reason = check_text("reason", reason)
         named = self._named(where, matching, None)
         return self._settle(model.ACCEPTED, named, reason, transaction)
 
@@ -316,7 +316,7 @@ class Batch:
             AlreadySettled: As in ``accept``.
             LeaseLost: As in ``accept``.
         """
-        check_text("reason", reason)
+        reason = check_text("reason", reason)
         named = self._named(where, matching, reason_column)
         return self._settle(model.REJECTED, named, reason, transaction)
 

@@ -12,6 +12,7 @@ from txnqueue.batch import Batch
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Background, UnderWay
 from txnqueue.core.bounds import Bounds
+from txnqueue.core.handlers import check_ran
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import check_count, describe_error
 from txnqueue.core.state.closure import is_closed
@@ -315,7 +316,7 @@ class Drain:
         blocks = self._client.blocks
         try:
             blocks.append(tx)
-            self._handler(current.batch, Transaction(tx))
+            check_ran(self._handler(current.batch, Transaction(tx)))
         except BaseException as error:
             return error
         finally:

@@ -14,7 +14,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import exchanges
 from txnqueue.core.exchanges import Binding, ExchangeInfo
 from txnqueue.core.planning import Plan
-from txnqueue.core.settings import QueueInfo, QueueSettings, check_name, check_text
+from txnqueue.core.settings import QueueInfo, QueueSettings, check_flag, check_name, check_text
 from txnqueue.core.state import topology
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import (
@@ -154,7 +154,7 @@ class Exchange:
         """
         self._not_default("The default exchange cannot be dropped")
         at_once(self._client, f"{self.name}.drop", self._bound)
-        check_text("reason", reason)
+        reason = check_text("reason", reason)
         return drop_exchange(self._client, self._info, reason)
 
     # ------------------------------------------------------------------------- bindings
@@ -190,8 +190,7 @@ class Exchange:
         """
         self._not_default("Every queue is bound to the default exchange, by its name and no other")
         info = self._queue(queue)
-        binding = self._binding(info, routing_key, arguments or {})
-        exchanges.check_writable(binding)
+        binding = self._binding(info, routing_key, arguments)
 
         def plan(found: Topology, now: ExchangeInfo) -> Plan | None:
             check_columns(now.name, now.schema, found.queues[info.queue_id])
@@ -232,7 +231,7 @@ class Exchange:
         """
         self._not_default("No queue can be unbound from the default exchange")
         info = self._queue(queue)
-        binding = self._binding(info, routing_key, arguments or {})
+        binding = self._binding(info, routing_key, arguments)
 
         def plan(found: Topology, now: ExchangeInfo) -> Plan | None:
             if binding not in found.bound[now.exchange_id]:
@@ -252,6 +251,7 @@ class Exchange:
             Columns kind (bound, unbound), exchange, queue, routing_key string, arguments map
             of strings, reason, actor, run_id string, recorded_at timestamp, commit_seq long.
         """
+        check_flag("history", history)
         return bindings_of(self._client, self._info.exchange_id, history=history)
 
     # ----------------------------------------------------------------------- publishing
@@ -312,6 +312,7 @@ class Exchange:
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
         """
         check_not_streaming(rows, f"{self.name}.publish", "exchange.sink()")
+        _check_keep_order(keep_order)
         key, column = exchanges.check_keys(routing_key, routing_key_column)
         options = SendOptions(
             order_by=order_by,
@@ -414,6 +415,7 @@ class Exchange:
             InvalidInput: The session is one of Spark Connect, or a value cannot be used.
         """
         exchanges.check_keys(routing_key, routing_key_column)
+        _check_keep_order(keep_order)
         placed: dict[str, Any] = {
             "order_by": order_by,
             "priority": priority,
@@ -470,8 +472,10 @@ class Exchange:
         known = self._client.cache.queues()  # as they are now
         return known.get(check_name(queue)) or self._client.cache.queue(queue)
 
-    def _binding(self, info: QueueInfo, routing_key: str, arguments: Mapping[str, Any]) -> Binding:
-        asked, match = exchanges.read_arguments(arguments)
+    def _binding(
+        self, info: QueueInfo, routing_key: str, arguments: Mapping[str, Any] | None
+    ) -> Binding:
+        asked, match = exchanges.read_arguments({} if arguments is None else arguments)
         key = exchanges.check_key(routing_key)
         return Binding(info.queue_id, key, asked, match)
 
@@ -489,6 +493,11 @@ class Exchange:
 
         self._client.open()
         return self._client.land(planned, operation, queue=info.name) is not None
+
+
+def _check_keep_order(keep_order: object) -> None:
+    if keep_order is not None:
+        check_flag("keep_order", keep_order)
 
 
 def open_exchange(client: Client, name: str, attempt: Attempt | None = None) -> Exchange:

@@ -29,12 +29,15 @@ from txnqueue.client.client import Client
 from txnqueue.client.runtime import Retries, Runtime
 from txnqueue.core import exchanges, markup, model
 from txnqueue.core.configuration import Configuration
+from txnqueue.core.handlers import check_function, check_ran
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import (
     RetryPolicy,
+    check_flag,
     check_id,
     check_name,
     check_reason,
+    check_retry,
     check_root,
     check_text,
 )
@@ -44,7 +47,6 @@ from txnqueue.errors import (
     Busy,
     DecidedByDatabase,
     HistoryRemoved,
-    InvalidInput,
     PlatformMissing,
     SchemaMismatch,
     TransactionAborted,
@@ -126,7 +128,7 @@ class QueueManager:
 
         Raises:
             PlatformMissing: There is neither a session nor a store.
-            InvalidInput: The configuration says what cannot be used.
+            InvalidInput: An argument, or the configuration, says what cannot be used.
         """
         said = self._configuration = Configuration(_conf_of(spark), os.environ)
         chosen = runtime or Runtime(retry=said.retry())
@@ -142,12 +144,10 @@ class QueueManager:
                 monotonic=chosen.monotonic,
                 several_drivers=said.value("storage.several_drivers").value,
             )
-        chosen.actor = check_text("actor", said.value("actor", actor).value) or chosen.actor
-        chosen.run_id = check_text("run_id", said.value("run_id", run_id).value) or chosen.run_id
-        chosen.consumer = (
-            check_text("consumer", said.value("consumer", consumer).value) or chosen.consumer
-        )
-        chosen.retry = retry or chosen.retry
+        chosen.actor = _text(said, "actor", actor) or chosen.actor
+        chosen.run_id = _text(said, "run_id", run_id) or chosen.run_id
+        chosen.consumer = _text(said, "consumer", consumer) or chosen.consumer
+        chosen.retry = chosen.retry if retry is None else check_retry(retry)
         self._client = Client(store, chosen)
 
     @property
@@ -287,6 +287,7 @@ class QueueManager:
         Raises:
             InvalidInput: A value cannot be used.
         """
+        check_flag("dry_run", dry_run)
         self._client.open()
         retention = Retention(
             transaction_seconds_max, payload_retention_days, history_retention_days
@@ -322,9 +323,9 @@ class QueueManager:
 
             manager.erase("orders", "customer_id = 4711", reason="request 2026-118")
         """
-        check_id(queue, "queue")
+        name = check_id(queue, "queue")
         at_once(self._client, "erase")
-        return erase(self._client, queue, where, check_reason(reason))
+        return erase(self._client, name, where, check_reason(reason))
 
     def apply_change(self, change_id: str) -> None:
         """Apply a waiting table change to the table as it is, even if it was replaced or restored.
@@ -351,7 +352,7 @@ class QueueManager:
             ChangeNotFound: No such change waits, or it was applied already.
             ChangeWaiting: An older one of its table waits.
         """
-        check_reason(reason)
+        reason = check_reason(reason)
         self._client.open()
         Applier(self._client).waive(change_id, reason)
 
@@ -368,9 +369,9 @@ class QueueManager:
         Raises:
             SecondDriver: Another one took it over at the same time.
         """
-        check_reason(reason)
+        why = check_reason(reason)
         self._client.open()
-        self._client.store.take_over({**self._client.author(), "reason": reason})
+        self._client.store.take_over({**self._client.author(), "reason": why})
 
     def create_views(
         self, prefix: str = "", as_of: int | datetime.datetime | None = None
@@ -471,7 +472,8 @@ class QueueManager:
             SchemaMismatch: The schema cannot be used, or is another one than the queue's.
             TransactionNotGiven: Inside a transaction block.
         """
-        check_name(name)
+        name = check_name(name)
+        check_flag("exist_ok", exist_ok)
         at_once(self._client, "create_queue")
         settings = self._configuration.queue_settings(
             {
@@ -538,8 +540,7 @@ class QueueManager:
             QueueNotFound: There is no such queue.
             InvalidInput: The consumer holds no lease there; the message names those who do.
         """
-        check_reason(reason)
-        check_id(consumer, "consumer")
+        reason, consumer = check_reason(reason), check_id(consumer, "consumer")
         return release_leases(self._client, self.queue(queue).info, consumer, reason)
 
     def drop_queue(
@@ -560,7 +561,8 @@ class QueueManager:
             QueueInUse: It takes the dead letters of another queue.
             TransactionNotGiven: Inside a transaction block.
         """
-        check_name(name)
+        name = check_name(name)
+        check_flag("missing_ok", missing_ok)
         at_once(self._client, "drop_queue")
         if name not in self._client.cache.queues() and missing_ok:  # who has the name is read anew
             return QueueDropResult(name, dropped=True)
@@ -591,6 +593,8 @@ class QueueManager:
 
             manager.declare({"queues": {"orders": {"schema": "order_id long", "lanes": 4}}})
         """
+        check_flag("dry_run", dry_run)
+        check_flag("drop", drop)
         declared = read(self._client, declarations)
         steps = plan(self._client, declared, drop=drop)
         return steps if dry_run else [self._carry_out(step, declared) for step in steps]
@@ -665,10 +669,10 @@ class QueueManager:
                     ...
         """
         runtime = self._client.runtime
-        policy = runtime.retry if retry is None else retry
-        if not isinstance(policy, RetryPolicy):
-            raise InvalidInput(f"retry={retry!r}: give a RetryPolicy.", name="retry")
-        key = transaction_id or model.generated_key(self._client.shard, runtime.new_id())
+        policy = runtime.retry if retry is None else check_retry(retry)
+        key = transaction_id
+        if key is None:
+            key = model.generated_key(self._client.shard, runtime.new_id())
         tries, last = Retries(replace(runtime, retry=policy)), False
         while not last:
             look_up = transaction_id is not None or tries.failed > 0
@@ -715,13 +719,12 @@ class QueueManager:
             TransactionAborted: Conflicts outlasted the retries, or the handler rolled back.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
         """
-        if not callable(handler):
-            raise InvalidInput(f"handler={handler!r}: give a function.", name="handler")
+        check_function("handler", handler)
         key, attempt = transaction_id or "", None
         for attempt in self.attempts(retry, transaction_id=transaction_id, digest=digest):
             key = attempt.id
             with attempt as tx:
-                handler(tx)
+                check_ran(handler(tx))
             if attempt.receipt is not None:
                 return attempt.receipt
         receipt = self.outcome(key).receipt
@@ -761,8 +764,7 @@ class QueueManager:
                 "checkpointLocation", "/lake/checkpoints/sales"
             ).start()
         """
-        if not callable(handler):
-            raise InvalidInput(f"handler={handler!r}: give a function.", name="handler")
+        check_function("handler", handler)
         self._client.open()
         return Sink(self._client, "handler", name, handler)
 
@@ -780,7 +782,7 @@ class QueueManager:
         Raises:
             InvalidInput: It is no attempt as an error names it.
         """
-        check_id(transaction_id)
+        transaction_id = check_id(transaction_id)
         self._client.open()
         return outcome_of(self._client, transaction_id, attempt)
 
@@ -795,7 +797,7 @@ class QueueManager:
             TransactionFinished: It was rolled back.
             NotPermitted: It is a branch that is restricted to other principals.
         """
-        check_id(transaction_id)
+        transaction_id = check_id(transaction_id)
         self._client.open()
         receipt = decide_prepared(self._client, transaction_id, commit=True)
         assert receipt is not None
@@ -824,8 +826,8 @@ class QueueManager:
             TransactionUnknown: It is in doubt whether all of it is rolled back: call it again.
             NotPermitted: It is a branch that is restricted to other principals.
         """
-        check_text("reason", reason)
-        check_id(transaction_id)
+        reason = check_text("reason", reason)
+        transaction_id = check_id(transaction_id)
         self._client.open()
         if attempt is not None:
             abort_attempt(
@@ -865,8 +867,9 @@ class QueueManager:
             HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: It is decided already.
         """
-        check_reason(reason)
-        check_id(transaction_id)
+        check_flag("commit", commit)
+        reason = check_reason(reason)
+        transaction_id = check_id(transaction_id)
         self._client.open()
         decide_prepared(self._client, transaction_id, commit=commit, reason=reason, heuristic=True)
 
@@ -878,7 +881,7 @@ class QueueManager:
             HeuristicNotFound: No operator's decision of it is on record.
             NotPermitted: It is a branch that is restricted to other principals.
         """
-        check_id(transaction_id)
+        transaction_id = check_id(transaction_id)
         self._client.open()
         forget(self._client, transaction_id)
 
@@ -957,7 +960,8 @@ class QueueManager:
             PayloadRemoved: It took so long that a maintenance has removed its empty table.
             TransactionNotGiven: Inside a transaction block.
         """
-        check_name(name, "exchange")
+        name = check_name(name, "exchange")
+        check_flag("exist_ok", exist_ok)
         at_once(self._client, "create_exchange")
         asked = Asked(
             name,
@@ -965,7 +969,7 @@ class QueueManager:
             creation.read_schema(self._client, schema, like),
             unroutable,
             dead_letter_queue,
-            arguments or {},
+            {} if arguments is None else arguments,
         )
         return Exchange(self._client, create_exchange(self._client, asked, exist_ok=exist_ok))
 
@@ -977,7 +981,7 @@ class QueueManager:
             StoreNotFound: There is no store at this root.
         """
         if name != exchanges.DEFAULT_EXCHANGE:
-            check_name(name, "exchange")
+            name = check_name(name, "exchange")
         return open_exchange(self._client, name)
 
     def drop_exchange(
@@ -997,7 +1001,8 @@ class QueueManager:
             ExchangeNotFound: There is no such exchange.
             TransactionNotGiven: Inside a transaction block.
         """
-        check_name(name, "exchange")
+        name = check_name(name, "exchange")
+        check_flag("missing_ok", missing_ok)
         at_once(self._client, "drop_exchange")
         if missing_ok and name not in self._client.cache.topology().exchanges:
             return ExchangeDropResult(name, dropped=True)
@@ -1017,3 +1022,8 @@ class QueueManager:
 def _conf_of(spark: SparkSession | None) -> Callable[[str], str | None]:
     """Look up Spark's configuration key by key: to read it whole takes longer."""
     return lambda key: None if spark is None else spark.conf.get(key, None)
+
+
+def _text(said: Configuration, key: str, given: object) -> str | None:
+    """Find a setting that is written into entries."""
+    return check_text(key, said.value(key, given).value)

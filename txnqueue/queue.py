@@ -14,11 +14,13 @@ from txnqueue.client.client import Client, QueuePart
 from txnqueue.copies import copies_of
 from txnqueue.core import markup
 from txnqueue.core.bounds import Bounds
+from txnqueue.core.handlers import check_function
 from txnqueue.core.settings import (
     LEASE_SECONDS_MAX,
     MESSAGES_PER_RECEIVE_MAX,
     QueueInfo,
     check_count,
+    check_flag,
     check_number,
     check_text,
 )
@@ -266,7 +268,7 @@ class Queue:
             TransactionNotGiven: Inside a transaction.
         """
         at_once(self._client, f"{self.name}.drop", self._bound)
-        check_text("reason", reason)
+        reason = check_text("reason", reason)
         return drop_queue(self._client, self._info, reason)
 
     # -------------------------------------------------------------------------- helpers
@@ -279,7 +281,7 @@ class Queue:
         """Delete messages, and report those that are deleted at once."""
         self._client.open()
         at_once(self._client, f"{self.name}.purge", self._bound)
-        check_text("reason", reason)
+        reason = check_text("reason", reason)
         selector = self._selector(where)
         return sum(
             removal.purge(part.client, part.info, selector, reason, gone)
@@ -350,6 +352,7 @@ class Queue:
             QueueClosed: The queue is being dropped; after that it is ``QueueNotFound``.
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
         """
+        check_flag("progress", progress)
         options = SendOptions(
             order_by=order_by,
             priority=priority,
@@ -604,6 +607,7 @@ class Queue:
             lapsed: Whether to count that as well, because the next receive gets it: so asks who
                 starts a consumer only if there is something for it.
         """
+        check_flag("lapsed", lapsed)
         return browse.depth(self._client, self._info, lapsed=lapsed)
 
     def in_flight(self) -> int:
@@ -645,6 +649,7 @@ class Queue:
             handler: ``handler(batch, tx)``; ``tx.queue(name)`` gives queues to send to. It
                 may see messages again, so effects outside of the transaction need a key. What it
                 releases is available at once, also to this drain: ``modify`` or ``reject`` it.
+                It has done its work when it returns: a coroutine or a generator is refused.
             where: Only messages that match this SQL predicate over the columns of
                 ``Batch.df``, ``_message`` included; each message is looked at once.
             batch_size: At most this many messages in a batch.
@@ -667,13 +672,14 @@ class Queue:
             HandlerFailed: The handler failed ``errors_max`` times in a row, or by a mistake of
                 the job: a queue or table that is not there, wrong columns, ``NameError``.
             QueueClosed: This queue, or one that the handler sent to, is being dropped.
-            InvalidInput: ``ahead=1`` on an ordered queue.
+            InvalidInput: ``ahead=1`` on an ordered queue, or a function is async or has a yield.
             TransactionNotGiven: Inside a transaction: a drain begins a transaction for each
                 batch.
             PlatformMissing: ``progress`` in a terminal needs rich.
         """
         at_once(self._client, f"{self.name}.drain", self._bound)
         _check_functions(handler=handler, on_batch=on_batch, stopped=stopped)
+        check_flag("progress", progress)
         bounds = Bounds(max_seconds, max_messages, max_batches)
         if stopped is not None:
             bounds = replace(bounds, stopped=stopped)
@@ -830,8 +836,8 @@ def _check_functions(**functions: object) -> None:
         InvalidInput: It cannot.
     """
     for name, called in functions.items():
-        if not callable(called) and (called is not None or name == "handler"):
-            raise InvalidInput(f"{name}={called!r}: give a function.", name=name)
+        if called is not None or name == "handler":
+            check_function(name, called)
 
 
 def send_with(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from txnqueue.batch import Batch, claim_batch
 from txnqueue.client.archive import Past
@@ -16,6 +16,7 @@ from txnqueue.client.client import Client
 from txnqueue.client.past_store import PastJournal, PastStore
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import markup, model, ranges
+from txnqueue.core.handlers import check_function, check_ran
 from txnqueue.core.model import Entry, Range
 from txnqueue.core.receipt import Status
 from txnqueue.core.settings import (
@@ -28,7 +29,7 @@ from txnqueue.core.settings import (
 )
 from txnqueue.core.state import catalog
 from txnqueue.drain import Handler
-from txnqueue.errors import InvalidInput, PayloadRemoved, QueueNotFound
+from txnqueue.errors import PayloadRemoved, QueueNotFound
 from txnqueue.messages.receive import now
 from txnqueue.queue import Queue
 from txnqueue.reports import changed_rows
@@ -77,7 +78,8 @@ class _Side:
         sent = [(schema_of(info), mine) for info in infos if (mine := self.deeds.parts(info))]
         found = sent or [(schema_of(infos[-1]), list[Part]())]
         payload = self.client.payload
-        none: dict[str, object] = {name: None for schema, _ in found for name in schema.names}
+        names: list[str] = [name for schema, _ in found for name in schema.names]
+        none: dict[str, Any] = dict.fromkeys(names)
 
         def rows() -> list[Message]:
             tables = (payload.table(schema, parts) for schema, parts in found)
@@ -305,7 +307,7 @@ class _Trial:
         try:
             for found in blocks:
                 found.append(attempt)
-            self.handler(batch, Transaction(attempt))
+            check_ran(self.handler(batch, Transaction(attempt)))
             self._gather(attempt, goes_on=goes_on)
         except Exception as error:
             self.error = error
@@ -349,8 +351,7 @@ def rehearse(
     where: str | None,
 ) -> Rehearsal:
     """Run a handler on a past state, as ``manager.rehearse`` says."""
-    if not callable(handler):
-        raise InvalidInput(f"handler={handler!r}: give a function.", name="handler")
+    check_function("handler", handler)
     check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
     if batch_size is not None:
         check_count("batch_size", batch_size, 1, MESSAGES_PER_RECEIVE_MAX)

@@ -60,7 +60,6 @@ def _queues(attempt: Attempt, rows: Mapping[str, Rows]) -> dict[str, Queue]:
     """
     if not isinstance(rows, Mapping) or not rows:
         raise InvalidInput("Give the rows by the names of their queues: {name: rows, …}.")
-    for name in rows:
-        check_id(name, "name")
+    names = [check_id(name, "name") for name in rows]
     client = attempt.client
-    return {name: Queue(client, client.cache.queue(name), attempt) for name in rows}
+    return {name: Queue(client, client.cache.queue(name), attempt) for name in names}

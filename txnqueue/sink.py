@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.client.client import Client
+from txnqueue.core.handlers import check_ran
 from txnqueue.core.settings import TRANSACTION_ID_LENGTH_MAX, check_name
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.journal.sessions import is_connect
@@ -95,7 +96,7 @@ class Sink:
         )
         with Transaction(attempt) as tx:
             if not tx.already_committed:
-                self._write(rows, tx)
+                check_ran(self._write(rows, tx))
                 if attempt.is_empty:  # nothing is written down of a batch without rows
                     raise Rollback(tx)
             else:

@@ -123,7 +123,7 @@ class StoreReader:
             ExchangeNotFound: There is no such exchange.
         """
         if name != exchanges.DEFAULT_EXCHANGE:
-            check_name(name, "exchange")
+            name = check_name(name, "exchange")
         return ExchangeReader(self._client, name)
 
     @property
@@ -152,7 +152,7 @@ class StoreReader:
         Raises:
             InvalidInput: It is no attempt as an error names it.
         """
-        check_id(transaction_id)
+        transaction_id = check_id(transaction_id)
         return outcome_of(self._client, transaction_id, attempt)
 
     def entries(self) -> pa.Table:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from txnqueue.client.client import Block, Client
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import check_id
+from txnqueue.core.settings import check_flag, check_id
 from txnqueue.core.state.closure import is_closed
 from txnqueue.errors import (
     Busy,
@@ -126,7 +126,7 @@ class Transaction:
         from txnqueue.queue import Queue  # which in turn hands out transactions, to drains
 
         attempt = self._attempt
-        check_id(name, "name")
+        name = check_id(name, "name")
         attempt.begin()
         return Queue(attempt.client, attempt.client.cache.queue(name), attempt)
 
@@ -166,7 +166,7 @@ class Transaction:
         """
         from txnqueue.exchange import open_exchange
 
-        check_id(name, "name")
+        name = check_id(name, "name")
         self._attempt.begin()
         return open_exchange(self._attempt.client, name, self._attempt)
 
@@ -186,6 +186,7 @@ class Transaction:
             InvalidInput: The transaction is one of a drain with ``ahead=1``.
         """
         self._check_decided_in_turn("table()")
+        check_flag("lineage", lineage)
         return TableChanges(self._attempt, name, lineage=lineage)
 
     @overload
@@ -222,6 +223,7 @@ class Transaction:
         """
         self._check_decided_in_turn("enlist()")
         self._check_real("enlist()")
+        check_flag("last", last)
         self._attempt.check_active()
         if self.already_committed:
             self._attempt.participants.ignore(connection)
@@ -302,6 +304,7 @@ class Transaction:
             TransactionFinished: It is committed, maybe by an interrupted commit that landed.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
         """
+        check_flag("counted", counted)
         commit.rollback(self._attempt, reason, counted=counted)
 
     def _check_decided_in_turn(self, what: str) -> None:

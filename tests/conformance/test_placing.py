@@ -68,6 +68,24 @@ def test_a_delayed_message_comes_when_its_time_has_come(world: World) -> None:
 
 
 @on_delta_when_long
+def test_the_queues_own_columns_say_where_its_messages_stand(world: World) -> None:
+    queue = world.manager().create_queue(
+        world.name("placed"), "n long, at timestamp, wait float, prio smallint", dead_letter=False
+    )
+    noon = datetime.datetime.fromtimestamp(world.clock.now_ms / 1000 + HOUR, datetime.timezone.utc)
+    queue.send([{"n": 1, "at": noon}, {"n": 2, "at": None}], available_at="at")
+    queue.send([{"n": 3, "wait": 30}, {"n": 4, "wait": None}], delay_seconds="wait")
+    queue.send([{"n": 5, "prio": 9, "wait": 30}], priority="prio", ttl_seconds="wait")
+    assert received(queue) == [5, 2, 4]
+    world.clock.advance(HOUR)
+    assert received(queue) == [1, 3]
+    for wrong in ({"available_at": "wait"}, {"priority": "at"}, {"ttl_seconds": "at"}):
+        with pytest.raises(SchemaMismatch, match="is needed: cast it"):
+            queue.send([{"n": 6, "at": noon, "wait": 1.0, "prio": 1}], **wrong)
+    assert queue.depth() == 0
+
+
+@on_delta_when_long
 def test_an_expired_message_is_delivered_no_more(world: World) -> None:
     queue = world.queue()
     queue.send([{"n": 1}], ttl_seconds=60)

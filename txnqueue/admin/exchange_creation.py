@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -76,14 +77,12 @@ def _check_arguments(arguments: object) -> dict[str, Any]:
     Raises:
         InvalidInput: It could not be written down.
     """
-    plain = (str, int, float, bool, type(None))
-    try:
-        if isinstance(arguments, Mapping) and all(
-            isinstance(name, str) and isinstance(value, plain) for name, value in arguments.items()
-        ):
-            return as_json(arguments)
-    except ValueError:  # it is said below
-        pass
+    simple = (str, int, float, bool, type(None))
+    if isinstance(arguments, Mapping) and all(
+        isinstance(name, str) and isinstance(value, simple) for name, value in arguments.items()
+    ):
+        with contextlib.suppress(ValueError):  # it is said below
+            return dict(as_json(dict(arguments)))
     raise InvalidInput(
         f"arguments={arguments!r}: give a dict of strings, numbers and booleans.",
         name="arguments",
@@ -114,7 +113,7 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
         QueueNotFound: There is no such dead-letter queue.
     """
     name = asked.name
-    exchanges.check_kind(asked.kind)
+    kind = exchanges.check_kind(asked.kind)
     said = _check_arguments(asked.arguments)
     if asked.unroutable not in exchanges.UNROUTABLE:
         raise InvalidInput(
@@ -137,7 +136,7 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
     info = ExchangeInfo(
         name,
         exchange_id,
-        asked.kind,
+        kind,
         f"exchange-{exchange_id}",
         data,
         unroutable=asked.unroutable,

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from txnqueue.core.markup import Facts
-from txnqueue.core.settings import check_text
+from txnqueue.core.settings import is_text, plain_text
 from txnqueue.errors import InvalidInput, LimitExceeded
 
 DIRECT: Final = "direct"
@@ -212,26 +212,27 @@ def check_kind(kind: object) -> str:
     Raises:
         InvalidInput: There is no such kind.
     """
-    if kind not in KINDS:
-        raise InvalidInput(f"kind={kind!r}: an exchange is {', '.join(KINDS)}.", name="kind")
-    return str(kind)
+    for known in KINDS:
+        if kind == known:
+            return known
+    raise InvalidInput(f"kind={kind!r}: an exchange is {', '.join(KINDS)}.", name="kind")
 
 
 def check_key(key: object, name: str = "routing_key") -> str:
     """Check a routing key, or the pattern of a binding.
 
     Raises:
-        InvalidInput: It is no string.
+        InvalidInput: It is no text.
         LimitExceeded: It is too long.
     """
-    if not isinstance(key, str):
+    if not is_text(key):
         raise InvalidInput(f"{name}={key!r}: give a string.", name=name)
     if len(key) > KEY_LENGTH_MAX:
         raise LimitExceeded(
             f"{name} has {len(key)} characters; {KEY_LENGTH_MAX} are the most: use a shorter key.",
             name=name,
         )
-    return key
+    return plain_text(key)
 
 
 def check_keys(key: object, column: object) -> tuple[str, str | None]:
@@ -242,27 +243,12 @@ def check_keys(key: object, column: object) -> tuple[str, str | None]:
         LimitExceeded: The key is too long.
     """
     if column is None:
-        check_text("routing_key", check_key(key))
-        return str(key), None
+        return check_key(key), None
     if key != "":
         raise InvalidInput("Give routing_key= or routing_key_column=, not both.")
     if not isinstance(column, str):
         raise InvalidInput(f"routing_key_column={column!r}: give a column's name.")
     return "", column
-
-
-def check_writable(binding: Binding) -> None:
-    """Check that what a binding says can be written down.
-
-    One that is there can be ended whatever it says.
-
-    Raises:
-        InvalidInput: Some of it is text that no table can hold.
-    """
-    check_text("routing_key", binding.routing_key)
-    for name, value in binding.arguments:
-        check_text("arguments", name)
-        check_text("arguments", value)
 
 
 def argument_text(value: object) -> str:
@@ -273,8 +259,10 @@ def argument_text(value: object) -> str:
     """
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, (str, int)):
+    if isinstance(value, int):
         return str(value)
+    if is_text(value):
+        return plain_text(value)
     raise InvalidInput(
         f"arguments: {value!r}: give strings, whole numbers, booleans, or None for a header "
         "that is only to be there.",
@@ -291,17 +279,17 @@ def read_arguments(arguments: object) -> tuple[Arguments, str]:
     Raises:
         InvalidInput: Something of it cannot be used.
     """
-    if not isinstance(arguments, Mapping) or not all(isinstance(name, str) for name in arguments):
+    if not isinstance(arguments, Mapping) or not all(is_text(name) for name in arguments):
         raise InvalidInput(f"arguments={arguments!r}: give a dict of strings.", name="arguments")
     match = arguments.get(X_MATCH, ALL)
     if match not in (ALL, ANY):
         raise InvalidInput(f"{X_MATCH}={match!r}: it is 'all' or 'any'.", name=X_MATCH)
     asked = {
-        name: None if value is None else argument_text(value)
+        plain_text(name): None if value is None else argument_text(value)
         for name, value in arguments.items()
         if not name.startswith("x-")
     }
-    return tuple(sorted(asked.items())), str(match)
+    return tuple(sorted(asked.items())), plain_text(match)
 
 
 def arguments_of(binding: Binding, kind: str) -> dict[str, str | None]:

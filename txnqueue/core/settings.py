@@ -8,12 +8,15 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txnqueue.core.markup import Facts
 from txnqueue.core.model import in_memory, is_in_memory
 from txnqueue.core.redelivery import Redelivery
 from txnqueue.errors import InvalidInput, InvalidName, LimitExceeded
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 NAME_LENGTH_MAX = 100
 LANES_MAX = 256
@@ -67,7 +70,7 @@ def check_name(name: object, what: str = "queue") -> str:
             "digits, '.', '_' or '-', and starts with a letter.",
             name=str(name),
         )
-    return name
+    return plain_text(name)
 
 
 def check_transaction_id(key: object) -> str:
@@ -82,12 +85,12 @@ def check_transaction_id(key: object) -> str:
             "sessions start and join (txnqueue.protocols.dtx).",
             name="transaction_id",
         )
-    if not is_text(key) or not 0 < len(str(key)) <= TRANSACTION_ID_LENGTH_MAX:
+    if not is_text(key) or not 0 < len(key) <= TRANSACTION_ID_LENGTH_MAX:
         raise InvalidInput(
             f"transaction_id={key!r}: give 1 to {TRANSACTION_ID_LENGTH_MAX} characters.",
             name="transaction_id",
         )
-    return str(key)
+    return plain_text(key)
 
 
 def check_reason(reason: object) -> str:
@@ -108,8 +111,10 @@ def check_text(name: str, value: object) -> str | None:
     Raises:
         InvalidInput: It is no text that can be written.
     """
-    if value is None or is_text(value):
-        return str(value) if value is not None else None
+    if value is None:
+        return None
+    if is_text(value):
+        return plain_text(value)
     raise InvalidInput(f"{name}={value!r}: give text, or leave it out.", name=name)
 
 
@@ -159,23 +164,12 @@ def check_metadata(metadata: object) -> dict[str, Any]:
         return {}
     try:
         if isinstance(metadata, Mapping) and all(isinstance(name, str) for name in metadata):
-            return as_json(metadata)
+            return dict(as_json(dict(metadata)))
     except (TypeError, ValueError):  # it is said below
         pass
     raise InvalidInput(
         f"metadata={metadata!r}: give a dict of what JSON knows, by strings.", name="metadata"
     )
-
-
-def as_json(said: Mapping[str, object]) -> dict[str, Any]:
-    """Give a dict as it comes back once it was written down.
-
-    Raises:
-        TypeError: JSON does not know what is in it.
-        ValueError: The same, of a number that is none, or of text that no table can hold.
-    """
-    written = json.dumps(dict(said), ensure_ascii=False, allow_nan=False).encode()
-    return dict(json.loads(written))
 
 
 def check_id(key: object, name: str = "transaction_id") -> str:
@@ -203,8 +197,25 @@ def describe_error(error: BaseException) -> str:
     return f"{said[:half]} … {said[-half:]}"
 
 
-def is_text(value: object) -> bool:
-    """Return whether something is text that tables can hold."""
+def as_json(value: object) -> Any:
+    """Give a value as it comes back from JSON that every reader knows.
+
+    Raises:
+        TypeError: JSON has no word for something in it.
+        ValueError: It has a number that is none, or text that no table can hold.
+    """
+    written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    written.encode()  # a lone surrogate: see ``is_text``
+    return json.loads(written)
+
+
+def plain_text(text: str) -> str:
+    """Give a text without the class that a caller's has: an enum's member is written otherwise."""
+    return str.__str__(text)
+
+
+def is_text(value: object) -> TypeGuard[str]:
+    """Return whether something is text that a table can hold."""
     if not isinstance(value, str):
         return False
     try:
@@ -232,6 +243,17 @@ def check_number(name: str, value: object, low: float, high: float) -> None:
         raise InvalidInput(f"{name}={value!r}: give a number from {low} to {high}.", name=name)
     if not low <= value <= high:
         raise LimitExceeded(f"{name}={value!r}: it may be {low} to {high}.", name=name)
+
+
+def check_retry(retry: object) -> RetryPolicy:
+    """Check that something says how often a conflict is tried again.
+
+    Raises:
+        InvalidInput: It does not.
+    """
+    if not isinstance(retry, RetryPolicy):
+        raise InvalidInput(f"retry={retry!r}: give a RetryPolicy.", name="retry")
+    return retry
 
 
 def check_count(name: str, value: object, low: float, high: float) -> None:

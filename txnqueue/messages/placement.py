@@ -13,6 +13,7 @@ from txnqueue.core.settings import (
     check_number,
     did_you_mean,
     is_text,
+    plain_text,
 )
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing
@@ -119,19 +120,24 @@ class SendOptions:
         Raises:
             InvalidInput: One is not a string, or is given by value and by column.
         """
-        headers, header_columns = self.headers or {}, self.header_columns or {}
+        headers = {} if self.headers is None else self.headers
+        header_columns = {} if self.header_columns is None else self.header_columns
         for what, found in (("headers", headers), ("header_columns", header_columns)):
             if not isinstance(found, Mapping):
                 raise InvalidInput(f"{what}={found!r}: give a dict of strings.", name=what)
             for name, value in found.items():
-                if not name or not (is_text(name) and is_text(value)):
+                if not is_text(name) or not name or not is_text(value):
                     raise InvalidInput(f"{what}: {name!r}: {value!r} is no text.", name=what)
         twice = sorted(headers.keys() & header_columns.keys())
         if twice:
             raise InvalidInput(
                 f"The header {twice[0]!r} is given by value and by column: leave one of them out."
             )
-        return headers, header_columns
+        return _plain(headers), _plain(header_columns)
+
+
+def _plain(found: Mapping[str, str]) -> dict[str, str]:
+    return {plain_text(name): plain_text(value) for name, value in found.items()}
 
 
 def _check_priority(priority: int | str | None) -> None:

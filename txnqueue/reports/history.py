@@ -16,7 +16,7 @@ from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.core import markup, model
 from txnqueue.core.model import Entry
-from txnqueue.core.settings import QueueInfo, check_id
+from txnqueue.core.settings import QueueInfo, check_flag, check_id
 from txnqueue.core.state import catalog, erasures, retention
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidInput, PayloadRemoved
@@ -108,6 +108,7 @@ class History:
             HistoryRemoved: Messages that are asked for may have been there before the history's
                 beginning.
         """
+        check_flag("partial", partial)
         self._client.open()
         if message_id is not None:
             check_id(message_id, "message_id")
@@ -228,6 +229,8 @@ class History:
                 digest.
             HistoryRemoved: Commits that it would cover were removed from the history.
         """
+        if commit_seq is not None and not isinstance(commit_seq, int):
+            raise InvalidInput(f"commit_seq={commit_seq!r}: give a commit_seq.", name="commit_seq")
         self._client.open()
         begins, seed = chain_after(after)
         if commit_seq is not None:
@@ -274,6 +277,8 @@ class History:
             closed = datetime.datetime(2026, 9, 30, 22, tzinfo=datetime.timezone.utc)
             manager.history.report(after=closed).save("audit.html")
         """
+        check_flag("payload", payload)
+        check_flag("verify", verify)
         self._client.open()
         store = self._client.store
         last = cut(store, upto)

@@ -18,7 +18,14 @@ from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan, decisions
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import check_metadata, check_text, check_transaction_id, describe_error
+from txnqueue.core.settings import (
+    LEASE_SECONDS_MAX,
+    check_metadata,
+    check_number,
+    check_text,
+    check_transaction_id,
+    describe_error,
+)
 from txnqueue.core.state import AttemptOwner, TransactionState
 from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionIdReused
 from txnqueue.messages.settlement import Account
@@ -68,6 +75,8 @@ class Attempt:
         self.already_committed = False
         self.committed_metadata: Mapping[str, Any] = {}
         """The metadata of the attempt of its id that was committed before."""
+        if lease_seconds is not None:
+            check_number("lease_seconds", lease_seconds, 0.001, LEASE_SECONDS_MAX)
         self.lease_seconds = lease_seconds
         self.digest = check_text("digest", digest)
         self.metadata = check_metadata(metadata)

@@ -148,7 +148,7 @@ def rollback(attempt: Attempt, reason: str | None = None, *, counted: bool = Tru
         TransactionFinished: It is committed, maybe by an interrupted commit that landed.
         TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
     """
-    check_text("reason", reason)
+    reason = check_text("reason", reason)
     if attempt.status is Status.ROLLED_BACK:
         if not attempt.participants.followed:  # that was interrupted
             attempt.participants.rolled_back(reason or "rolled back", counted=counted)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.batch import claims_of
+from txnqueue.core.handlers import check_function, check_ran
 from txnqueue.core.settings import check_flag, check_number
 from txnqueue.errors import InvalidInput, TransactionUnknown
 from txnqueue.protocols.deliveries import messages_of
@@ -56,11 +57,7 @@ class DataSource:
         """Check what was given."""
         if not isinstance(self.name, str) or not self.name:
             raise InvalidInput(f"{self.name!r}: give the data source a name.", name="name")
-        if not callable(self.connect):
-            raise InvalidInput(
-                f"connect={self.connect!r}: give a function that opens a connection.",
-                name="connect",
-            )
+        check_function("connect", self.connect, "a function that opens a connection")
         check_flag("last", self.last)
         check_flag("mixed", self.mixed)
 
@@ -137,8 +134,8 @@ class MessageFlow:
                 name="coordinated",
             )
         self.nodes: list[Node] = _listed("nodes", nodes)  # once: what makes them may give them once
-        if not all(callable(node) for node in self.nodes):
-            raise InvalidInput("nodes: give functions that take a Processing.", name="nodes")
+        for node in self.nodes:
+            check_function("nodes", node, "functions that take a Processing")
         manager.queue(input_queue)
         self.manager = manager
         self.input_queue = input_queue
@@ -354,7 +351,7 @@ class MessageFlow:
 
     def _through_nodes(self, processing: Processing) -> None:
         for node in self.nodes:
-            node(processing)
+            check_ran(node(processing))
 
 
 def _listed(name: str, given: Any) -> list[Any]:

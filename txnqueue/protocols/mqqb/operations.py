@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.batch import Batch, claim_batch, unsay
 from txnqueue.core import model, ranges
+from txnqueue.core.handlers import check_function
 from txnqueue.core.receipt import Status
 from txnqueue.core.settings import check_text, describe_error
 from txnqueue.core.state import AttemptOwner, LaneState, Segment, TransactionState
@@ -63,10 +64,8 @@ class Operations:
         Raises:
             InvalidInput: Events cannot be given to that.
         """
-        if on_event is not None and not callable(on_event):
-            raise InvalidInput(
-                f"on_event={on_event!r}: give a function that gets an event.", name="on_event"
-            )
+        if on_event is not None:
+            check_function("on_event", on_event, "a function that gets an event")
         self.manager = manager
         self._client = manager._client
         self._on_event = on_event

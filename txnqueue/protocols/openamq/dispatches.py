@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from txnqueue.batch import Batch, claims_of
+from txnqueue.core.handlers import check_function
 from txnqueue.core.settings import (
     LEASE_SECONDS_MAX,
     MESSAGES_PER_RECEIVE_MAX,
@@ -124,10 +125,7 @@ class Dispatches:
         """
         self._check_open()
         _check_limit(limit)
-        if not callable(deliver):
-            raise InvalidInput(
-                f"deliver={deliver!r}: give a function that gets a Dispatch.", name="deliver"
-            )
+        check_function("deliver", deliver, "a function that gets a Dispatch")
         self._manager.queue(queue)
         self._consumer += 1
         consumer = Consumer(self, self._consumer, queue, deliver, limit)

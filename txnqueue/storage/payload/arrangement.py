@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     DataType,
     DateType,
     DoubleType,
+    FloatType,
     IntegerType,
     IntegralType,
     StringType,
@@ -46,6 +47,14 @@ _TYPES: dict[str, DataType] = {
     "delay_seconds": DoubleType(),
     "ttl_seconds": DoubleType(),
 }
+"""What a column is read as that is not the queue's own."""
+_SAYING: dict[str, tuple[type[DataType], ...]] = {
+    "priority": (IntegralType,),
+    "available_at": (TimestampType,),
+    "delay_seconds": (IntegralType, FloatType, DoubleType),
+    "ttl_seconds": (IntegralType, FloatType, DoubleType),
+}
+"""What a column of the queue's own may be to say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +117,7 @@ def widened(send: Send, rows: Any) -> StructType:
         known = next((column for column in fields if column.name == name), None)
         if known is None:
             fields.append(StructField(name, _TYPES[use], True))
-        elif not _can_say(known.dataType, _TYPES[use]):
+        elif not isinstance(known.dataType, _SAYING[use]):
             raise SchemaMismatch(
                 f"{use}={name!r}: the column takes {sql_type(known.dataType)}, and "
                 f"{sql_type(_TYPES[use])} is needed: cast it.",
@@ -278,12 +287,3 @@ def _later(column: str, placing: Placing) -> Callable[[float], float]:
 
 def _milliseconds(instant: datetime.datetime) -> float:
     return instant.timestamp() * 1000
-
-
-def _can_say(have: DataType, need: DataType) -> bool:
-    words = {
-        "int": ("tinyint", "smallint", "int", "bigint"),
-        "double": ("tinyint", "smallint", "int", "bigint", "float", "double"),
-        "timestamp": ("timestamp",),
-    }
-    return sql_type(have) in words[sql_type(need)]

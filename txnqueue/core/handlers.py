@@ -1,0 +1,52 @@
+"""Functions that users give: they can be called, and a call of one runs it (pure).
+
+A call of an ``async`` function, or of one with a ``yield``, only prepares what it does. A
+transaction whose handler did nothing would be committed all the same, and accept its messages.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+from txnqueue.errors import InvalidInput
+
+_PREPARES = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+_PREPARED = (inspect.iscoroutine, inspect.isgenerator, inspect.isasyncgen)
+
+
+def check_function(name: str, called: object, wanted: str = "a function") -> None:
+    """Check that something can be called, and runs by that.
+
+    Args:
+        name: The argument that it was given as.
+        called: What was given.
+        wanted: What should be.
+
+    Raises:
+        InvalidInput: It cannot, or a call would only prepare it.
+    """
+    if not callable(called):
+        raise InvalidInput(f"{name}={called!r}: give {wanted}.", name=name)
+    if any(prepares(called) for prepares in _PREPARES):
+        raise InvalidInput(
+            f"{name}={called!r} is async, or has a yield, so that a call does nothing of it: give "
+            f"{wanted} that does its work before it returns.",
+            name=name,
+        )
+
+
+def check_ran(returned: object) -> None:
+    """Check by what a handler returned that it has run.
+
+    Raises:
+        InvalidInput: It only prepared what it would do.
+    """
+    if not any(prepared(returned) for prepared in _PREPARED):
+        return
+    if inspect.iscoroutine(returned):
+        returned.close()  # nobody shall wait for it
+    raise InvalidInput(
+        f"The handler returned a {type(returned).__name__}, which nobody runs: what it was to do "
+        "has not happened. Let it do its work before it returns.",
+        name="handler",
+    )
