@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +17,12 @@ from txnqueue.storage.journal.groups import (
     UNITS_MAX,
     Groups,
     Request,
+    groups_of,
     metadata,
     take,
 )
 from txnqueue.storage.journal.memory import MemoryJournal
+from txnqueue.storage.journal.tables import TableNames
 from txnqueue.storage.journal.tail import Tail
 
 WAIT_SECONDS = 20
@@ -180,6 +183,31 @@ def test_what_is_cancelled_before_its_turn_never_lands() -> None:
     assert stale.result(WAIT_SECONDS).appended == Appended((False,), None)
     assert other.result(WAIT_SECONDS).appended.won == (True,)
     assert gate.statements == [["first"], ["other"]]
+
+
+def session(context: object, *, connect: bool = False) -> Any:
+    """Make what groups ask of a Spark session: of what application it is."""
+    made = SimpleNamespace(sparkContext=context)
+    if not connect:
+        made.newSession = None
+    return made
+
+
+def test_sessions_of_an_application_share_statements_where_a_name_means_the_same() -> None:
+    context, path, schema = object(), TableNames.of("/lake"), TableNames.of("lake")
+    one, two, foreign = session(context), session(context), session(object())
+    mine = groups_of(one, path, "t")
+    assert groups_of(two, path, "t") is mine
+    assert groups_of(foreign, path, "t") is not mine
+    assert groups_of(one, TableNames.of("/other"), "t") is not mine
+    assert groups_of(one, path, "made anew") is not mine
+    named = groups_of(one, schema, "t")
+    assert groups_of(one, schema, "t") is named
+    assert groups_of(two, schema, "t") is not named
+    remote, other = (session(context, connect=True) for _ in range(2))
+    held = groups_of(remote, path, "t")
+    assert groups_of(remote, path, "t") is held
+    assert groups_of(other, path, "t") is not held
 
 
 # -------------------------------------------------------------------------------- tails
