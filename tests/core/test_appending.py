@@ -8,6 +8,7 @@ import pytest
 
 from txnqueue.client.append import Append
 from txnqueue.core import model
+from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.planning import Plan
 from txnqueue.core.settings import RetryPolicy
@@ -41,8 +42,9 @@ class Script:
         self.late: list[Any] = []
         self.later: list[Any] = []
         self.waits: list[Any] = []
-        self.reads_fail = False
+        self.reads_fail = self.forgets = False
         self.known_version = self.inner.known_version
+        self.archive = self.inner.archive
 
     def append(self, units: Any, metadata: Any) -> Any:
         self.offered.append(units[0])
@@ -54,6 +56,8 @@ class Script:
         if what == "later":
             self.later.append((units, metadata))
             raise ConnectionError(what)
+        if self.forgets:
+            self.forget_history()
         if what == "rival":
             rival = numbered(self.next(), "rival")
             self.inner.append([Unit.of(f"rival{self.next()}", rival.entries, ())], {})
@@ -71,6 +75,16 @@ class Script:
         if self.reads_fail:
             raise ConnectionError("cannot read either")
         return self.inner.read(shards, after, upto)
+
+    def forget_history(self) -> None:
+        """Let the horizon pass what is there, and the history begin behind it."""
+        begun = self.known_version() + 1
+        said = [
+            Entry(model.FENCE, "horizon", model.HORIZON_ADVANCED, begun=begun),
+            Entry(model.FENCE, "history", model.HISTORY_REMOVED, begun=begun),
+        ]
+        self.inner.archive.create()
+        self.inner.append([Unit.of(f"maintenance{begun}", said, ())], {})
 
     def next(self) -> Any:
         return max((e.sequence for e in self.entries()), default=0) + 1
@@ -296,3 +310,40 @@ def test_a_try_that_landed_before_the_next_one_was_planned_is_all_that_lands() -
     assert [e.sequence for e in landed.entries] == [1]
     assert script.words() == ["mine 0"]
     assert len(script.offered) == 1
+
+
+@pytest.mark.parametrize(("answer", "unsure"), [("fails", 1), ("conflict", 1), ("rival", 0)])
+def test_what_may_have_landed_and_left_with_the_history_is_unknown(
+    answer: str, unsure: bool
+) -> None:
+    """Who was refused by the store's own count knows that nothing landed."""
+    script = Script(answer)
+    script.forgets = True
+    if unsure:
+        with pytest.raises(TransactionUnknown):
+            script.land_next()
+    else:
+        assert [e.sequence for e in script.land_next().entries] == [2]
+
+
+def test_what_is_said_to_have_landed_is_not_looked_for() -> None:
+    """To read may fail, and what has surely landed would be in doubt."""
+    script = Script("rival")
+
+    def plan(lost: int) -> Plan:
+        planned = numbered(script.next())
+        script.reads_fail = lost == 1
+        return planned
+
+    assert [e.sequence for e in script.land(plan).entries] == [2]
+
+
+def test_what_a_plan_lacks_goes_to_a_caller_that_cannot_read() -> None:
+    lacks = NotRead(lambda: None)
+
+    def plan(lost: int) -> Any:
+        raise lacks
+
+    with pytest.raises(NotRead) as caught:
+        Script().land(plan)
+    assert caught.value is lacks

@@ -122,6 +122,7 @@ class Gate:
 
     def together(self, units: Sequence[Unit]) -> list[Any]:
         """Append something; while that is on its way, units that then share a statement."""
+        self.begun.clear()
         first = self.groups.submit(request(fact("first"), self.insert))
         assert self.begun.wait(WAIT_SECONDS)
         answers = [self.groups.submit(request(one, self.insert)) for one in units]
@@ -162,6 +163,19 @@ def test_after_a_failure_each_is_tried_by_itself() -> None:
     again = [gate.groups.submit(request(fact(name), gate.insert)) for name in "ab"]
     assert [one.result(WAIT_SECONDS).appended.won for one in again] == [(True,), (True,)]
     assert gate.statements == [["first"], ["a", "b"], ["a"], ["b"]]
+
+
+def test_what_failed_by_itself_may_share_a_statement_the_next_time() -> None:
+    """It was to blame for nobody else's failure."""
+    gate = Gate()
+    gate.open.set()
+    gate.fails = lambda names: OSError("no reply")
+    failed = gate.groups.submit(request(fact("a"), gate.insert))
+    assert isinstance(failed.exception(WAIT_SECONDS), OSError)
+    gate.open.clear()
+    gate.fails = lambda names: None
+    gate.together([fact("a"), fact("b")])
+    assert gate.statements == [["a"], ["first"], ["a", "b"]]
 
 
 def test_what_is_stale_is_refused_without_a_statement() -> None:

@@ -573,6 +573,15 @@ def test_the_first_decision_of_an_attempt_counts() -> None:
     assert TransactionState.of("k", history).decided("a1") == model.ROLLED_BACK
 
 
+@pytest.mark.parametrize(
+    "kind", [model.COMMITTED, model.ROLLED_BACK, model.PREPARED, model.HEURISTIC, model.STARTED]
+)
+def test_a_key_is_known_by_whatever_is_said_of_it(kind: str) -> None:
+    """What else was said may have left the journal."""
+    assert TransactionState.of("k", [said(kind, "a1", 1)]).is_known
+    assert not TransactionState.of("k", [said(kind, "a1", 1, key="other")]).is_known
+
+
 def test_other_keys_of_the_shard_say_nothing() -> None:
     assert TransactionState.of("k", [said(model.COMMITTED, "a1", 1, key="other")]).committed is None
 
@@ -602,6 +611,7 @@ def test_a_clock_that_was_looked_at_before_a_claim_was_read_says_nothing_of_its_
     log = Log()
     log.post((0, 3))
     log.claim(1)  # at 1,000, until 2,000
+    log.post((0, 3))  # by no clock
     (claim,) = log.fold.claims()
     assert claim.ends_at_ms(100) == 2_000  # looked at before the reading
     assert claim.ends_at_ms(900) == 2_000
