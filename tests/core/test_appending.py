@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from txnqueue.client.append import Append
+from txnqueue.client.runtime import Retries
 from txnqueue.core import model
 from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.planning import Plan
 from txnqueue.core.settings import RetryPolicy
-from txnqueue.errors import Busy, StoreBusy, TransactionAborted, TransactionUnknown
+from txnqueue.errors import Busy, QueueClosed, StoreBusy, TransactionAborted, TransactionUnknown
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.memory import MemoryJournal
 from txnqueue.testing import Clock, runtime
@@ -43,6 +45,7 @@ class Script:
         self.later: list[Any] = []
         self.waits: list[Any] = []
         self.reads_fail = self.forgets = False
+        self.after_read: Callable[[], None] = lambda: None
         self.known_version = self.inner.known_version
         self.archive = self.inner.archive
 
@@ -74,7 +77,9 @@ class Script:
     def read(self, shards: Any, after: Any = -1, upto: int | None = None) -> Any:
         if self.reads_fail:
             raise ConnectionError("cannot read either")
-        return self.inner.read(shards, after, upto)
+        found = self.inner.read(shards, after, upto)
+        self.after_read()
+        return found
 
     def forget_history(self) -> None:
         """Let the horizon pass what is there, and the history begin behind it."""
@@ -347,3 +352,68 @@ def test_what_a_plan_lacks_goes_to_a_caller_that_cannot_read() -> None:
     with pytest.raises(NotRead) as caught:
         Script().land(plan)
     assert caught.value is lacks
+
+
+def test_a_try_that_lands_after_it_was_looked_for_is_found_however_much_lands_after_it() -> None:
+    script = Script("fails")
+    looks = 0
+
+    def read() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:  # before it is said again
+            script.inner.append([script.offered[0]], {})
+            for n in range(3):
+                other = Entry("lane/q/9", "lane/9", model.CLAIMED, sequence=n)
+                script.inner.append([Unit.of(f"other{n}", [other], ())], {})
+
+    script.after_read = read
+    landed = script.land(lambda lost: numbered(1))
+    assert (landed.version, looks) == (1, 3)
+    assert script.words() == ["mine"]
+
+
+@pytest.mark.parametrize("elapsed", [0, 59.9, 60, 60.1])
+def test_a_try_that_begins_in_time_may_be_followed_by_one_more_and_later_none_is(
+    elapsed: float,
+) -> None:
+    clock = Clock()
+    retries = Retries(runtime(clock, "me", RetryPolicy(9, seconds_max=60)))
+    clock.advance(elapsed)
+    assert retries.last is (elapsed >= 60)
+    assert retries.fail() is (elapsed <= 60)
+
+
+def working_on(queue_id: str | None, sequence: int = 1) -> Plan:
+    """Plan an entry that expects that a queue is open, or none."""
+    planned = numbered(sequence)
+    expected = () if queue_id is None else (model.queue_open(queue_id),)
+    return planned + Plan((), expected)
+
+
+@pytest.mark.parametrize(
+    ("first", "doubt", "error"),
+    [
+        ("q", "fails", QueueClosed),  # neither try can land any more
+        (None, "fails", TransactionUnknown),  # the first one still may
+        (None, "rival", QueueClosed),  # it has surely lost
+    ],
+)
+def test_what_is_refused_because_a_queue_closes_says_so_unless_an_earlier_try_may_land(
+    first: str | None, doubt: str, error: Any
+) -> None:
+    script = Script(doubt)
+
+    def plan(lost: int) -> Plan:
+        if not lost:
+            return working_on(first)
+        fence = Entry(
+            model.FENCE, model.queue_stream("q"), model.QUEUE_CLOSING, queue_id="q",
+            body={"name": "q"},
+        )  # fmt: skip
+        script.inner.append([Unit.of(f"drop{lost}", [fence], ())], {})
+        return working_on("q", 2)
+
+    with pytest.raises(error):
+        script.land(plan)
+    assert len(script.offered) == 2

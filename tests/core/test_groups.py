@@ -15,6 +15,7 @@ from txnqueue.storage.journal import Appended
 from txnqueue.storage.journal.groups import (
     ENTRIES_MAX,
     UNITS_MAX,
+    Answer,
     Groups,
     Request,
     groups_of,
@@ -141,10 +142,37 @@ def test_each_request_is_told_its_own_place() -> None:
         Appended((True,), 2, 1),
         Appended((False,), None),
     ]
+    assert not any(answer.result().unread for answer in answers)
     assert gate.statements == [["first"], ["a", "b"]]
     places = {e.append_id: (e.version, e.ordinal) for e in gate.journal.entries()}
     assert places == {"first": (1, 0), "a": (2, 0), "b": (2, 1)}
     assert gate.groups.tail.after(0) == (sorted(gate.journal.entries(), key=lambda e: e.place), 2)
+
+
+def test_where_a_part_of_a_group_went_in_the_journal_says_which() -> None:
+    gate = Gate()
+    taken = unit("theirs", lane=0)
+    gate.journal.append([taken], {})  # by another process
+    units = [unit("a", lane=0), unit("b", lane=1)]
+    first, second = (answer.result() for answer in gate.together(units))
+    assert first.unread and second.unread
+    reads: list[int] = []
+
+    def landed(version: int) -> set[str]:
+        reads.append(version)
+        return {e.append_id for e in gate.journal.entries() if e.version == version}
+
+    assert Groups.resolved(first, units[:1], landed) == Appended((False,), 3, 0)
+    assert Groups.resolved(second, units[1:], landed) == Appended((True,), 3, 1)
+    assert reads == [3, 3]
+
+
+def test_what_is_known_of_a_group_is_not_read() -> None:
+    def landed(version: int) -> Any:
+        raise ConnectionError("why was it read?")
+
+    for appended in (Appended((True,), 3, 0), Appended((False,), None)):
+        assert Groups.resolved(Answer(appended), [fact("a")], landed) == appended
 
 
 def test_one_that_cannot_be_read_does_not_take_the_others_with_it() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from txnqueue.core import model, planning, ranges
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Disposition, Stamp
-from txnqueue.core.redelivery import AT_ONCE, Redelivery
+from txnqueue.core.redelivery import AT_ONCE, CLOCKS_APART_MS, Redelivery
 from txnqueue.core.state import (
     AttemptOwner,
     Claim,
@@ -399,6 +399,23 @@ def test_a_wait_doubles_up_to_its_maximum_and_the_dead_do_not_wait() -> None:
     rules = Redelivery(deliveries_max=5, delay_ms=100, delay_ms_max=450)
     assert [rules.due_ms(n, 9, 1_000) for n in (1, 2, 3, 4, 900)] == [1100, 1200, 1400, 1450, 1450]
     assert rules.due_ms(5, 1, 1_000) == rules.due_ms(1, 9, 0) == AT_ONCE.due_ms(3, 9, 1_000) == 0
+
+
+@pytest.mark.parametrize(
+    ("failed_at_ms", "now_ms", "waits"),
+    [
+        (0, 1, False),  # it has not failed
+        (1_000, 1_099, True),
+        (1_000, 1_100, False),
+        (1_000 + CLOCKS_APART_MS, 1_000, True),
+        (1_001 + CLOCKS_APART_MS, 1_000, False),  # no clock is believed to be so far ahead
+    ],
+)
+def test_what_failed_waits_until_it_is_due_unless_a_wrong_clock_said_when(
+    failed_at_ms: int, now_ms: int, waits: bool
+) -> None:
+    segment = Segment(POSITION, 0, 3, 1, 4, failed_at_ms=failed_at_ms)
+    assert segment.waits(now_ms, Redelivery(delay_ms=100, delay_ms_max=450)) is waits
 
 
 # ------------------------------------------------------------------------------ take-over
