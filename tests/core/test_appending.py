@@ -346,8 +346,13 @@ def test_what_is_said_to_have_landed_is_not_looked_for() -> None:
 def test_what_a_plan_lacks_goes_to_a_caller_that_cannot_read() -> None:
     lacks = NotRead(lambda: None)
 
-    def plan(lost: int) -> Any:
-        raise lacks
+    asked: list[int] = []
+
+    def plan(lost: int) -> Plan:
+        asked.append(lost)
+        if len(asked) == 1:
+            raise lacks
+        return numbered(1)
 
     with pytest.raises(NotRead) as caught:
         Script().land(plan)
