@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from tests.conftest import LONG
 from tests.locks import SingleLock
 from txnqueue.client.runtime import Runtime
-from txnqueue.core import custody
+from txnqueue.core import custody, model
 from txnqueue.manager import QueueManager
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, Ids, runtime
@@ -97,14 +99,30 @@ def shared_root(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(params=["memory", pytest.param("delta", marks=pytest.mark.spark)])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     """A store in memory, and one on Delta."""
     if request.param == "memory":
-        return World(MemoryStore())
+        store = MemoryStore()
+        yield World(store)
+        check_form(store)
+        return
     spark = request.getfixturevalue("spark")
     if request.param == ALONE:
-        return World(None, spark, str(tmp_path / "store"))
-    return World(None, spark, request.getfixturevalue("shared_root"))
+        yield World(None, spark, str(tmp_path / "store"))
+    else:
+        yield World(None, spark, request.getfixturevalue("shared_root"))
+
+
+def check_form(store: MemoryStore) -> None:
+    """Check that all that was ever written says its stored form, and is numbered without gaps."""
+    numbers: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for landed, _ in store.journal.commits:
+        for entry in landed:
+            assert entry.body.get("v") == 1, f"{entry.kind}: {entry.body}"
+            if entry.sequence is not None and entry.kind != model.LAYOUT_CHANGED:
+                numbers[entry.shard, entry.stream].append(entry.sequence)
+    for where, found in numbers.items():
+        assert found == list(range(1, len(found) + 1)), f"{where}: {found}"
 
 
 in_memory = pytest.mark.parametrize("world", ["memory"], indirect=True)

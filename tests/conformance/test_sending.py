@@ -158,3 +158,12 @@ def test_a_send_that_lies_in_too_many_ranges_says_what_to_do(
     with pytest.raises(LimitExceeded), world.manager().transaction() as tx:
         tx.queue(queue.name).send(rows(*range(80)))
     assert queue.depth() == 0 and queue.send(rows(1)).count == 1
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_receipt_says_when_it_was_committed_by_the_clients_clock(
+    world: World, durable: bool
+) -> None:
+    world.clock.advance(86_400.5)
+    sent = world.queue(durable=durable).send(rows(1))
+    assert sent.receipt.committed_at.timestamp() * 1000 == world.clock.now_ms

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from txnqueue.client.append import Append
+from txnqueue.client.runtime import Retries
 from txnqueue.core import model
+from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.planning import Plan
 from txnqueue.core.settings import RetryPolicy
-from txnqueue.errors import Busy, StoreBusy, TransactionAborted, TransactionUnknown
+from txnqueue.errors import Busy, QueueClosed, StoreBusy, TransactionAborted, TransactionUnknown
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.memory import MemoryJournal
 from txnqueue.testing import Clock, runtime
@@ -41,8 +44,10 @@ class Script:
         self.late: list[Any] = []
         self.later: list[Any] = []
         self.waits: list[Any] = []
-        self.reads_fail = False
+        self.reads_fail = self.forgets = False
+        self.after_read: Callable[[], None] = lambda: None
         self.known_version = self.inner.known_version
+        self.archive = self.inner.archive
 
     def append(self, units: Any, metadata: Any) -> Any:
         self.offered.append(units[0])
@@ -54,6 +59,8 @@ class Script:
         if what == "later":
             self.later.append((units, metadata))
             raise ConnectionError(what)
+        if self.forgets:
+            self.forget_history()
         if what == "rival":
             rival = numbered(self.next(), "rival")
             self.inner.append([Unit.of(f"rival{self.next()}", rival.entries, ())], {})
@@ -70,7 +77,19 @@ class Script:
     def read(self, shards: Any, after: Any = -1, upto: int | None = None) -> Any:
         if self.reads_fail:
             raise ConnectionError("cannot read either")
-        return self.inner.read(shards, after, upto)
+        found = self.inner.read(shards, after, upto)
+        self.after_read()
+        return found
+
+    def forget_history(self) -> None:
+        """Let the horizon pass what is there, and the history begin behind it."""
+        begun = self.known_version() + 1
+        said = [
+            Entry(model.FENCE, "horizon", model.HORIZON_ADVANCED, begun=begun),
+            Entry(model.FENCE, "history", model.HISTORY_REMOVED, begun=begun),
+        ]
+        self.inner.archive.create()
+        self.inner.append([Unit.of(f"maintenance{begun}", said, ())], {})
 
     def next(self) -> Any:
         return max((e.sequence for e in self.entries()), default=0) + 1
@@ -296,3 +315,110 @@ def test_a_try_that_landed_before_the_next_one_was_planned_is_all_that_lands() -
     assert [e.sequence for e in landed.entries] == [1]
     assert script.words() == ["mine 0"]
     assert len(script.offered) == 1
+
+
+@pytest.mark.parametrize(("answer", "unsure"), [("fails", 1), ("conflict", 1), ("rival", 0)])
+def test_what_may_have_landed_and_left_with_the_history_is_unknown(
+    answer: str, unsure: bool
+) -> None:
+    """Who was refused by the store's own count knows that nothing landed."""
+    script = Script(answer)
+    script.forgets = True
+    if unsure:
+        with pytest.raises(TransactionUnknown):
+            script.land_next()
+    else:
+        assert [e.sequence for e in script.land_next().entries] == [2]
+
+
+def test_what_is_said_to_have_landed_is_not_looked_for() -> None:
+    """To read may fail, and what has surely landed would be in doubt."""
+    script = Script("rival")
+
+    def plan(lost: int) -> Plan:
+        planned = numbered(script.next())
+        script.reads_fail = lost == 1
+        return planned
+
+    assert [e.sequence for e in script.land(plan).entries] == [2]
+
+
+def test_what_a_plan_lacks_goes_to_a_caller_that_cannot_read() -> None:
+    lacks = NotRead(lambda: None)
+
+    asked: list[int] = []
+
+    def plan(lost: int) -> Plan:
+        asked.append(lost)
+        if len(asked) == 1:
+            raise lacks
+        return numbered(1)
+
+    with pytest.raises(NotRead) as caught:
+        Script().land(plan)
+    assert caught.value is lacks
+
+
+def test_a_try_that_lands_after_it_was_looked_for_is_found_however_much_lands_after_it() -> None:
+    script = Script("fails")
+    looks = 0
+
+    def read() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:  # before it is said again
+            script.inner.append([script.offered[0]], {})
+            for n in range(3):
+                other = Entry("lane/q/9", "lane/9", model.CLAIMED, sequence=n)
+                script.inner.append([Unit.of(f"other{n}", [other], ())], {})
+
+    script.after_read = read
+    landed = script.land(lambda lost: numbered(1))
+    assert (landed.version, looks) == (1, 3)
+    assert script.words() == ["mine"]
+
+
+@pytest.mark.parametrize("elapsed", [0, 59.9, 60, 60.1])
+def test_a_try_that_begins_in_time_may_be_followed_by_one_more_and_later_none_is(
+    elapsed: float,
+) -> None:
+    clock = Clock()
+    retries = Retries(runtime(clock, "me", RetryPolicy(9, seconds_max=60)))
+    clock.advance(elapsed)
+    assert retries.last is (elapsed >= 60)
+    assert retries.fail() is (elapsed <= 60)
+
+
+def working_on(queue_id: str | None, sequence: int = 1) -> Plan:
+    """Plan an entry that expects that a queue is open, or none."""
+    planned = numbered(sequence)
+    expected = () if queue_id is None else (model.queue_open(queue_id),)
+    return planned + Plan((), expected)
+
+
+@pytest.mark.parametrize(
+    ("first", "doubt", "error"),
+    [
+        ("q", "fails", QueueClosed),  # neither try can land any more
+        (None, "fails", TransactionUnknown),  # the first one still may
+        (None, "rival", QueueClosed),  # it has surely lost
+    ],
+)
+def test_what_is_refused_because_a_queue_closes_says_so_unless_an_earlier_try_may_land(
+    first: str | None, doubt: str, error: Any
+) -> None:
+    script = Script(doubt)
+
+    def plan(lost: int) -> Plan:
+        if not lost:
+            return working_on(first)
+        fence = Entry(
+            model.FENCE, model.queue_stream("q"), model.QUEUE_CLOSING, queue_id="q",
+            body={"name": "q"},
+        )  # fmt: skip
+        script.inner.append([Unit.of(f"drop{lost}", [fence], ())], {})
+        return working_on("q", 2)
+
+    with pytest.raises(error):
+        script.land(plan)
+    assert len(script.offered) == 2

@@ -176,6 +176,20 @@ def test_whoever_folds_from_a_compaction_tells_the_same_duplicates(first: int) -
     assert sum(len(log.twice) for log in played) > 100, "nothing ever came twice"
 
 
+def test_what_a_compaction_drops_is_not_read_by_a_client_whose_clock_is_behind() -> None:
+    """Its payload may be gone."""
+    log = CompactedLog()
+    log.fold = QueueState("q", 1, WINDOW_MS)
+    log.post((0, 3))
+    log.settle(log.claim(), model.ACCEPTED)
+    said = compacting.compact(log.fold, 0, Stamp("me", None, 10 * WINDOW_MS))
+    log.land(said.entries[0])
+    left = log.fold.positions[log.post((0, 3))]
+    known = log.fold.duplicates
+    assert known is not None
+    assert [arrival.position for arrival in known.to_look_at(left, 0)] == [left]
+
+
 def keeps_nothing(patch: pytest.MonkeyPatch) -> None:
     """Let positions leave as soon as nothing of them stands."""
     patch.setattr(compacting, "stays", lambda entry, compaction: False)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from txnqueue.core.bounds import Bounds
 from txnqueue.core.settings import (
     LANES_MAX,
     LEASE_SECONDS_MAX,
@@ -134,6 +135,19 @@ def test_a_setting_may_be_at_its_bounds_and_not_beyond(
     for value in (low - beyond, high + beyond):
         with pytest.raises(LimitExceeded, match=name):
             made(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "beyond"),
+    [("max_seconds", 0, 0.5), ("max_messages", 1, 1), ("max_batches", 1, 1)],
+)
+def test_what_ends_a_drain_has_a_least_value_and_no_greatest(
+    name: str, low: float, beyond: float
+) -> None:
+    for value in (low, 10**12):
+        assert getattr(Bounds(**{name: value}), name) == value
+    with pytest.raises(LimitExceeded, match=name):
+        Bounds(**{name: low - beyond})
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1))

@@ -137,3 +137,12 @@ def test_who_need_not_read_stops_before_what_would_have_to_be_read() -> None:
         client.posted(position, ids)
     looked_at = client.to_look_at(positions[0], 10**9)
     assert [one.position for one in looked_at] == positions[:2]
+
+
+def test_a_message_without_an_id_hides_none_of_those_beside_it() -> None:
+    client = Duplicates(HOUR_MS)
+    moved, sent = position_of(1, 3, 10**9, {"queue": "elsewhere"}), position_of(2, 2, 10**9, None)
+    for position, names in ((moved, ("k1", None, "k2")), (sent, ("k2", "k3"))):
+        client.posted(position, write_ids(map(digest, names)))
+    client.learn(client.to_look_at(sent, 10**9))
+    assert (client.of(moved.position_id), client.of(sent.position_id)) == ((), ((0, 0),))

@@ -150,3 +150,30 @@ def test_the_horizon_passes_what_was_recorded_before_the_cutoff_and_all_before_i
     entries = [recorded(version, at_ms) for version, at_ms in said]
     for found in (entries, entries[::-1]):
         assert retention.next_horizon(found, [], 1_000, cutoff_ms) == expected
+
+
+def test_a_slice_may_go_that_ends_below_the_horizon_and_is_not_named() -> None:
+    assert retention.droppable([4, 0, 1, 2], [0], 200, 100) == [1]
+    assert retention.droppable([4, 0, 1, 2], [0], 199, 100) == []
+
+
+@pytest.mark.parametrize(
+    ("begun", "ended", "expected"),
+    [
+        (4, None, 4),
+        (8, None, 7),  # nothing is held back that lies above it anyway
+        (4, model.PREPARED, 7),
+        (4, model.COMMITTED, 7),
+        (4, model.ROLLED_BACK, 7),
+        (3, None, 3),  # where the horizon is by now
+        (2, None, 7),  # the horizon has passed it: it is over
+    ],
+)
+def test_an_undecided_branch_holds_the_horizon_where_it_began(
+    begun: int, ended: str | None, expected: int
+) -> None:
+    started = entry("transaction/0", "x", model.STARTED, 5, attempt="a", begun=begun)
+    other = entry("transaction/0", "y", model.COMMITTED, 6, attempt="b", begun=begun)
+    said = [entry(model.FENCE, "horizon", model.HORIZON_ADVANCED, 4, begun=3), started, other]
+    said += [entry("transaction/0", "x", ended, 6, attempt="a")] if ended else []
+    assert retention.next_horizon([*said, recorded(7, 50)], [], 1_000, 100) == expected

@@ -179,3 +179,16 @@ def test_a_day_is_ahead_if_a_clock_denies_it_after_it_was_said(
 
 def test_where_no_day_was_said_none_is_ahead() -> None:
     assert retention.day_ahead([advanced(12, None)], "2026-01-03") is None
+
+
+def test_who_owns_rows_staged_for_tables_is_known_after_the_changes_have_left() -> None:
+    source = {"payload_id": "staged", "slice": 3}
+    change = Entry(
+        "table/1", "t", model.CHANGE_DECIDED, append_id="c", body={"change": {"source": source}}
+    )
+    sent = Entry("backlog/q", "lane/0", model.POSTED, body={"payload": "orders", "slice": 3})
+    by_key = dataclasses.replace(change, append_id="k", body={"change": {"delete": "id = 1"}})
+    assert retention.staging_owners([change, sent, by_key]) == {"staged"}
+    before = dataclasses.replace(advanced(5, None), body={"staging": ["older"]})
+    assert retention.staging_owners([before, sent, change]) == {"older", "staged"}
+    assert retention.named_slices([change, sent, by_key]) == {"staged": {3}, "orders": {3}}

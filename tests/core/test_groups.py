@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +16,15 @@ from txnqueue.storage.journal import groups as groups_module
 from txnqueue.storage.journal.groups import (
     ENTRIES_MAX,
     UNITS_MAX,
+    Answer,
     Groups,
     Request,
+    groups_of,
     metadata,
     take,
 )
 from txnqueue.storage.journal.memory import MemoryJournal
+from txnqueue.storage.journal.tables import TableNames
 from txnqueue.storage.journal.tail import Tail
 
 WAIT_SECONDS = 20
@@ -120,6 +124,7 @@ class Gate:
 
     def together(self, units: Sequence[Unit]) -> list[Any]:
         """Append something; while that is on its way, units that then share a statement."""
+        self.begun.clear()
         first = self.groups.submit(request(fact("first"), self.insert))
         assert self.begun.wait(WAIT_SECONDS)
         answers = [self.groups.submit(request(one, self.insert)) for one in units]
@@ -138,10 +143,37 @@ def test_each_request_is_told_its_own_place() -> None:
         Appended((True,), 2, 1),
         Appended((False,), None),
     ]
+    assert not any(answer.result().unread for answer in answers)
     assert gate.statements == [["first"], ["a", "b"]]
     places = {e.append_id: (e.version, e.ordinal) for e in gate.journal.entries()}
     assert places == {"first": (1, 0), "a": (2, 0), "b": (2, 1)}
     assert gate.groups.tail.after(0) == (sorted(gate.journal.entries(), key=lambda e: e.place), 2)
+
+
+def test_where_a_part_of_a_group_went_in_the_journal_says_which() -> None:
+    gate = Gate()
+    taken = unit("theirs", lane=0)
+    gate.journal.append([taken], {})  # by another process
+    units = [unit("a", lane=0), unit("b", lane=1)]
+    first, second = (answer.result() for answer in gate.together(units))
+    assert first.unread and second.unread
+    reads: list[int] = []
+
+    def landed(version: int) -> set[str]:
+        reads.append(version)
+        return {e.append_id for e in gate.journal.entries() if e.version == version}
+
+    assert Groups.resolved(first, units[:1], landed) == Appended((False,), 3, 0)
+    assert Groups.resolved(second, units[1:], landed) == Appended((True,), 3, 1)
+    assert reads == [3, 3]
+
+
+def test_what_is_known_of_a_group_is_not_read() -> None:
+    def landed(version: int) -> Any:
+        raise ConnectionError("why was it read?")
+
+    for appended in (Appended((True,), 3, 0), Appended((False,), None)):
+        assert Groups.resolved(Answer(appended), [fact("a")], landed) == appended
 
 
 def test_one_that_cannot_be_read_does_not_take_the_others_with_it() -> None:
@@ -176,6 +208,19 @@ def test_what_failed_and_is_never_tried_again_is_forgotten(
     assert not waiting
 
 
+def test_what_failed_by_itself_may_share_a_statement_the_next_time() -> None:
+    """It was to blame for nobody else's failure."""
+    gate = Gate()
+    gate.open.set()
+    gate.fails = lambda names: OSError("no reply")
+    failed = gate.groups.submit(request(fact("a"), gate.insert))
+    assert isinstance(failed.exception(WAIT_SECONDS), OSError)
+    gate.open.clear()
+    gate.fails = lambda names: None
+    gate.together([fact("a"), fact("b")])
+    assert gate.statements == [["a"], ["first"], ["a", "b"]]
+
+
 def test_what_is_stale_is_refused_without_a_statement() -> None:
     gate = Gate()
     gate.together([unit("a")])
@@ -195,6 +240,31 @@ def test_what_is_cancelled_before_its_turn_never_lands() -> None:
     assert stale.result(WAIT_SECONDS).appended == Appended((False,), None)
     assert other.result(WAIT_SECONDS).appended.won == (True,)
     assert gate.statements == [["first"], ["other"]]
+
+
+def session(context: object, *, connect: bool = False) -> Any:
+    """Make what groups ask of a Spark session: of what application it is."""
+    made = SimpleNamespace(sparkContext=context)
+    if not connect:
+        made.newSession = None
+    return made
+
+
+def test_sessions_of_an_application_share_statements_where_a_name_means_the_same() -> None:
+    context, path, schema = object(), TableNames.of("/lake"), TableNames.of("lake")
+    one, two, foreign = session(context), session(context), session(object())
+    mine = groups_of(one, path, "t")
+    assert groups_of(two, path, "t") is mine
+    assert groups_of(foreign, path, "t") is not mine
+    assert groups_of(one, TableNames.of("/other"), "t") is not mine
+    assert groups_of(one, path, "made anew") is not mine
+    named = groups_of(one, schema, "t")
+    assert groups_of(one, schema, "t") is named
+    assert groups_of(two, schema, "t") is not named
+    remote, other = (session(context, connect=True) for _ in range(2))
+    held = groups_of(remote, path, "t")
+    assert groups_of(remote, path, "t") is held
+    assert groups_of(other, path, "t") is not held
 
 
 # -------------------------------------------------------------------------------- tails

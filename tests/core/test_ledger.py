@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from txnqueue.core import model, planning, ranges
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Disposition, Stamp
-from txnqueue.core.redelivery import AT_ONCE, Redelivery
+from txnqueue.core.redelivery import AT_ONCE, CLOCKS_APART_MS, Redelivery
 from txnqueue.core.state import (
     AttemptOwner,
     Claim,
@@ -401,6 +401,23 @@ def test_a_wait_doubles_up_to_its_maximum_and_the_dead_do_not_wait() -> None:
     assert rules.due_ms(5, 1, 1_000) == rules.due_ms(1, 9, 0) == AT_ONCE.due_ms(3, 9, 1_000) == 0
 
 
+@pytest.mark.parametrize(
+    ("failed_at_ms", "now_ms", "waits"),
+    [
+        (0, 1, False),  # it has not failed
+        (1_000, 1_099, True),
+        (1_000, 1_100, False),
+        (1_000 + CLOCKS_APART_MS, 1_000, True),
+        (1_001 + CLOCKS_APART_MS, 1_000, False),  # no clock is believed to be so far ahead
+    ],
+)
+def test_what_failed_waits_until_it_is_due_unless_a_wrong_clock_said_when(
+    failed_at_ms: int, now_ms: int, waits: bool
+) -> None:
+    segment = Segment(POSITION, 0, 3, 1, 4, failed_at_ms=failed_at_ms)
+    assert segment.waits(now_ms, Redelivery(delay_ms=100, delay_ms_max=450)) is waits
+
+
 # ------------------------------------------------------------------------------ take-over
 
 
@@ -573,6 +590,15 @@ def test_the_first_decision_of_an_attempt_counts() -> None:
     assert TransactionState.of("k", history).decided("a1") == model.ROLLED_BACK
 
 
+@pytest.mark.parametrize(
+    "kind", [model.COMMITTED, model.ROLLED_BACK, model.PREPARED, model.HEURISTIC, model.STARTED]
+)
+def test_a_key_is_known_by_whatever_is_said_of_it(kind: str) -> None:
+    """What else was said may have left the journal."""
+    assert TransactionState.of("k", [said(kind, "a1", 1)]).is_known
+    assert not TransactionState.of("k", [said(kind, "a1", 1, key="other")]).is_known
+
+
 def test_other_keys_of_the_shard_say_nothing() -> None:
     assert TransactionState.of("k", [said(model.COMMITTED, "a1", 1, key="other")]).committed is None
 
@@ -602,6 +628,7 @@ def test_a_clock_that_was_looked_at_before_a_claim_was_read_says_nothing_of_its_
     log = Log()
     log.post((0, 3))
     log.claim(1)  # at 1,000, until 2,000
+    log.post((0, 3))  # by no clock
     (claim,) = log.fold.claims()
     assert claim.ends_at_ms(100) == 2_000  # looked at before the reading
     assert claim.ends_at_ms(900) == 2_000

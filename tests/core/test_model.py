@@ -111,6 +111,14 @@ def test_the_newest_that_was_said_counts_whatever_the_order_of_reading() -> None
     assert model.decisions_beginning([said[3], older, said[5]]) == 2
 
 
+def test_what_was_said_of_version_0_is_not_said_of_none() -> None:
+    said = [
+        Entry(model.FENCE, kind, kind, begun=0)
+        for kind in (model.HORIZON_ADVANCED, model.HISTORY_REMOVED)
+    ]
+    assert model.horizon(said) == model.beginning(said) == model.decisions_beginning(said) == 0
+
+
 def test_an_entry_belongs_to_the_run_that_it_says_or_that_its_key_names() -> None:
     named = Entry("transaction/0", "week/7", model.COMMITTED, transaction_key="week/7")
     assert model.run_of(named) == "week"

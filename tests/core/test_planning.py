@@ -301,6 +301,14 @@ def test_the_claim_behind_dead_letters_takes_the_next_number() -> None:
     assert (following.sequence, following.dead, messages(following.segments)[0]) == (5, [], (1, 1))
 
 
+def test_what_follows_a_purge_of_messages_in_flight_takes_the_next_number() -> None:
+    pending = [Segment(position(1), 0, 4)]
+    plan, following = planning.purge_pending("q", select([]), pending, STAMP, "why")
+    assert [entry.sequence for entry in plan.entries] == [4]
+    assert (following.sequence, following.lane) == (5, 0)
+    assert model.next_sequence("lane/q/0", "lane/0", 4) in plan.conditions
+
+
 # ------------------------------------------------------------------------------ settlements
 
 

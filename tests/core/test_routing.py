@@ -131,6 +131,10 @@ def test_what_cannot_be_said_is_refused(call: Any, error: Any) -> None:
         call()
 
 
+def test_a_key_may_be_as_long_as_the_protocols_allow() -> None:
+    assert exchanges.check_key("x" * 255) == "x" * 255
+
+
 def test_values_of_arguments_are_compared_as_text() -> None:
     said = exchanges.read_arguments({"n": 5, "yes": True, "there": None})
     assert said == ((("n", "5"), ("there", None), ("yes", "true")), "all")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import bisect
+import hashlib
 import json
 import multiprocessing
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing.connection import Connection
@@ -22,8 +23,8 @@ from tests.reliability.session import Session
 
 KEPT = Path(__file__).resolve().parents[2] / "build" / "reliability"
 REACHED = "reached.json"
-"""Which test reaches which lines, and its seconds: made when it is not there. A test that is not in
-it is not run: an old map may call a mutant a survivor that is none, and never one killed."""
+"""Which test reaches which lines, and its seconds, by the file of the test. It is made anew for a
+file that has changed, and for all of them when what is mutated has."""
 LOOKED_AT = results.FOLDER / "mutants-looked-at.json"
 """What was found out about survivors, by the text of the lines."""
 _FAULTS = (
@@ -105,6 +106,7 @@ class Judge:
         self._process.start()
         theirs.close()
         self._path = kept / REACHED
+        self._files = sorted(_files(tests))
         self._ran: list[dict[str, Any]] = []
 
     def close(self) -> None:
@@ -116,27 +118,34 @@ class Judge:
     def ran(self) -> list[dict[str, Any]]:
         """What each test reaches, the quickest first."""
         if not self._ran:
-            if not self._path.is_file():
-                self.record()
-            found = json.loads(self._path.read_text(encoding="utf-8"))
+            known = self._known()
+            found = [one for file in self._files for one in known[file]["ran"]]
             self._ran = sorted(found, key=lambda one: one["seconds"])
         return self._ran
 
-    def record(self, tests: Sequence[str] = ()) -> None:
-        """Run tests without mistakes, and keep what they reach: of all tests, or of some anew."""
-        self._connection.send(tests)
+    def _known(self) -> dict[str, dict[str, Any]]:
+        """Read what is kept, and run without mistakes the tests whose file is not as it was."""
         there = self._path.is_file()
-        known = json.loads(self._path.read_text(encoding="utf-8")) if there else []
-        found = {one["test"]: one for one in known}
-        while isinstance(ran := self._connection.recv(), Ran):
-            found[ran.test] = vars(ran)
-            if len(found) % 100 == 0:
-                self._keep(list(found.values()))
-        self._keep(list(found.values()))
+        known = json.loads(self._path.read_text(encoding="utf-8")) if there else {}
+        targets = [_text(path) for path in TARGETS]
+        for file in self._files:
+            of = hashlib.sha256("\0".join([_text(file), *targets]).encode()).hexdigest()
+            if file not in known or known[file]["of"] != of:
+                known[file] = {"of": of, "ran": self._recorded(file)}
+                self._keep(known)
+        return known
 
-    def _keep(self, found: list[dict[str, Any]]) -> None:
+    def _recorded(self, file: str) -> list[dict[str, Any]]:
+        """Run the tests of a file without mistakes."""
+        self._connection.send(file)
+        found = []
+        while isinstance(ran := self._connection.recv(), Ran):
+            found.append(vars(ran))
+        return found
+
+    def _keep(self, known: dict[str, dict[str, Any]]) -> None:
         beside = self._path.with_suffix(".new")
-        beside.write_text(json.dumps(found), encoding="utf-8")
+        beside.write_text(json.dumps(known), encoding="utf-8")
         os.replace(beside, self._path)
 
     def chosen(self, mutant: Mutant) -> tuple[tuple[str, float], ...]:
@@ -187,7 +196,19 @@ class Judge:
 
 @cache
 def _statements(path: str) -> list[int]:
-    return nursery.statements((nursery.ROOT / path).read_text(encoding="utf-8"))
+    return nursery.statements(_text(path))
+
+
+def _text(path: str) -> str:
+    return (nursery.ROOT / path).read_text(encoding="utf-8")
+
+
+def _files(tests: Iterable[str]) -> Iterator[str]:
+    """List the files of tests that files and folders name."""
+    for name in tests:
+        path = nursery.ROOT / name
+        for file in path.glob("test_*.py") if path.is_dir() else [path]:
+            yield str(file.relative_to(nursery.ROOT))
 
 
 def run(session: Session, number: int) -> tuple[int, Counter[str]]:

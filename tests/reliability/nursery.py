@@ -95,7 +95,7 @@ class Nursery:
             if isinstance(asked, Trial):
                 self._connection.send(self._tried(asked, items))
             else:
-                self._record([items[name] for name in asked or items if name in items])
+                self._record([items[name] for name in items if name.partition("::")[0] == asked])
 
     # ---------------------------------------------------------------------------- trials
 

@@ -160,12 +160,7 @@ def start(fold: QueueState, entries: Iterable[Entry]) -> list[Entry]:
     mine = model.queue_stream(fold.queue_id)
     if any(e.kind == model.QUEUE_DROPPED and e.stream == mine for e in fenced):
         return fenced  # everything in it has gone, and nothing comes after
-    newest: dict[int, Entry] = {}
-    for entry in found:
-        if entry.kind == model.COMPACTED:
-            known = newest.get(entry.lane or 0)
-            if known is None or (entry.sequence or 0) > (known.sequence or 0):
-                newest[entry.lane or 0] = entry
+    newest = {entry.lane or 0: entry for entry in compactions(found)}
     named = {lane: _named(entry) for lane, entry in newest.items()}
     positions: dict[PositionId, Position] = {}
     left = fenced
@@ -207,6 +202,12 @@ def stays(entry: Entry, compaction: Entry | None) -> bool:
     """Return whether a position that may have left is recent enough to detect duplicates."""
     recent = None if compaction is None else compaction.body.get("recent_after")
     return recent is not None and entry.kind == model.POSTED and entry.recorded_at_ms > recent
+
+
+def compactions(entries: Iterable[Entry]) -> list[Entry]:
+    """List the compactions among entries of lanes, the newest of each lane last."""
+    found = (entry for entry in entries if entry.kind == model.COMPACTED)
+    return sorted(found, key=lambda entry: entry.sequence or 0)
 
 
 def is_after(entry: Entry, compaction: Entry) -> bool:

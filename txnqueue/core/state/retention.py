@@ -15,7 +15,8 @@ from typing import Any
 from txnqueue.core import model
 from txnqueue.core.model import Entry, PositionId
 from txnqueue.core.state import QueueState
-from txnqueue.core.state.compaction import is_after, names, stays
+from txnqueue.core.state.compaction import compactions, is_after, names, stays
+from txnqueue.core.state.confirmations import unconfirmed
 
 Slices = dict[str, set[int]]
 """Slices of payload, by owner."""
@@ -168,11 +169,12 @@ def finished(entries: Iterable[Entry], horizon: int) -> list[Entry]:
     everything = list(entries)
     for entry in everything:
         by_family[entry.shard.partition("/")[0]].append(entry)
-    unconfirmed = _awaiting_databases(by_family["transaction"], by_family["table"])
+    missing = unconfirmed(by_family["transaction"], by_family["table"])
+    awaiting = {entry.attempt for _, entry in missing}
     left = [
         *_of_fence(by_family[model.FENCE], horizon),
         *_of_catalog(by_family[model.CATALOG]),
-        *_of_transactions(by_family["transaction"], horizon, unconfirmed),
+        *_of_transactions(by_family["transaction"], horizon, awaiting),
         *_of_tables(by_family["table"], horizon, by_family["transaction"]),
         *_of_queues([*by_family["lane"], *by_family["backlog"]], _dropped(by_family, horizon)),
     ]
@@ -279,25 +281,6 @@ def _of_tables(entries: list[Entry], horizon: int, transactions: list[Entry]) ->
     return left
 
 
-def _awaiting_databases(transactions: list[Entry], tables: list[Entry]) -> set[str | None]:
-    """List the attempts whose databases have not all confirmed the commit."""
-    confirmed = {
-        (entry.body["participant"], entry.attempt)
-        for entry in tables
-        if entry.kind == model.BRANCH_CONFIRMED
-    }
-    return {
-        entry.attempt
-        for entry in transactions
-        if entry.kind == model.COMMITTED
-        and any((name, entry.attempt) not in confirmed for name in _databases(entry))
-    }
-
-
-def _databases(entry: Entry) -> list[str]:
-    return list(entry.body.get("participants", ()))
-
-
 def _dropped(by_family: Mapping[str, list[Entry]], horizon: int) -> set[str | None]:
     """List the queues that were dropped below the horizon."""
     return {
@@ -309,13 +292,7 @@ def _dropped(by_family: Mapping[str, list[Entry]], horizon: int) -> set[str | No
 
 def _of_queues(entries: list[Entry], dropped: set[str | None]) -> list[Entry]:
     """What the newest compaction of a lane replaces has finished, and a dropped queue."""
-    newest: dict[tuple[str | None, int | None], Entry] = {}
-    for entry in entries:
-        if entry.kind == model.COMPACTED:
-            lane = (entry.queue_id, entry.lane)
-            known = newest.get(lane)
-            if known is None or (entry.sequence or 0) > (known.sequence or 0):
-                newest[lane] = entry
+    newest = {(entry.queue_id, entry.lane): entry for entry in compactions(entries)}
     needed = {lane: names(entry) for lane, entry in newest.items()}
     left: list[Entry] = []
     for entry in entries:

@@ -1,0 +1,84 @@
+"""What is planned of a branch that several sessions share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.core.test_ledger import STAMP
+from txnqueue.core import model
+from txnqueue.core.model import Entry
+from txnqueue.core.planning import branches, decisions
+from txnqueue.core.state import TransactionState
+from txnqueue.core.state.branch import Branch, check_allowed
+from txnqueue.errors import NotPermitted
+
+FACT = Entry("backlog/q", "lane/0", model.POSTED, queue_id="q", lane=0, ranges=((0, 2),), count=3)
+CLAIM = replace(FACT, kind=model.RELEASED)
+
+
+class Log:
+    """The entries of a branch, as plans say them."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        started = branches.start("xid:1", "a1", 0, "one", 60.0, ticket=None, stamp=STAMP)
+        self.land(started)
+
+    def land(self, plan: Any) -> list[Entry]:
+        version = len(self.entries) + 1
+        landed = [
+            replace(entry, append_id=f"a{version}", index=index, version=version)
+            for index, entry in enumerate(plan.entries)
+        ]
+        assert all(condition.holds(self.entries) for condition in plan.conditions)
+        self.entries += landed
+        return landed
+
+    @property
+    def branch(self) -> Branch:
+        found = Branch.of(TransactionState.of("xid:1", self.entries))
+        assert found is not None
+        return found
+
+
+@pytest.mark.parametrize("facts", [(), (FACT,)])
+@pytest.mark.parametrize("claims", [(), (CLAIM,)])
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("fail", [False, True])
+def test_a_session_that_ends_seals_what_it_did_and_holds_whatever_there_is_of_either(
+    facts: Any, claims: Any, before: bool, fail: bool
+) -> None:
+    log = Log()
+    if before:  # it was suspended, with a part that is out of date now
+        log.land(branches.end(log.branch, "one", [FACT, FACT], [CLAIM], STAMP, suspend=True))
+    landed = log.land(branches.end(log.branch, "one", facts, claims, STAMP, fail=fail))
+    sealed = [entry for entry in landed if entry.kind == model.PART]
+    assert len(sealed) == bool(facts or claims or before)
+    back = [decisions.entry_to_json(entry) for entry in log.branch.given_back()]
+    assert back == [decisions.entry_to_json(entry) for entry in claims]
+    assert len(log.branch.facts()) == (0 if fail else len(facts))
+    assert log.branch.sessions == {"one": model.ENDED}
+    assert (log.branch.rollback_only is not None) is fail
+
+
+def test_what_is_planned_of_a_branch_is_numbered_and_bars_what_was_planned_beside_it() -> None:
+    log = Log()
+    first = branches.associate(log.branch, "two", None, STAMP)
+    beside = branches.set_timeout(log.branch, 5, STAMP)
+    log.land(first)
+    assert not all(condition.holds(log.entries) for condition in beside.conditions)
+    log.land(branches.set_timeout(log.branch, 5, STAMP))
+    assert [entry.sequence for entry in log.entries] == [1, 2, 3, 4]
+    assert log.branch.timeout_seconds == 5
+    log.land(branches.set_timeout(log.branch, None, STAMP))
+    assert log.branch.timeout_seconds == 60
+
+
+@pytest.mark.parametrize(("allowed", "named"), [(("b", "c"), "b, c may."), ((), "no one may.")])
+def test_who_is_not_permitted_is_told_who_is(allowed: Any, named: str) -> None:
+    with pytest.raises(NotPermitted, match=f"'a' may not coordinate; {named}"):
+        check_allowed("xid:1", {"coordinate": allowed}, "a", "coordinate")
+    check_allowed("xid:1", {"coordinate": None}, "a", "coordinate")
