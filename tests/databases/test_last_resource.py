@@ -362,6 +362,7 @@ def test_what_cannot_take_part_is_refused(world: World, file: str) -> None:
     unlisted = SimpleNamespace(xid=tuple, tpc_begin=print, tpc_prepare=print)
     with pytest.raises(InvalidInput, match="tpc_recover"):
         tx.enlist("billing", unlisted)
+    name: Any
     for name in (None, 7, "\ud800"):
         with pytest.raises(InvalidInput):
             tx.enlist(name, sqlite3.connect(file), last=True)

@@ -332,9 +332,8 @@ class Participants:
     def _check_new(self, name: str, connection: Any) -> None:
         if not check_id(name, "name"):
             raise InvalidInput(f"{name!r}: give the database a name.", name=name)
-        known: list[TwoPhase | Auxiliary | LastResource] = []
+        known: list[TwoPhase | LastResource | Auxiliary] = [] if self.last is None else [self.last]
         known += [*self._branches.values(), *self.auxiliaries.values()]
-        known += [self.last] if self.last is not None else []
         if name in {one.name for one in known}:
             raise InvalidInput(
                 f"{name!r} takes part in this transaction already: use the "
