@@ -7,6 +7,7 @@ import datetime
 import enum
 import inspect
 from collections.abc import AsyncIterator, Iterator, Mapping
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ from txnqueue.manager import QueueManager
 from txnqueue.protocols.flow import DataSource, MessageFlow
 from txnqueue.protocols.mqqb import LocalQueueManager
 from txnqueue.storage.store import MemoryStore
+from txnqueue.testing import plain_schema
 
 JUNK = (5, 1.5, float("nan"), True, "x", "\ud800", b"x", [5], {"a": 5}, object(), None)
 FITS: dict[str, Any] = {  # what a call needs besides
@@ -353,6 +355,36 @@ def test_a_transaction_is_not_made_with_a_lease_that_cannot_be(world: World) -> 
     for junk in (-1, 0, "5", float("nan"), 10**9):
         with pytest.raises(TxnQueueError, match="lease_seconds="):
             world.manager().transaction(lease_seconds=junk)
+
+
+@in_memory
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda t: t.update({"n": 0}, "true"),
+        lambda t: t.update({"n": Decimal(0)}, "true"),  # fits as SQL, and failed at the commit
+        lambda t: t.update("*", "true"),
+        lambda t: t.update({"n": "0"}, None),
+        lambda t: t.update({"n": "0"}, True),
+        lambda t: t.delete(True),  # such as of a comparison in Python: it deleted all rows
+        lambda t: t.delete(None),
+        lambda t: t.merge(rows(1), on=5, update="*"),
+        lambda t: t.merge(rows(1), on=[5], update="*"),
+        lambda t: t.merge(rows(1), on="n", insert={"n": np.int64(1)}),
+        lambda t: t.merge(rows(1), on="n", update={5: "1"}),
+        lambda t: t.merge(rows(1), on="n", update=[("n", "1")]),
+        lambda t: t.merge(rows(1), on="n", delete=True),
+        lambda t: t.merge(rows(1), condition=True, update="*"),
+    ],
+)
+def test_a_table_is_changed_by_sql_that_is_text(world: World, wrong: Any) -> None:
+    world.queue()
+    world.store.tables.create("gold", plain_schema(SCHEMA))
+    tx = world.manager().transaction()
+    with pytest.raises(InvalidInput, match=r"SQL|column"):
+        wrong(tx.table("gold"))
+    tx.commit()
+    assert world.store.tables.rows("gold").num_rows == 0
 
 
 @in_memory
