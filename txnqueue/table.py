@@ -163,9 +163,7 @@ class TableChanges:
         """
         if not set:
             raise InvalidInput("set={}: say what becomes of which column.")
-        if isinstance(set, str):
-            raise InvalidInput(f"set={set!r}: give a dict of SQL by column.", name="set")
-        _check_assignments(set=set)
+        _check_assignments(star=False, set=set)
         _check_sql(where=where, given=True)
         info = self._begin()
         if info is not None:
@@ -269,18 +267,24 @@ def _written(what: Assignments, names: Sequence[str]) -> dict[str, str] | None:
     return assignments(names) if isinstance(what, str) else dict(what)
 
 
-def _check_assignments(**given: object) -> None:
+def _check_assignments(*, star: bool = True, **given: object) -> None:
     """Check what becomes of columns: only text is sure to be the SQL that is meant.
+
+    Args:
+        star: Whether ``"*"`` is known.
+        **given: What was given, by the arguments' names.
 
     Raises:
         InvalidInput: It is none.
     """
     for name, what in given.items():
-        if what is None or what == "*":
+        if what is None or (star and isinstance(what, str) and what == "*"):
             continue
         if not isinstance(what, Mapping) or not all(map(is_text, (*what, *what.values()))):
+            otherwise = ", or '*'" if star else ""
             raise InvalidInput(
-                f"{name}={what!r}: give a dict of SQL by column, such as {{'total': '0'}}, or '*'.",
+                f"{name}={what!r}: give a dict of SQL by column, such as "
+                f"{{'total': '0'}}{otherwise}.",
                 name=name,
             )
 
