@@ -388,6 +388,18 @@ def test_a_table_is_changed_by_sql_that_is_text(world: World, wrong: Any) -> Non
 
 
 @in_memory
+def test_the_last_instant_that_there_is_means_for_ever(world: World) -> None:
+    world.queue().send(rows(1))
+    history = world.manager().history
+    now = history.report().figures.last.commit_seq
+    zone = datetime.timezone(datetime.timedelta(hours=-14))
+    for last in (datetime.timezone.utc, zone):
+        upto = datetime.datetime.max.replace(tzinfo=last)
+        assert history.report(upto=upto).figures.last.commit_seq == now
+        assert history.report(after=upto).figures.first.commit_seq == now
+
+
+@in_memory
 def test_a_digest_ends_with_a_commit(world: World) -> None:
     world.queue().send(rows(1))
     now = datetime.datetime.now(datetime.timezone.utc)
