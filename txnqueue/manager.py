@@ -47,6 +47,7 @@ from txnqueue.errors import (
     Busy,
     DecidedByDatabase,
     HistoryRemoved,
+    InvalidInput,
     PlatformMissing,
     SchemaMismatch,
     TransactionAborted,
@@ -662,6 +663,9 @@ class QueueManager:
         error goes on. ``Rollback`` ends the attempts. Under an id that was committed before, no
         attempt is offered.
 
+        Raises:
+            InvalidInput: An attempt was neither entered nor decided: it is rolled back.
+
         Example::
 
             for attempt in manager.attempts():
@@ -683,6 +687,12 @@ class QueueManager:
             tx = RepeatableTransaction(attempt)
             last = tx.last = tries.last
             yield tx
+            if tx.status is Status.ACTIVE and tx.failure is None:
+                tx.rollback("its block was not entered", counted=False)
+                raise InvalidInput(
+                    "An attempt was neither entered nor decided, and is rolled back: write "
+                    "'with attempt as tx:' in the loop, and work in that block."
+                )
             if tx.status is Status.COMMITTED or tx.failure is None:
                 return
             if isinstance(tx.failure, TransactionUnknown):

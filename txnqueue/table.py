@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from txnqueue.core.settings import is_text
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.frames import check_not_streaming
@@ -120,10 +121,12 @@ class TableChanges:
             raise InvalidInput("Give on= (columns) or condition= (SQL): one of them.")
         if not (update or insert or delete):
             raise InvalidInput("Say what a merge does: update=, insert= or delete=.")
+        keys = _columns(on)
+        _check_sql(condition=condition, delete=delete)
+        _check_assignments(update=update, insert=insert)
         info = self._begin()
         if info is None:
             return 0
-        keys = (on,) if isinstance(on, str) else tuple(on or ())
         whole = "*" in (update, insert)
         source = self._stage(rows, None, lambda name: info if whole or name in keys else None)
         unknown = [k for k in keys if k not in source.names or k not in info.schema.names]
@@ -160,6 +163,8 @@ class TableChanges:
         """
         if not set:
             raise InvalidInput("set={}: say what becomes of which column.")
+        _check_assignments(star=False, set=set)
+        _check_sql(where=where, given=True)
         info = self._begin()
         if info is not None:
             self._add(info, UPDATE, None, condition=f"({where})", update=dict(set))
@@ -173,6 +178,7 @@ class TableChanges:
         Raises:
             InvalidInput: The table would refuse it.
         """
+        _check_sql(where=where, given=True)
         info = self._begin()
         if info is not None:
             self._add(info, DELETE, None, condition=f"({where})", delete="true")
@@ -258,11 +264,56 @@ class TableChanges:
 def _written(what: Assignments, names: Sequence[str]) -> dict[str, str] | None:
     if what is None:
         return None
-    if isinstance(what, str):
-        if what != "*":
-            raise InvalidInput(f"{what!r}: give a dict of SQL by column, or '*'.")
-        return assignments(names)
-    return dict(what)
+    return assignments(names) if isinstance(what, str) else dict(what)
+
+
+def _check_assignments(*, star: bool = True, **given: object) -> None:
+    """Check what becomes of columns: only text is sure to be the SQL that is meant.
+
+    Args:
+        star: Whether ``"*"`` is known.
+        **given: What was given, by the arguments' names.
+
+    Raises:
+        InvalidInput: It is none.
+    """
+    for name, what in given.items():
+        if what is None or (star and isinstance(what, str) and what == "*"):
+            continue
+        if not isinstance(what, Mapping) or not all(map(is_text, (*what, *what.values()))):
+            otherwise = ", or '*'" if star else ""
+            raise InvalidInput(
+                f"{name}={what!r}: give a dict of SQL by column, such as "
+                f"{{'total': '0'}}{otherwise}.",
+                name=name,
+            )
+
+
+def _check_sql(*, given: bool = False, **texts: object) -> None:
+    """Check that conditions are text.
+
+    Args:
+        given: Whether None is none.
+        **texts: The conditions, by their arguments' names.
+
+    Raises:
+        InvalidInput: One is not.
+    """
+    for name, text in texts.items():
+        if not is_text(text) and (given or text is not None):
+            raise InvalidInput(f"{name}={text!r}: give SQL as text.", name=name)
+
+
+def _columns(on: object) -> tuple[str, ...]:
+    """Read the columns that match.
+
+    Raises:
+        InvalidInput: They are none.
+    """
+    named = (on,) if isinstance(on, str) else () if on is None else on
+    if not isinstance(named, Collection) or not all(isinstance(one, str) for one in named):
+        raise InvalidInput(f"on={on!r}: name one column, or a list.", name="on")
+    return tuple(named)
 
 
 def _is_lineage(name: str) -> bool:

@@ -12,6 +12,7 @@ from tests.inside import attempt_id, client_of
 from txnqueue import RetryPolicy, Rollback, Status
 from txnqueue.errors import (
     AlreadySettled,
+    InvalidInput,
     LeaseLost,
     TransactionAborted,
     TransactionFinished,
@@ -436,6 +437,21 @@ def test_rollback_ends_the_attempts(world: World) -> None:
             tries.append(tx.id)
             give_up(tx)
     assert (len(tries), orders.depth()) == (1, 0)
+
+
+@in_memory
+def test_an_attempt_whose_block_was_forgotten_is_told(world: World) -> None:
+    """The loop ended as if all was well: nothing was sent, and the messages were held."""
+    orders, manager = world.queue(), world.manager()
+    orders.send(rows(1))
+    with pytest.raises(InvalidInput, match="with attempt as tx"):
+        for attempt in manager.attempts():
+            assert numbers(attempt.queue(orders.name).receive()) == [1]
+    assert attempt.status is Status.ROLLED_BACK
+    for attempt in manager.attempts():  # who decides himself needs no block
+        attempt.queue(orders.name).receive().accept()
+        attempt.commit()
+    assert (orders.depth(), orders.in_flight()) == (0, 0)
 
 
 @in_memory

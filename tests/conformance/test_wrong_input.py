@@ -9,6 +9,7 @@ import enum
 import inspect
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from txnqueue.manager import QueueManager
 from txnqueue.protocols.flow import DataSource, MessageFlow
 from txnqueue.protocols.mqqb import LocalQueueManager
 from txnqueue.storage.store import MemoryStore
+from txnqueue.testing import plain_schema
 
 JUNK: tuple[Any, ...] = (
     5,
@@ -386,6 +388,48 @@ def test_a_transaction_is_not_made_with_a_lease_that_cannot_be(world: World) -> 
     for junk in (-1, 0, "5", float("nan"), 10**9):
         with pytest.raises(TxnQueueError, match="lease_seconds="):
             world.manager().transaction(lease_seconds=junk)
+
+
+@in_memory
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda t: t.update({"n": 0}, "true"),
+        lambda t: t.update({"n": Decimal(0)}, "true"),  # fits as SQL, and failed at the commit
+        lambda t: t.update("*", "true"),
+        lambda t: t.update({"n": "0"}, None),
+        lambda t: t.update({"n": "0"}, True),
+        lambda t: t.delete(True),  # such as of a comparison in Python: it deleted all rows
+        lambda t: t.delete(None),
+        lambda t: t.merge(rows(1), on=5, update="*"),
+        lambda t: t.merge(rows(1), on=[5], update="*"),
+        lambda t: t.merge(rows(1), on="n", insert={"n": np.int64(1)}),
+        lambda t: t.merge(rows(1), on="n", update={5: "1"}),
+        lambda t: t.merge(rows(1), on="n", update=[("n", "1")]),
+        lambda t: t.merge(rows(1), on="n", delete=True),
+        lambda t: t.merge(rows(1), condition=True, update="*"),
+    ],
+)
+def test_a_table_is_changed_by_sql_that_is_text(world: World, wrong: Any) -> None:
+    world.queue()
+    world.store.tables.create("gold", plain_schema(SCHEMA))
+    tx = world.manager().transaction()
+    with pytest.raises(InvalidInput, match=r"SQL|column"):
+        wrong(tx.table("gold"))
+    tx.commit()
+    assert world.store.tables.rows("gold").num_rows == 0
+
+
+@in_memory
+def test_the_last_instant_that_there_is_means_for_ever(world: World) -> None:
+    world.queue().send(rows(1))
+    history = world.manager().history
+    now = history.report().figures.last.commit_seq
+    zone = datetime.timezone(datetime.timedelta(hours=-14))
+    for last in (datetime.timezone.utc, zone):
+        upto = datetime.datetime.max.replace(tzinfo=last)
+        assert history.report(upto=upto).figures.last.commit_seq == now
+        assert history.report(after=upto).figures.first.commit_seq == now
 
 
 @in_memory

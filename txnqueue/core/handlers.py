@@ -7,11 +7,17 @@ transaction whose handler did nothing would be committed all the same, and accep
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 
 from txnqueue.errors import InvalidInput
 
-_PREPARES = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-_PREPARED = (inspect.iscoroutine, inspect.isgenerator, inspect.isasyncgen)
+_Asked = tuple[Callable[[object], bool], ...]
+_PREPARES: _Asked = (
+    inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+    inspect.isasyncgenfunction,
+)
+_PREPARED: _Asked = (inspect.iscoroutine, inspect.isgenerator, inspect.isasyncgen)
 
 
 def check_function(name: str, called: object, wanted: str = "a function") -> None:

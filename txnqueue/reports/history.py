@@ -33,6 +33,8 @@ from txnqueue.types import ChangeRow, TraceStep
 TRACED_MAX = 1_000
 LOOKED = 10
 """So many versions of the journal a notebook looks at."""
+_LAST_MS = 253_402_300_799_999
+"""The end of the year 9999: ``datetime.max`` says for ever, and rounds to the year after it."""
 _STEPS = (
     "message_id step queue lane target exchange rows transaction_id attempt decision reason actor "
     "run_id recorded_at commit_seq"
@@ -456,7 +458,7 @@ def _by_then(store: Store, timestamp: datetime.datetime) -> tuple[Past, int]:
         raise InvalidInput(
             f"timestamp={timestamp!r}: give a datetime with a time zone.", name="timestamp"
         )
-    at_ms = round(timestamp.timestamp() * 1000)
+    at_ms = min(round(timestamp.timestamp() * 1000), _LAST_MS)
     commit_seq = Past(store).newest(EntryFilter(recorded_upto_ms=at_ms)).commit_seq
     return _known(Past(store, commit_seq)), at_ms
 
