@@ -368,6 +368,7 @@ def rehearse(
     trial = _Trial(own, store.journal, handler, client)
     trial.run(info, limit, batch_size, where)
     known = Past(client.store)
+    known.check_known(past.upto + 1)  # the handler may have taken longer than it was kept
     entries, consumed_since = _really(known, info, past.upto, trial.parts)
     known.check_known(past.upto + 1)  # maintenance may have been faster
     keys = dict.fromkeys(e.transaction_key for e in entries if e.transaction_key is not None)

@@ -229,6 +229,50 @@ def test_what_is_not_decided_stays_until_it_cannot_be_any_more(world: World) -> 
     proved(manager)
 
 
+def published(world: World) -> tuple[Any, Any, QueueManager]:
+    """Create a queue that gets what is published to an exchange, and a clerk."""
+    queue, manager = world.queue(), world.manager("clerk")
+    events = manager.create_exchange(world.name("events"), "fanout", SCHEMA)
+    events.bind(queue.name)
+    return queue, events, manager
+
+
+@in_memory
+def test_what_is_being_published_to_a_queue_is_not_decided_either(world: World) -> None:
+    queue, events, manager = published(world)
+    publisher = world.manager("publisher")
+    with publisher.transaction() as tx:
+        tx.exchange(events.name).publish([*rows(1, key="anna"), *rows(2, key="bert")])
+        assert manager.erase(queue.name, ANNA, reason="r").undecided == 1
+    assert manager.erase(queue.name, ANNA, reason="r").purged == 1
+    assert numbers(queue.receive(2)) == [2]
+    proved(manager)
+
+
+@in_memory
+def test_what_was_published_and_its_history_removed_is_not_passed_over(world: World) -> None:
+    queue, events, manager = published(world)
+    busy = world.queue("busy")
+    events.publish([*rows(1, key="anna"), *rows(2, key="bert")])
+    queue.receive(2).accept()
+    kept: Any = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
+    for _ in range(4):
+        busy.send(rows(3))
+        busy.receive(1).accept()
+        world.clock.advance(2 * DAY)
+        manager.maintain(**kept, history_retention_days=0)
+    payload, owner = client_of(manager).store.payload, events.info.payload_id
+    assert payload.slices(owner), "vacuous: the payload is gone"
+    done = manager.erase(queue.name, ANNA, reason="r")
+    assert (done.erased, done.undecided) == (0, 1)
+    for n in range(client_of(manager).cache.slice_width):
+        busy.send(rows(n))
+    world.clock.advance(2 * DAY)
+    assert manager.maintain(**kept).slices
+    assert not payload.slices(owner)
+    assert manager.erase(queue.name, ANNA, reason="r").undecided == 0
+
+
 def test_what_was_prepared_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(creation, "SLICE_WIDTH", 1)
     world = World(MemoryStore())  # one whose horizon passes the transaction

@@ -551,6 +551,28 @@ def test_options_that_cannot_be(world: World, options: Any, error: type[Exceptio
 
 
 @in_memory
+def test_a_report_of_what_is_removed_before_it_is_read_is_refused_and_not_shortened(
+    world: World,
+) -> None:
+    queue, keeper = world.queue(lanes=1), world.manager("keeper")
+    first = consume(world, queue, 1).receipt.commit_seq
+    for n in (2, 3):
+        age(world, keeper)
+        consume(world, queue, n)
+    history = world.manager("asking").history
+    told, all_known = history.changes(after=first), history.changes()
+    whole = len(history.changes().rows())
+    assert keeper.maintain(**KEPT, history_retention_days=1).forgotten
+    assert history.horizon() > first, "vacuous"
+    with pytest.raises(HistoryRemoved):
+        told.rows()
+    with pytest.raises(HistoryRemoved):
+        history.changes(upto=first)
+    assert 0 < len(all_known.rows()) < whole
+    assert history.changes(after=history.horizon()).rows()
+
+
+@in_memory
 def test_a_keeper_whose_clock_is_behind_does_not_shorten_the_history(world: World) -> None:
     """It denies the day that the others said, and says one that is over for long."""
     queue, kept = world.queue(lanes=1), 5

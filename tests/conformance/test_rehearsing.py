@@ -451,6 +451,25 @@ def test_payload_and_history_that_were_removed_are_missed(world: World) -> None:
 
 
 @in_memory
+def test_history_that_is_removed_while_the_handler_runs_is_missed(world: World) -> None:
+    orders, busy, manager = world.queue(), world.queue("busy"), world.manager("b")
+    sent = orders.send(rows(1)).receipt
+    orders.receive().accept()
+
+    def slow(batch: Any, tx: Any) -> None:
+        assert numbers(batch) == [1]
+        for _ in range(4):
+            world.clock.advance(2 * 86_400)
+            busy.send(rows(7))
+            manager.maintain(
+                transaction_seconds_max=0, payload_retention_days=0, history_retention_days=0
+            )
+
+    with pytest.raises(HistoryRemoved):
+        manager.rehearse(slow, orders, as_of=sent.commit_seq)
+
+
+@in_memory
 def test_what_was_archived_and_compacted_is_rehearsed_as_it_was(world: World) -> None:
     orders, bills, manager = world.queue(dead_letter=True), world.queue("bills"), world.manager("b")
     first = orders.send(rows(*range(20))).receipt

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, numbers, rows
+from tests.conformance.conftest import World, in_memory, numbers, rows
 from tests.inside import client_of
 from tests.locks import in_another_thread
 from txnqueue import QueueManager
+from txnqueue.client.states import TransientStates
 from txnqueue.errors import Busy, LeaseLost
 from txnqueue.messages.selector import Selector
 from txnqueue.storage.payload import arrangement
@@ -286,3 +287,28 @@ def test_no_lock_is_held_while_keys_and_ids_are_read_from_the_payload(
     assert orders.move(grouped) == 2
     assert set(reads) == {"texts", "lanes"}
     assert sorted(numbers(grouped.receive())) == [1, 2]
+
+
+@in_memory
+def test_two_threads_that_look_into_the_memory_first_share_one_view(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each view would open the consumer id anew, and take over what the other one holds."""
+    queue = world.queue()
+    queue.send(rows(1), durable=False)
+    taken = world.open(queue, "b")
+    client, found, made = client_of(taken), list[Any](), TransientStates.__init__
+
+    def meanwhile(self: Any, *given: Any) -> None:
+        monkeypatch.setattr(TransientStates, "__init__", made)
+        other = threading.Thread(target=lambda: found.append(taken.receive()))
+        other.start()
+        other.join()
+        made(self, *given)
+
+    monkeypatch.setattr(TransientStates, "__init__", meanwhile)
+    client.transient  # noqa: B018 - the first look makes the view
+    assert numbers(found[0]) == [1]
+    queue.send(rows(2), durable=False)
+    assert numbers(taken.receive()) == [2]
+    assert found[0].accept() == 1

@@ -438,7 +438,7 @@ def test_a_last_resource_that_did_not_commit_is_not_passed_over(
     insert(tx.enlist("ledger", connection, last=True), 1)
     last = attempt_of(tx).participants.last
     assert last is not None
-    last.decide = lambda: False  # type: ignore[method-assign]
+    last.decide = lambda: False
     client, lands = client_of(manager), append == "prepare"
     land = client.land
 
@@ -448,10 +448,10 @@ def test_a_last_resource_that_did_not_commit_is_not_passed_over(
             raise KeyboardInterrupt
         return landed
 
-    client.land = interrupts  # type: ignore[method-assign]
+    client.land = interrupts
     with pytest.raises(KeyboardInterrupt):
         tx.commit()
-    client.land = land  # type: ignore[method-assign]
+    client.land = land
     with pytest.raises(TransactionUnknown, match="ledger"):
         tx.commit()
     connection.rollback()

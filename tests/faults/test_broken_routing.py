@@ -65,18 +65,19 @@ def creating_twice() -> None:
 
 def queue_by_queue(patch: pytest.MonkeyPatch) -> None:
     """Commit what is published for each queue on its own."""
-    real = Attempt.add_send
+    real = Attempt.add_sends
 
-    def hasty(self: Attempt, send: Any) -> None:
-        if send.published is None or not self.work.sends:
-            return real(self, send)
-        alone = Attempt(self.client)
-        alone.check_active()
-        real(alone, send)
-        commit.commit(alone)
-        return None
+    def hasty(self: Attempt, sends: Any) -> None:
+        for send in sends:
+            if send.published is None or not self.work.sends:
+                real(self, [send])
+                continue
+            alone = Attempt(self.client)
+            alone.check_active()
+            real(alone, [send])
+            commit.commit(alone)
 
-    patch.setattr(Attempt, "add_send", hasty)
+    patch.setattr(Attempt, "add_sends", hasty)
 
 
 def former_bindings(patch: pytest.MonkeyPatch) -> None:

@@ -126,8 +126,8 @@ def test_what_an_interrupted_call_left_in_a_transaction_is_whole_or_nothing(act:
                 numbers += [row["i"] for row in batch.messages()]
                 batch.accept()
         told = tuple(sorted(numbers) for numbers in left.values())
-        nothing = ([1, 2], [], [])
-        whole = {
+        nothing: tuple[list[int], ...] = ([1, 2], [], [])
+        whole: dict[Any, tuple[list[int], ...]] = {
             _receives: nothing,
             _moves: ([], [1, 2], []),
             _publishes: ([1, 2, 3], [3], []),

@@ -1390,3 +1390,51 @@ def test_consumers_are_served_though_a_send_before_was_interrupted_anywhere() ->
             channel.send(broker.orders.name, rows(1))
         channel.send(broker.orders.name, rows(2))
         assert 2 in heard, interrupt.at
+
+
+@rule("S0-10", "S0-12")
+@in_memory
+@pytest.mark.parametrize("how", ["ack", "range", "reject", "unget", "another thread"])
+def test_no_call_settles_what_a_consumer_was_not_called_with_yet(world: World, how: str) -> None:
+    """Who acknowledges all that it has got does not acknowledge what it is about to get."""
+    broker = Broker(world, dead_letter=True)
+    broker.orders.send(rows(1, 2, 3))
+    channel, heard = broker.channel(transacted=False), list[int]()
+    calls: dict[str, Any] = {
+        "ack": channel.ack,
+        "range": lambda: channel.ack(range(1, 100)),
+        "reject": channel.reject,
+        "unget": lambda: channel.unget(3),
+        "another thread": channel.ack,
+    }
+
+    def deliver(dispatch: Dispatch) -> None:
+        heard.append(dispatch.message["n"])
+        listed = [one.tag for one in channel.dispatch_list]
+        assert listed == (list(range(1, len(heard) + 1)) if how == "unget" else [dispatch.tag])
+        if how == "another thread":
+            other = threading.Thread(target=channel.ack)
+            other.start()
+            other.join()
+        elif how != "unget" or len(heard) < 3:
+            calls[how]()
+
+    assert channel.consume(broker.orders.name, deliver).count == 3
+    assert heard == [1, 2, 3]
+    assert len(channel.dispatch_list) == (3 if how == "unget" else 0)
+    assert broker.orders.depth() == 0
+
+
+@in_memory
+def test_what_an_interrupted_consumer_was_not_called_with_is_in_the_list(world: World) -> None:
+    broker = Broker(world)
+    broker.orders.send(rows(1, 2, 3))
+    channel = broker.channel(transacted=False)
+
+    def interrupts(dispatch: Dispatch) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        channel.consume(broker.orders.name, interrupts)
+    assert carried(channel.dispatch_list) == [1, 2, 3]
+    assert channel.ack().count == 3

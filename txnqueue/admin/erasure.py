@@ -184,15 +184,27 @@ class _Search:
         self._client = client
         self.rows: dict[str, dict[Place, tuple[Range, ...]]] = defaultdict(dict)
         self.undecided = 0
-        meant = self._matching(infos, where)
+        backlogs = [model.backlog_shard(info.queue_id) for info in infos]
+        here = EntryFilter(shards=backlogs, kinds=[model.POSTED])
+        came = _by_send(Past(client.store).find(here))
+        own = {info.payload_id for info in infos}
+        topology = client.cache.topology()
+        bound = {one.payload_id for info in infos for one in topology.owners(info.queue_id)}
+        meant = self._matching(infos, bound | {owner for owner, _ in came}, where)
         self._sends = sorted({send_id for found in meant.values() for _, send_id in found})
         # What is not posted by now, and began below this horizon, never will be.
         horizon = model.horizon(client.store.journal.read([model.FENCE]).entries)
         prepared = self._prepared()
         posted = _by_send(self.posted())
         for owner, found in meant.items():
-            for (slice_, send_id), part in found.items():
-                there = ranges.intersection(part, posted.get((owner, send_id), ()))
+            for (slice_, send_id), lie in found.items():
+                known = posted.get((owner, send_id), ())
+                part = lie
+                if owner not in own:
+                    part = ranges.intersection(lie, came.get((owner, send_id), ()))
+                if owner in bound:  # what is not known to be posted may come here, or came once
+                    part = ranges.normalised((*part, *ranges.difference(lie, known)))
+                there = ranges.intersection(part, known)
                 over = (slice_ + 1) * client.cache.slice_width <= horizon
                 if over and slice_ not in prepared.get(owner, ()):
                     there = part
@@ -209,28 +221,26 @@ class _Search:
         return found
 
     def _matching(
-        self, infos: Sequence[QueueInfo], where: str
+        self, infos: Sequence[QueueInfo], others: set[str], where: str
     ) -> dict[str, dict[Place, tuple[Range, ...]]]:
-        """Ask the queues' own tables, and those that rows were published or moved here from."""
+        """Ask the queues' own tables, and those that rows were published or moved from.
+
+        Args:
+            infos: The queues.
+            others: The owners of the other tables.
+            where: The predicate.
+        """
         payload = self._client.store.payload
         own = {info.payload_id: info for info in infos}
-        backlogs = [model.backlog_shard(info.queue_id) for info in infos]
-        here = EntryFilter(shards=backlogs, kinds=[model.POSTED])
-        sent = _by_send(Past(self._client.store).find(here))
-        found: dict[str, dict[Place, tuple[Range, ...]]] = {}
-        for owner in sorted(own.keys() | {owner for owner, _ in sent}):
-            schema = payload.schema(own.get(owner, infos[-1]).schema)
-            places = payload.matching(schema, owner, where)
-            found[owner] = {
-                (slice_, send_id): part
-                for slice_, send_id, lie in places
-                if (
-                    part := lie
-                    if owner in own
-                    else ranges.intersection(lie, sent.get((owner, send_id), ()))
+        return {
+            owner: {
+                (slice_, send_id): lie
+                for slice_, send_id, lie in payload.matching(
+                    payload.schema(own.get(owner, infos[-1]).schema), owner, where
                 )
             }
-        return found
+            for owner in sorted(own.keys() | others)
+        }
 
     def _prepared(self) -> retention.Slices:
         entries = self._client.cache.transaction_entries()

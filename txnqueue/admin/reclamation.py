@@ -212,8 +212,7 @@ class Reclamation:
         after those begins. A clock that is behind may have said an earlier day meanwhile.
         """
         days = self._terms.retention.payload_days
-        tomorrow = self._terms.today + datetime.timedelta(days=1)
-        first = tomorrow - datetime.timedelta(days=days + 1) if days else tomorrow
+        first = self._terms.today - datetime.timedelta(days=days or -1)  # 0: nothing is kept
         midnight = datetime.datetime.combine(first, datetime.time(), datetime.timezone.utc)
         since_ms = midnight.timestamp() * 1000
         known = (*self._entries, *self._marks())

@@ -9,6 +9,7 @@ been removed is read last.
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
@@ -35,6 +36,9 @@ class Past:
             is older there is what matters to a message that is known.
     """
 
+    _needed = sys.maxsize
+    """From this commit_seq on everything was asked for: it must still be known when it is read."""
+
     def __init__(self, store: Store, upto: int | None = None) -> None:
         """Look how far the history reaches.
 
@@ -50,13 +54,14 @@ class Past:
         self._refresh(store.journal.read([model.FENCE]).entries)
 
     def check_known(self, commit_seq: int) -> None:
-        """Check that the history reaches back to a commit.
+        """Check that the history reaches back to a commit, now and whenever anything is read.
 
         Raises:
             HistoryRemoved: It does not.
         """
         if self.beginning >= 0 and commit_seq < model.commit_seq(self.beginning):
             raise removed(f"commit_seq={commit_seq} is not known any more", self.beginning)
+        self._needed = min(self._needed, commit_seq)
 
     def horizon(self) -> int:
         """Read how far the horizon had advanced; -1 if no decision can be missing."""
@@ -154,12 +159,13 @@ class Past:
         """Look whether the history begins later than when it was last looked at.
 
         Raises:
-            HistoryRemoved: It begins behind the last commit that belongs to this.
+            HistoryRemoved: It begins behind the last commit that belongs to this, or behind one
+                that was asked for.
         """
         before = self.beginning
         if self._archived:
             self._refresh(self._store.journal.read([model.FENCE]).entries)
-            self.check_known(self.upto)
+            self.check_known(min(self.upto, self._needed))
         return self.beginning != before
 
     def _decided(self, entries: Iterable[Entry]) -> Iterator[Entry]:

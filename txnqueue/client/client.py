@@ -53,6 +53,9 @@ class Stoppable(Protocol):
         """End it after what it is about, and wait for that."""
 
 
+_FIRST = threading.Lock()
+
+
 class Client:
     """One manager's view of a store, or of the transient messages of one.
 
@@ -104,7 +107,9 @@ class Client:
         if self.store is self.store.transient:
             return self
         if self._transient is None:
-            self._transient = Client(self.store.transient, self.runtime, durable=self)
+            made = Client(self.store.transient, self.runtime, durable=self)
+            with _FIRST:  # of two views, each would take what the other one holds for its own past
+                self._transient = self._transient or made
         return self._transient
 
     def of(self, info: QueueInfo) -> Client:

@@ -150,7 +150,8 @@ class History:
             recorded_at timestamp.
 
         Raises:
-            HistoryRemoved: What came after that commit is not all there any more.
+            HistoryRemoved: What came after that commit is not all there any more, or nothing of
+                what came up to the last one.
             QueueNotFound: There never was such a queue.
         """
         self._client.open()
@@ -159,6 +160,8 @@ class History:
         past = Past(self._client.store)
         if after >= 0:
             past.check_known(after + 1)
+        elif upto is not None:
+            past.check_known(upto)
         ever = catalog.every_queue(past.catalog())
         names = {queue_id: info.name for queue_id, info in ever.items()}
         since = max(after, model.commit_seq(past.beginning) - 1, -1)

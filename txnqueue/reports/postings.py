@@ -47,7 +47,6 @@ def postings(past: Past, info: QueueInfo, after: int) -> list[Posting]:
     """
     past.check_known(after + 1)
     found = past.find(replace(_posted(info), after=after))
-    past.check_known(after + 1)  # maintenance may have been faster
     positions = (Position.of(entry) for entry in found)
     return [Posting.of(one, part_of(one, one.ranges, info.name, one.lane, 0)) for one in positions]
 

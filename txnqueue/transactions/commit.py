@@ -168,6 +168,8 @@ def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool = T
         return
     try:
         rollback(attempt, reason=describe_error(error), counted=counted)
+    except TransactionFinished:  # an interrupted commit had landed
+        logger.info("committed after all transaction_id=%s", attempt.id)
     except Exception as failed:
         logger.warning("rollback failed transaction_id=%s error=%s", attempt.id, failed)
 

@@ -255,7 +255,7 @@ class Channel(Dispatches):
             return Reply()
         reply = self._roll_back()
         self._connection.cancel(self._consumers())
-        queues = self._give_back(self.dispatch_list)
+        queues = self._give_back(self._all())
         self._dispatched.clear()
         self._closed = True
         self._connection.forget(self)

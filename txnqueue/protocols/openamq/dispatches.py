@@ -74,8 +74,11 @@ class Dispatches:
 
     @property
     def dispatch_list(self) -> list[Dispatch]:
-        """What is dispatched to this channel, and not settled; in the order of the tags."""
-        return list(self._dispatched.values())
+        """What is dispatched to this channel, and not settled; in the order of the tags.
+
+        What a consumer is yet to be called with is not there, and no call settles it.
+        """
+        return [dispatch for dispatch in self._all() if dispatch._waits is None]
 
     # ------------------------------------------------------------------------- dispatching
 
@@ -155,21 +158,28 @@ class Dispatches:
         """Dispatch what a consumer waits for; answers how much that is."""
         if consumer not in self._connection.consumers:
             return 0
-        found = self._dispatch(self._manager.queue(consumer.queue), consumer.limit)
-        for number, dispatch in enumerate(found):
-            if consumer not in self._connection.consumers:  # cancelled by what it was given
-                rest = [one for one in found[number:] if one.tag in self._dispatched]
-                self._connection.dispatch_waiting(self._give_back(rest), given_back_by=self)
-                return number
-            if dispatch.tag not in self._dispatched:  # and this one was settled by that
-                continue
-            try:
-                consumer.deliver(dispatch)
-            except Exception as error:  # what was committed is committed, though a consumer fails
-                logger.warning("consumer failed queue=%s error=%s", consumer.queue, error)
-        return len(found)
+        call = object()
+        try:
+            found = self._dispatch(self._manager.queue(consumer.queue), consumer.limit, call)
+            for number, dispatch in enumerate(found):
+                if consumer not in self._connection.consumers:  # cancelled by what it was given
+                    rest = [one for one in found[number:] if one.tag in self._dispatched]
+                    self._connection.dispatch_waiting(self._give_back(rest), given_back_by=self)
+                    return number
+                if dispatch.tag not in self._dispatched:  # and this one was lost meanwhile
+                    continue
+                dispatch._waits = None
+                try:
+                    consumer.deliver(dispatch)
+                except Exception as error:  # what is committed is so, though a consumer fails
+                    logger.warning("consumer failed queue=%s error=%s", consumer.queue, error)
+            return len(found)
+        finally:
+            for dispatch in self._all():
+                if dispatch._waits is call:  # it was interrupted
+                    dispatch._waits = None
 
-    def _dispatch(self, source: Queue, limit: int) -> list[Dispatch]:
+    def _dispatch(self, source: Queue, limit: int, waits: object = None) -> list[Dispatch]:
         """Claim until there are enough or nothing is left: redelivered messages come in pieces."""
         found: list[Dispatch] = []
         while len(found) < limit:
@@ -183,10 +193,10 @@ class Dispatches:
                 return found
             if not len(batch):
                 return found
-            found += self._received(source, batch)
+            found += self._received(source, batch, waits)
         return found
 
-    def _received(self, source: Queue, batch: Batch) -> Iterator[Dispatch]:
+    def _received(self, source: Queue, batch: Batch, waits: object) -> Iterator[Dispatch]:
         delivery = Delivery(batch)
         for one in claims_of(batch):
             for position_id, ranges in one.claim.items.items():
@@ -197,6 +207,7 @@ class Dispatches:
                         source.name,
                         message_id,
                         not one.info.transient,
+                        _waits=waits,
                         _delivery=delivery,
                         _held=one,
                     )
@@ -271,7 +282,7 @@ class Dispatches:
         self._check_open()
         check_number("seconds", seconds, 0.001, LEASE_SECONDS_MAX)
         client = self._manager._client
-        held = list({id(one._held): one._held for one in self.dispatch_list}.values())
+        held = list({id(one._held): one._held for one in self._all()}.values())
         with self._forgetting_lost():
             for side, mine in settlement.by_client(client, held):
                 deadline_ms = settlement.extend(side, mine, seconds)
@@ -316,6 +327,9 @@ class Dispatches:
     def _consumers(self) -> list[Consumer]:
         return [one for one in list(self._connection.consumers) if one.channel is self]
 
+    def _all(self) -> list[Dispatch]:
+        return list(self._dispatched.values())  # other threads dispatch here meanwhile
+
     def _check_open(self) -> None:
         if self._closed:
             raise TransactionFinished("The channel is closed: open another one.")
@@ -353,7 +367,7 @@ class Dispatches:
     def _forget_lost(self) -> None:
         """Keep in the list what is ours still; all of it if that cannot be found out now."""
         by_receive: dict[Batch, list[Dispatch]] = {}
-        for dispatch in self.dispatch_list:
+        for dispatch in self._all():
             by_receive.setdefault(dispatch.batch, []).append(dispatch)
         try:
             for batch, mine in by_receive.items():

@@ -89,6 +89,8 @@ class Dispatch:
     persistent: bool
     acknowledged: bool = field(default=False, init=False)
     looked_at: bool = field(default=False, init=False)
+    _waits: object = field(default=None, repr=False, kw_only=True)
+    """What it waits for until its consumer is called with it; None: the client has it."""
     _delivery: Delivery = field(repr=False, kw_only=True)
     _held: HeldClaim = field(repr=False, kw_only=True)
 
