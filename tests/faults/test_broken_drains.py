@@ -1,4 +1,4 @@
-"""Drains with ``ahead=1`` that are wrong on purpose: the tests must catch every one of them."""
+"""Drains that are wrong on purpose, most with ``ahead=1``: the tests must catch every one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.conformance import test_drain as in_turn
 from tests.conformance import test_drain_ahead as ahead
 from tests.conformance.conftest import World
 from tests.faults.simulation import simulate
 from txnqueue.core.bounds import Bounds
+from txnqueue.core.planning import Plan
 from txnqueue.core.receipt import Status
 from txnqueue.drain import Drain
 from txnqueue.errors import TxnQueueError
@@ -24,9 +26,9 @@ Break = Callable[[pytest.MonkeyPatch], None]
 Catch = Callable[[], None]
 
 
-def seen_by(test: Callable[..., None], *order: str) -> Catch:
+def seen_by(test: Callable[..., None], *given: Any) -> Catch:
     """Look for a violation by a test of the conformance suite."""
-    return lambda: test(World(MemoryStore()), *order)
+    return lambda: test(World(MemoryStore()), *given)
 
 
 def simulating() -> None:
@@ -120,6 +122,11 @@ def takes_more_work(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Attempt, "close", lambda self: None)
 
 
+def claims_where_it_settles(patch: pytest.MonkeyPatch) -> None:
+    """Join a commit that writes to a lane with a claim that does."""
+    patch.setattr(Plan, "excludes", lambda self, other: False)
+
+
 WHERE: tuple[str, ...] = ("at once", "at the end", "by a thread")
 VARIANTS: dict[str, tuple[Break, list[Catch]]] = {
     "what was claimed ahead is forgotten": (
@@ -151,7 +158,7 @@ VARIANTS: dict[str, tuple[Break, list[Catch]]] = {
     ),
     "its own batches are taken over": (
         takes_its_own_batches_over,
-        [seen_by(ahead.test_a_lease_that_is_over_gives_a_drain_nothing_of_its_own), simulating],
+        [seen_by(ahead.test_a_lease_that_is_over_gives_a_drain_nothing_of_its_own)],
     ),
     "a lease that is half over": (
         holds_nothing_on,
@@ -174,6 +181,13 @@ VARIANTS: dict[str, tuple[Break, list[Catch]]] = {
     "a batch that is being committed takes more": (
         takes_more_work,
         [seen_by(ahead.test_a_batch_takes_no_more_work_once_its_handler_has_returned)],
+    ),
+    "a commit and a claim in the same lane": (
+        claims_where_it_settles,
+        [
+            seen_by(in_turn.test_a_handler_settles_a_lease_of_the_lane_of_the_next_claim, *case)
+            for case in (("runs", None), ("over", 1))
+        ],
     ),
 }
 
