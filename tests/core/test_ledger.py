@@ -418,6 +418,19 @@ def test_what_failed_waits_until_it_is_due_unless_a_wrong_clock_said_when(
     assert segment.waits(now_ms, Redelivery(delay_ms=100, delay_ms_max=450)) is waits
 
 
+@pytest.mark.parametrize("available_at_ms", [None, 500])
+@pytest.mark.parametrize("expires_at_ms", [None, 900])
+@pytest.mark.parametrize("failed_at_ms", [0, 700])
+def test_timeless_is_what_can_be_received_at_any_instant(
+    available_at_ms: int | None, expires_at_ms: int | None, failed_at_ms: int
+) -> None:
+    position = replace(POSITION, available_at_ms=available_at_ms, expires_at_ms=expires_at_ms)
+    segment = Segment(position, 0, 3, 1, 4, failed_at_ms=failed_at_ms)
+    rules = Redelivery(delay_ms=100, delay_ms_max=450)
+    received = [segment.receivable(now_ms, rules) for now_ms in (0, 499, 700, 799, 900, 10**15)]
+    assert segment.timeless is all(received)
+
+
 # ------------------------------------------------------------------------------ take-over
 
 
@@ -616,6 +629,25 @@ def test_a_branch_that_was_never_started_is_corrupt() -> None:
     part = replace(said(model.PART, "a1", 1), sequence=3)
     with pytest.raises(StoreCorrupt, match="never started"):
         Branch.of(TransactionState.of("k", [part]))
+
+
+@pytest.mark.parametrize(
+    ("clocks_ms", "began_by_ms"), [((), 900), ((950, 0), 900), ((850, 0, 870), 850)]
+)
+def test_a_branch_began_by_the_smallest_clock_that_was_recorded_since(
+    clocks_ms: tuple[int, ...], began_by_ms: int
+) -> None:
+    """By any client, of any key; who recorded no clock says nothing."""
+    started = replace(said(model.STARTED, "a1", 2), recorded_at_ms=900)
+    history = [replace(said(model.COMMITTED, "a0", 1, key="other"), recorded_at_ms=1), started]
+    history += [
+        replace(said(model.COMMITTED, f"b{n}", n, key="other"), recorded_at_ms=ms)
+        for n, ms in enumerate(clocks_ms, 3)
+    ]
+    every = TransactionState.by_key(history[::-1])["k"]
+    assert every.began_by_ms == began_by_ms
+    alone = TransactionState.of("k", history[::-1])
+    assert min(alone.began_by_ms, 900) == began_by_ms
 
 
 def test_a_kind_that_has_no_place_among_transactions_is_corrupt() -> None:
