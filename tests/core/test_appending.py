@@ -354,9 +354,56 @@ def test_what_a_plan_lacks_goes_to_a_caller_that_cannot_read() -> None:
             raise lacks
         return numbered(1)
 
-    with pytest.raises(NotRead) as caught:
+    with pytest.raises(NotRead, match="without a lock") as caught:
         Script().land(plan)
     assert caught.value is lacks
+
+
+def unreadable(missing: NotRead) -> None:
+    raise StoreBusy(owner=None)
+
+
+def test_what_cannot_be_read_gives_way_to_an_earlier_try_that_landed() -> None:
+    script = Script("late")
+
+    def plan(lost: int) -> Plan:
+        if lost:
+            raise NotRead(lambda: None)
+        return numbered(1)
+
+    assert script.land(plan, read=unreadable).entries == script.entries()
+    with pytest.raises(StoreBusy):
+        Script("conflict").land(plan, read=unreadable)
+
+
+def test_a_plan_that_can_do_without_what_cannot_be_read_is_told_why_and_asked_again() -> None:
+    told: list[Exception] = []
+
+    def plan(lost: int) -> Plan:
+        if not told:
+            missing = NotRead(lambda: None)
+            missing.without = told.append
+            raise missing
+        return numbered(1)
+
+    script = Script()
+    script.land(plan, read=unreadable)
+    assert [type(error) for error in told] == [StoreBusy]
+    assert script.words() == ["mine"]
+
+
+def test_where_it_cannot_be_read_whether_a_try_may_still_land_the_outcome_is_unknown() -> None:
+    script = Script("fails")
+
+    def plan(lost: int) -> Plan:
+        if not lost:
+            return numbered(1)
+        script.after_read = lambda: setattr(script, "reads_fail", True)
+        raise TransactionAborted("it is gone", transaction_id="t")
+
+    with pytest.raises(TransactionUnknown) as caught:
+        script.land(plan)
+    assert isinstance(caught.value.last_error, TransactionAborted)
 
 
 def test_a_try_that_lands_after_it_was_looked_for_is_found_however_much_lands_after_it() -> None:

@@ -143,7 +143,7 @@ def test_a_setting_may_be_at_its_bounds_and_not_beyond(
     [("max_seconds", 0, 0.5), ("max_messages", 1, 1), ("max_batches", 1, 1)],
 )
 def test_what_ends_a_drain_has_a_least_value_and_no_greatest(
-    name: str, low: float, beyond: float
+    name: str, low: Any, beyond: Any
 ) -> None:
     for value in (low, 10**12):
         assert getattr(Bounds(**{name: value}), name) == value

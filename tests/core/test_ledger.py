@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnqueue.core import model, planning, ranges
+from txnqueue.core import custody, model, planning, ranges
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Disposition, Stamp
 from txnqueue.core.redelivery import AT_ONCE, CLOCKS_APART_MS, Redelivery
@@ -569,6 +570,44 @@ def test_a_claim_of_an_unknown_position_is_corruption() -> None:
     entry = Entry("lane/q/0", "lane/0", model.CLAIMED, sequence=1, lane=0, ranges=((0, 0),))
     with pytest.raises(StoreCorrupt, match="unknown position"):
         Log().append(replace(entry, body={"items": [["x", 0, 1]]}))
+
+
+def test_of_a_queue_that_was_dropped_nothing_is_left() -> None:
+    log = Log()
+    log.post((0, 9))
+    held = log.claim(3)
+    log.append(
+        planning.settlement(
+            "q", held, Disposition(model.RELEASED, None, "broken", counted=True), STAMP,
+            sequence=2, owner=None,
+        )
+    )  # fmt: skip
+    log.claim(2)
+    lane = log.fold.lanes[0]
+    assert lane.errors and lane.claims and lane.available
+
+    def fence(kind: str, queue_id: str) -> Entry:
+        return Entry(model.FENCE, model.queue_stream(queue_id), kind, queue_id=queue_id)
+
+    log.append(fence(model.QUEUE_DROPPED, "other"))
+    assert (log.fold.closed, log.fold.length()) == (None, 10)
+    (closing,) = log.append(fence(model.QUEUE_CLOSING, "q"))
+    assert (log.fold.closed, log.fold.length()) == (closing, 10)
+    log.append(fence(model.QUEUE_DROPPED, "q"))
+    assert (log.fold.length(), log.fold.positions, log.fold._unretired) == (0, {}, {})
+    assert (lane.available, lane.claims, lane.errors) == ([], {}, {})
+
+
+def test_a_fold_is_touched_by_who_holds_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(custody, "CHECKED", True)
+    lock = threading.RLock()
+    fold = QueueState("q", 1, mine=custody.Custody(lock))
+    for touch in (lambda: fold.lanes, lambda: fold.positions, lambda: fold.advance([], 1)):
+        with pytest.raises(AssertionError, match="a fold is touched without its lock"):
+            touch()
+        with lock:
+            touch()
+    assert fold.version == 1
 
 
 def test_a_fold_names_the_shards_that_it_is_read_from() -> None:
