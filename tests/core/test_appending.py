@@ -8,13 +8,20 @@ from typing import Any
 import pytest
 
 from txnqueue.client.append import Append
-from txnqueue.client.runtime import Retries
+from txnqueue.client.runtime import Retries, Runtime
 from txnqueue.core import model
 from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.planning import Plan
 from txnqueue.core.settings import RetryPolicy
-from txnqueue.errors import Busy, QueueClosed, StoreBusy, TransactionAborted, TransactionUnknown
+from txnqueue.errors import (
+    Busy,
+    LayoutUnsupported,
+    QueueClosed,
+    StoreBusy,
+    TransactionAborted,
+    TransactionUnknown,
+)
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.memory import MemoryJournal
 from txnqueue.testing import Clock, runtime
@@ -474,3 +481,34 @@ def test_what_is_refused_because_a_queue_closes_says_so_unless_an_earlier_try_ma
     with pytest.raises(error):
         script.land(plan)
     assert len(script.offered) == 2
+
+
+@pytest.mark.parametrize("layout", [None, model.LAYOUT, model.LAYOUT + 1])
+@pytest.mark.parametrize("expects", [True, False])
+def test_who_never_lands_because_the_layout_is_newer_is_told_to_use_a_newer_version(
+    layout: int | None, expects: bool
+) -> None:
+    script = Script(*["conflict"] * 3)
+    if layout is not None:
+        said = Entry(model.FENCE, "layout", model.LAYOUT_CHANGED, sequence=layout)
+        script.inner.append([Unit.of("upgrade", [said], ())], {})
+    expected = Plan((), (model.layout_unchanged(),)) if expects else Plan()
+    newer = expects and layout == model.LAYOUT + 1
+    with pytest.raises(LayoutUnsupported if newer else Busy) as caught:
+        script.land(lambda lost: numbered(1) + expected, attempts_max=3)
+    if newer:
+        assert caught.value.details["layout"] == layout
+        assert f"has layout {layout}, this library writes {model.LAYOUT}" in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [OSError, KeyError])
+def test_who_has_no_name_in_the_container_acts_as_unknown(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nameless() -> str:
+        raise error("no such user")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert Runtime().actor == "unknown"
+    monkeypatch.setattr("getpass.getuser", lambda: "me")
+    assert Runtime().actor == "me"
