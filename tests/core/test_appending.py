@@ -8,13 +8,20 @@ from typing import Any
 import pytest
 
 from txnqueue.client.append import Append
-from txnqueue.client.runtime import Retries
+from txnqueue.client.runtime import Retries, Runtime
 from txnqueue.core import model
 from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.planning import Plan
 from txnqueue.core.settings import RetryPolicy
-from txnqueue.errors import Busy, QueueClosed, StoreBusy, TransactionAborted, TransactionUnknown
+from txnqueue.errors import (
+    Busy,
+    LayoutUnsupported,
+    QueueClosed,
+    StoreBusy,
+    TransactionAborted,
+    TransactionUnknown,
+)
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.memory import MemoryJournal
 from txnqueue.testing import Clock, runtime
@@ -354,9 +361,61 @@ def test_what_a_plan_lacks_goes_to_a_caller_that_cannot_read() -> None:
             raise lacks
         return numbered(1)
 
-    with pytest.raises(NotRead) as caught:
+    with pytest.raises(NotRead, match="without a lock") as caught:
         Script().land(plan)
     assert caught.value is lacks
+
+
+def unreadable(missing: NotRead) -> None:
+    raise StoreBusy(owner=None)
+
+
+def test_what_cannot_be_read_gives_way_to_an_earlier_try_that_landed() -> None:
+    script, other = Script("late"), Script("conflict")
+
+    def plan(lost: int) -> Plan:
+        asked.append(lost)
+        if asked.count(1) > 1:
+            pytest.fail("it was asked again, and would be for ever")
+        if lost:
+            raise NotRead(lambda: None)
+        return numbered(1)
+
+    asked: list[int] = []
+    assert script.land(plan, read=unreadable).entries == script.entries()
+    asked.clear()
+    with pytest.raises(StoreBusy):
+        other.land(plan, read=unreadable)
+
+
+def test_a_plan_that_can_do_without_what_cannot_be_read_is_told_why_and_asked_again() -> None:
+    told: list[Exception] = []
+
+    def plan(lost: int) -> Plan:
+        if not told:
+            missing = NotRead(lambda: None)
+            missing.without = told.append
+            raise missing
+        return numbered(1)
+
+    script = Script()
+    script.land(plan, read=unreadable)
+    assert [type(error) for error in told] == [StoreBusy]
+    assert script.words() == ["mine"]
+
+
+def test_where_it_cannot_be_read_whether_a_try_may_still_land_the_outcome_is_unknown() -> None:
+    script = Script("fails")
+
+    def plan(lost: int) -> Plan:
+        if not lost:
+            return numbered(1)
+        script.after_read = lambda: setattr(script, "reads_fail", True)
+        raise TransactionAborted("it is gone", transaction_id="t")
+
+    with pytest.raises(TransactionUnknown) as caught:
+        script.land(plan)
+    assert isinstance(caught.value.last_error, TransactionAborted)
 
 
 def test_a_try_that_lands_after_it_was_looked_for_is_found_however_much_lands_after_it() -> None:
@@ -422,3 +481,34 @@ def test_what_is_refused_because_a_queue_closes_says_so_unless_an_earlier_try_ma
     with pytest.raises(error):
         script.land(plan)
     assert len(script.offered) == 2
+
+
+@pytest.mark.parametrize("layout", [None, model.LAYOUT, model.LAYOUT + 1])
+@pytest.mark.parametrize("expects", [True, False])
+def test_who_never_lands_because_the_layout_is_newer_is_told_to_use_a_newer_version(
+    layout: int | None, expects: bool
+) -> None:
+    script = Script(*["conflict"] * 3)
+    if layout is not None:
+        said = Entry(model.FENCE, "layout", model.LAYOUT_CHANGED, sequence=layout)
+        script.inner.append([Unit.of("upgrade", [said], ())], {})
+    expected = Plan((), (model.layout_unchanged(),)) if expects else Plan()
+    newer = expects and layout == model.LAYOUT + 1
+    with pytest.raises(LayoutUnsupported if newer else Busy) as caught:
+        script.land(lambda lost: numbered(1) + expected, attempts_max=3)
+    if newer:
+        assert caught.value.details["layout"] == layout
+        assert f"has layout {layout}, this library writes {model.LAYOUT}" in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [OSError, KeyError])
+def test_who_has_no_name_in_the_container_acts_as_unknown(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nameless() -> str:
+        raise error("no such user")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert Runtime().actor == "unknown"
+    monkeypatch.setattr("getpass.getuser", lambda: "me")
+    assert Runtime().actor == "me"

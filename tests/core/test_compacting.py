@@ -207,6 +207,9 @@ def test_a_compaction_pays_when_the_log_is_much_longer_than_it() -> None:
     assert lane.log == 20
     assert compaction.is_due(lane, 20)
     assert not compaction.is_due(lane, 21)
+    assert len(lane.available) == 2
+    assert compaction.is_due(lane, 20, per_run=10)
+    assert not compaction.is_due(lane, 20, per_run=11)
     log.compact()
     assert (lane.log, log.cold().lanes[0].log) == (0, 0)
     for _ in range(40):  # many pieces in flight: as long as the log that it would replace
@@ -260,9 +263,15 @@ def test_owners_are_stored_with_the_names_that_older_versions_read() -> None:
     assert stored[inside.sequence]["bound"] is None
 
 
-def test_an_entry_that_names_no_attempt_is_not_taken_for_one() -> None:
+NAMED = {"transaction_key": "k", "attempt": "a1", "begun": 0}
+
+
+@pytest.mark.parametrize("missing", NAMED)
+def test_an_entry_that_names_no_attempt_is_not_taken_for_one(missing: str) -> None:
+    entry = Entry("lane/q/0", "lane/0", model.BOUND)
+    assert AttemptOwner.of(replace(entry, **NAMED)) == AttemptOwner("k", "a1", 0)
     with pytest.raises(StoreCorrupt, match="names no attempt"):
-        AttemptOwner.of(Entry("lane/q/0", "lane/0", model.BOUND, attempt="a1"))
+        AttemptOwner.of(replace(entry, **{**NAMED, missing: None}))
 
 
 def test_the_stored_form_of_a_settlement_is_the_first_one() -> None:

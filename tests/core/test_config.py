@@ -20,6 +20,7 @@ from txnqueue.core.settings import (
     check_number,
     check_root,
     check_transaction_id,
+    describe_error,
 )
 from txnqueue.errors import InvalidInput, InvalidName, LimitExceeded, TxnQueueError
 
@@ -142,12 +143,35 @@ def test_a_setting_may_be_at_its_bounds_and_not_beyond(
     [("max_seconds", 0, 0.5), ("max_messages", 1, 1), ("max_batches", 1, 1)],
 )
 def test_what_ends_a_drain_has_a_least_value_and_no_greatest(
-    name: str, low: float, beyond: float
+    name: str, low: Any, beyond: Any
 ) -> None:
     for value in (low, 10**12):
         assert getattr(Bounds(**{name: value}), name) == value
     with pytest.raises(LimitExceeded, match=name):
         Bounds(**{name: low - beyond})
+
+
+def test_a_drain_is_over_when_its_time_or_its_number_is_reached() -> None:
+    bounds = Bounds(max_seconds=30, max_messages=10, max_batches=2)
+    assert [bounds.over(seconds) for seconds in (0, 29.9, 30, 31)] == [False, False, True, True]
+    assert [bounds.room(4, 0, held, 1) for held in (0, 6, 8, 10)] == [4, 4, 2, 0]
+    assert [bounds.room(4, 0, 0, batches) for batches in (1, 2, 3)] == [4, 0, 0]
+    assert [bounds.room(4, seconds, 0, 0) for seconds in (29.9, 30)] == [4, 0]
+    assert Bounds(stopped=lambda: True).room(4, 0, 0, 0) == 0
+    assert Bounds().room(4, 10**9, 10**9, 10**9) == 4
+
+
+@pytest.mark.parametrize("text", ["short", "x" * 480, "b" * 300 + "e" * 300, "ü" * 2_000])
+def test_an_error_is_described_in_500_characters_by_its_beginning_and_its_end(text: str) -> None:
+    said = describe_error(ValueError(text))
+    assert said.startswith("ValueError: " + text[:200]) and said.endswith(text[-200:])
+    assert len(said) == len(text) + 12 if len(text) <= 488 else 498 < len(said) <= 500
+
+
+def test_an_error_is_described_whole_as_long_as_it_fits() -> None:
+    whole = "ValueError: " + "x" * 488
+    assert describe_error(ValueError("x" * 488)) == whole
+    assert describe_error(ValueError("x" * 489)) != whole + "x"
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1))

@@ -55,6 +55,20 @@ def test_a_wrong_value_is_told_with_its_key_its_range_and_its_source(
         assert (caught.value.name, caught.value.source) == (key, source)
 
 
+@pytest.mark.parametrize("key", [one.key for one in OPTIONS.values() if one.high])
+def test_a_number_may_be_at_its_bounds_and_not_beyond(key: str) -> None:
+    option = OPTIONS[key]
+    for number, fits in (
+        (option.low, True), (option.high, True), (option.low - 1, False), (option.high + 1, False)
+    ):  # fmt: skip
+        configuration = Configuration(NOTHING.get, {option.variable: f"{number:g}"})
+        if fits:
+            assert configuration.value(key).value == number
+        else:
+            with pytest.raises(LimitExceeded, match=option.variable):
+                configuration.value(key)
+
+
 def test_the_defaults_are_those_of_the_library() -> None:
     nothing = Configuration(NOTHING.get, {})
     assert nothing.retry() == RetryPolicy()

@@ -146,3 +146,28 @@ def test_a_message_without_an_id_hides_none_of_those_beside_it() -> None:
         client.posted(position, write_ids(map(digest, names)))
     client.learn(client.to_look_at(sent, 10**9))
     assert (client.of(moved.position_id), client.of(sent.position_id)) == ((), ((0, 0),))
+
+
+class Interrupted(dict[bytes, int]):
+    """Ids that somebody interrupts the recording of, once."""
+
+    struck = False
+
+    def update(self, *given: Any, **more: Any) -> None:
+        super().update(*given, **more)
+        if not self.struck:
+            self.struck = True
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_an_interrupt_makes_no_duplicates_of_a_positions_own_messages(looks: bool) -> None:
+    client, position = Duplicates(HOUR_MS), position_of(1, 2, 10**9, None)
+    client.posted(position, write_ids(map(digest, ("k1", "k2"))))
+    client._known = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        client.learn(client.to_look_at(position, 10**9))
+    if looks:
+        assert client.looked_at(position.position_id)
+    client.learn(client.to_look_at(position, 10**9))
+    assert client.of(position.position_id) == ()

@@ -9,8 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from txnqueue.core.model import Condition, Entry, Unit, next_sequence
+from txnqueue.errors import StoreBusy
 from txnqueue.storage.journal import Appended
 from txnqueue.storage.journal import groups as groups_module
 from txnqueue.storage.journal.groups import (
@@ -182,6 +184,24 @@ def test_one_that_cannot_be_read_does_not_take_the_others_with_it() -> None:
     answers = gate.together([fact("a"), fact("bad"), fact("b")])
     assert [a.exception() is None for a in answers] == [True, False, True]
     assert {e.append_id for e in gate.journal.entries()} == {"first", "a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("error", "alone"),
+    [
+        (AnalysisException("no such column"), True),
+        (StoreBusy(owner=None), True),
+        (OSError(), False),
+    ],
+)
+def test_what_spark_or_the_library_refuses_concerns_one_and_what_else_fails_concerns_all(
+    error: Exception, alone: bool
+) -> None:
+    gate = Gate()
+    gate.groups = groups_of(session(object()), TableNames.of("/lake"), "t")
+    gate.fails = lambda names: error if "bad" in names else None
+    answers = gate.together([fact("a"), fact("bad"), fact("b")])
+    assert [a.exception() is None for a in answers] == [alone, False, alone]
 
 
 def test_after_a_failure_each_is_tried_by_itself() -> None:

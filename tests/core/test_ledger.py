@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnqueue.core import model, planning, ranges
+from txnqueue.core import custody, model, planning, ranges
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Disposition, Stamp
 from txnqueue.core.redelivery import AT_ONCE, CLOCKS_APART_MS, Redelivery
@@ -418,6 +419,19 @@ def test_what_failed_waits_until_it_is_due_unless_a_wrong_clock_said_when(
     assert segment.waits(now_ms, Redelivery(delay_ms=100, delay_ms_max=450)) is waits
 
 
+@pytest.mark.parametrize("available_at_ms", [None, 500])
+@pytest.mark.parametrize("expires_at_ms", [None, 900])
+@pytest.mark.parametrize("failed_at_ms", [0, 700])
+def test_timeless_is_what_can_be_received_at_any_instant(
+    available_at_ms: int | None, expires_at_ms: int | None, failed_at_ms: int
+) -> None:
+    position = replace(POSITION, available_at_ms=available_at_ms, expires_at_ms=expires_at_ms)
+    segment = Segment(position, 0, 3, 1, 4, failed_at_ms=failed_at_ms)
+    rules = Redelivery(delay_ms=100, delay_ms_max=450)
+    received = [segment.receivable(now_ms, rules) for now_ms in (0, 499, 700, 799, 900, 10**15)]
+    assert segment.timeless is all(received)
+
+
 # ------------------------------------------------------------------------------ take-over
 
 
@@ -558,6 +572,44 @@ def test_a_claim_of_an_unknown_position_is_corruption() -> None:
         Log().append(replace(entry, body={"items": [["x", 0, 1]]}))
 
 
+def test_of_a_queue_that_was_dropped_nothing_is_left() -> None:
+    log = Log()
+    log.post((0, 9))
+    held = log.claim(3)
+    log.append(
+        planning.settlement(
+            "q", held, Disposition(model.RELEASED, None, "broken", counted=True), STAMP,
+            sequence=2, owner=None,
+        )
+    )  # fmt: skip
+    log.claim(2)
+    lane = log.fold.lanes[0]
+    assert lane.errors and lane.claims and lane.available
+
+    def fence(kind: str, queue_id: str) -> Entry:
+        return Entry(model.FENCE, model.queue_stream(queue_id), kind, queue_id=queue_id)
+
+    log.append(fence(model.QUEUE_DROPPED, "other"))
+    assert (log.fold.closed, log.fold.length()) == (None, 10)
+    (closing,) = log.append(fence(model.QUEUE_CLOSING, "q"))
+    assert (log.fold.closed, log.fold.length()) == (closing, 10)
+    log.append(fence(model.QUEUE_DROPPED, "q"))
+    assert (log.fold.length(), log.fold.positions, log.fold._unretired) == (0, {}, {})
+    assert (lane.available, lane.claims, lane.errors) == ([], {}, {})
+
+
+def test_a_fold_is_touched_by_who_holds_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(custody, "CHECKED", True)
+    lock = threading.RLock()
+    fold = QueueState("q", 1, mine=custody.Custody(lock))
+    for touch in (lambda: fold.lanes, lambda: fold.positions, lambda: fold.advance([], 1)):
+        with pytest.raises(AssertionError, match="a fold is touched without its lock"):
+            touch()
+        with lock:
+            touch()
+    assert fold.version == 1
+
+
 def test_a_fold_names_the_shards_that_it_is_read_from() -> None:
     assert QueueState("q", 2).shards == ("lane/q/0", "lane/q/1", "backlog/q", "fence")
 
@@ -616,6 +668,25 @@ def test_a_branch_that_was_never_started_is_corrupt() -> None:
     part = replace(said(model.PART, "a1", 1), sequence=3)
     with pytest.raises(StoreCorrupt, match="never started"):
         Branch.of(TransactionState.of("k", [part]))
+
+
+@pytest.mark.parametrize(
+    ("clocks_ms", "began_by_ms"), [((), 900), ((950, 0), 900), ((850, 0, 870), 850)]
+)
+def test_a_branch_began_by_the_smallest_clock_that_was_recorded_since(
+    clocks_ms: tuple[int, ...], began_by_ms: int
+) -> None:
+    """By any client, of any key; who recorded no clock says nothing."""
+    started = replace(said(model.STARTED, "a1", 2), recorded_at_ms=900)
+    history = [replace(said(model.COMMITTED, "a0", 1, key="other"), recorded_at_ms=1), started]
+    history += [
+        replace(said(model.COMMITTED, f"b{n}", n, key="other"), recorded_at_ms=ms)
+        for n, ms in enumerate(clocks_ms, 3)
+    ]
+    every = TransactionState.by_key(history[::-1])["k"]
+    assert every.began_by_ms == began_by_ms
+    alone = TransactionState.of("k", history[::-1])
+    assert min(alone.began_by_ms, 900) == began_by_ms
 
 
 def test_a_kind_that_has_no_place_among_transactions_is_corrupt() -> None:

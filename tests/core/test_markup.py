@@ -35,3 +35,8 @@ def test_a_table_says_how_many_rows_it_leaves_out(rows: int, left: str | None) -
 @pytest.mark.parametrize(("length", "written"), [(300, "x" * 300), (301, "x" * 300 + "…")])
 def test_a_long_value_is_cut(length: int, written: str) -> None:
     assert markup.told("x" * length) == written
+
+
+def test_only_what_steers_who_reads_it_is_written_out() -> None:
+    assert markup.printable("Größe 5 µ\n→ ok") == "Größe 5 µ\n→ ok"
+    assert markup.printable("a\x1b[2J\u202eb\t\r") == "a\\x1b[2J\\u202eb\\t\\r"

@@ -223,6 +223,19 @@ def test_what_was_posted_after_the_start_is_left_out() -> None:
     assert messages(chosen.segments) == [(1, 0), (1, 1)]
 
 
+def test_a_selector_looks_no_further_than_it_must() -> None:
+    def wanted(segments: Any) -> Any:
+        yield from segments
+        raise AssertionError("it has enough")
+
+    whole = Segment(position(1), 0, 4)
+    for limit in (2, 5):
+        chosen = planning.select(lane_of(whole), (), limit, NOW_MS, Redelivery(None), wanted=wanted)
+        assert chosen.count == limit
+    with pytest.raises(AssertionError, match="enough"):
+        planning.select(lane_of(whole), (), 6, NOW_MS, Redelivery(None), wanted=wanted)
+
+
 def test_a_claim_takes_the_lanes_next_sequence_number() -> None:
     assert select([]).sequence == 4
 
