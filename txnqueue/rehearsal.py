@@ -78,13 +78,13 @@ class _Side:
         sent = [(schema_of(info), mine) for info in infos if (mine := self.deeds.parts(info))]
         found = sent or [(schema_of(infos[-1]), list[Part]())]
         payload = self.client.payload
-        names: list[str] = [name for schema, _ in found for name in schema.names]
+        names = [str(name) for schema, _ in found for name in schema.names]
         none: dict[str, Any] = dict.fromkeys(names)
 
         def rows() -> list[Message]:
             tables = (payload.table(schema, parts) for schema, parts in found)
             each = chain.from_iterable(map(messages_of, tables))
-            return [Message({**none, **row}) for row in each]
+            return [Message(none | dict(row)) for row in each]
 
         def frame() -> DataFrame:
             frames = (payload.frame(schema, parts) for schema, parts in found)

@@ -213,9 +213,9 @@ def test_a_run_whose_end_comes_too_late_for_maintenance_is_ended_by_the_next_one
     orders, run_id = world.queue(), world.name("run")
     orders.send(rows(1))
     consumer = world.open(orders, "b")
-    plan, late = Attempt.plan_commit, list[Any]()
+    plan, late = Attempt.plan_seal, list[Any]()
 
-    def too_late(self: Any, lost: int) -> Any:
+    def too_late(self: Any, kind: str, lost: int) -> Any:
         if self.id == f"{run_id}/end" and not late:
             late.append(1)
             for n in range(3):
@@ -223,10 +223,10 @@ def test_a_run_whose_end_comes_too_late_for_maintenance_is_ended_by_the_next_one
                 orders.receive().accept()
                 world.clock.advance(10_000)
                 world.manager("keeper").maintain(transaction_seconds_max=0, vacuum=False)
-        return plan(self, lost + len(late))  # as after a lost race: it looks who won
+        return plan(self, kind, lost + len(late))  # as after a lost race: it looks who won
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Attempt, "plan_commit", too_late)
+        patch.setattr(Attempt, "plan_seal", too_late)
         result = consumer.drain(lambda batch, tx: None, run_id=run_id)
     assert (result.messages, result.finished, late) == (1, False, [1])
     assert consumer.drain(lambda batch, tx: None, run_id=run_id).finished

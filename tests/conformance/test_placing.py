@@ -79,7 +79,12 @@ def test_the_queues_own_columns_say_where_its_messages_stand(world: World) -> No
     assert received(queue) == [5, 2, 4]
     world.clock.advance(HOUR)
     assert received(queue) == [1, 3]
-    for wrong in ({"available_at": "wait"}, {"priority": "at"}, {"ttl_seconds": "at"}):
+    wrongly: list[dict[str, Any]] = [
+        {"available_at": "wait"},
+        {"priority": "at"},
+        {"ttl_seconds": "at"},
+    ]
+    for wrong in wrongly:
         with pytest.raises(SchemaMismatch, match="is needed: cast it"):
             queue.send([{"n": 6, "at": noon, "wait": 1.0, "prio": 1}], **wrong)
     assert queue.depth() == 0

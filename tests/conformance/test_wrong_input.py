@@ -385,7 +385,8 @@ def test_yes_and_no_are_said_as_such(junk: Any) -> None:
 
 @in_memory
 def test_a_transaction_is_not_made_with_a_lease_that_cannot_be(world: World) -> None:
-    for junk in (-1, 0, "5", float("nan"), 10**9):
+    wrong: list[Any] = [-1, 0, "5", float("nan"), 10**9]
+    for junk in wrong:
         with pytest.raises(TxnQueueError, match="lease_seconds="):
             world.manager().transaction(lease_seconds=junk)
 

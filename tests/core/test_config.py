@@ -145,10 +145,14 @@ def test_a_setting_may_be_at_its_bounds_and_not_beyond(
 def test_what_ends_a_drain_has_a_least_value_and_no_greatest(
     name: str, low: Any, beyond: Any
 ) -> None:
+    def bounds(value: Any) -> Bounds:
+        given: dict[str, Any] = {name: value}
+        return Bounds(**given)
+
     for value in (low, 10**12):
-        assert getattr(Bounds(**{name: value}), name) == value
+        assert getattr(bounds(value), name) == value
     with pytest.raises(LimitExceeded, match=name):
-        Bounds(**{name: low - beyond})
+        bounds(low - beyond)
 
 
 def test_a_drain_is_over_when_its_time_or_its_number_is_reached() -> None:
