@@ -484,7 +484,7 @@ def what_is_in_memory_waits_for_an_answer() -> None:
     _check_gone(days, "both")
     manager.recover()
     waiting = client_of(manager).store.transient.waiting()
-    assert [entry.stream for entry in waiting] == ["both"], "P1 one half was rolled back"
+    assert [owner.key for owner in waiting] == ["both"], "P1 one half was rolled back"
     with pytest.raises(HistoryRemoved):
         manager.outcome("both")
 
