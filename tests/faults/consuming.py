@@ -86,12 +86,12 @@ class Consuming:
 
     # -------------------------------------------------------------------------- settling
 
-    def _choose(self, holding: Holding, *, moves: bool = True) -> tuple[str, set[int], Any]:
+    def _choose(self, holding: Holding) -> tuple[str, set[int], Any]:
         """Choose what becomes of which messages of a batch that are not settled yet."""
         rest = sorted(holding.free)
         kinds = list(KINDS)
-        if not moves or claims_of(holding.batch)[0].info.name not in QUEUES:
-            kinds.remove("move")  # it may have other columns by now
+        if claims_of(holding.batch)[0].info.name not in QUEUES:  # it may have other columns by now
+            kinds.remove("move")
         kind = self.simulation.random.choice(kinds)
         if len(rest) > 1 and self.simulation.random.random() < 0.5:
             rest = rest[: self.simulation.random.randint(1, len(rest) - 1)]
@@ -163,23 +163,14 @@ class Consuming:
         return None
 
     def _settle_in(self, tx: Any, intent: Intent, holding: Holding) -> None:
-        settle, said = self._settling_in(tx, intent, holding)
+        kind, chosen, matching = self._choose(holding)
+        settle = self._settling(holding.batch, kind, matching, transaction=tx)
         count, error = self.ask(settle, LeaseLost)
         if error is None:
-            said(count)
-
-    def _settling_in(
-        self, tx: Any, intent: Intent, holding: Holding, *, moves: bool = True
-    ) -> tuple[Callable[[], int], Callable[[int], None]]:
-        """Write down the call that settles messages in a transaction, and what it has said."""
-        kind, chosen, matching = self._choose(holding, moves=moves)
-
-        def said(count: int) -> None:
             assert count == len(chosen)
             holding.free -= chosen
-            intent.said.setdefault(holding, {}).update(dict.fromkeys(chosen, KINDS[kind]))
-
-        return self._settling(holding.batch, kind, matching, transaction=tx), said
+            said = intent.said.setdefault(holding, {})
+            said.update(dict.fromkeys(chosen, KINDS[kind]))
 
     def do_extend(self) -> None:
         held = [h for i in self.open.values() for h in i.said if h.inside and h.messages]
@@ -193,7 +184,6 @@ class Consuming:
         run_id = self.simulation.random.choice((None, SHARED_RUN))
         if run_id:
             self.reference.keys[self.call] = f"{run_id}/"
-        choose = self.simulation.random.choice
         fails = self.simulation.random.random() < 0.3
         ahead = crc32(self.call.encode()) % 2
 
@@ -208,11 +198,6 @@ class Consuming:
                     raise ValueError("bad row")
                 rows = self._rows(target, intent)
                 target.send(rows, transaction=tx)
-                held = [h for h in self.leased if h.free and h.messages.isdisjoint(messages)]
-                if held and crc32(tx.id.encode()) % 2:  # of a lease that may be over
-                    # What it moves to this queue may come before what is claimed beside it.
-                    settle, said = self._settling_in(tx, intent, choose(held), moves=False)
-                    said(settle())
             except Exception:
                 if len(messages) == 1:  # a run in which nothing has succeeded tries others then
                     self.reference.passed_over[self.call] |= messages

@@ -33,6 +33,11 @@ class Inline:
         """Let it work until it waits, or another client's turn has come."""
         self._thread.switch()
 
+    def finish(self) -> None:
+        """Carry out what clients have left behind that were killed."""
+        while self._tasks:
+            self.go_on()
+
     def _work(self) -> None:
         while True:
             while self._tasks:
@@ -51,6 +56,10 @@ class GroupingJournal(MemoryJournal):
         self.groups = Groups(self._inline)
         self.fault_rate = 0.0
         self.sizes: list[int] = []
+
+    def finish(self) -> None:
+        """Let everything land that is on its way."""
+        self._inline.finish()
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
         if self._chance.random() < 0.3:  # this one comes from another process

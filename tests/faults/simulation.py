@@ -185,6 +185,8 @@ class Simulation:
                 client.resume()
         while self.late:
             self.land_late()
+        if self._groups:
+            self._groups.finish()
         self.reference.follow()
         self.clock.advance(7 * 24 * 3600)
         last = Client(self, "the last one")

@@ -99,6 +99,7 @@ def takes_its_own_batches_over(patch: pytest.MonkeyPatch) -> None:
         return replace(found, beside=found.beside[:1] if len(pending) > 1 else ())
 
     patch.setattr(Drain, "_wanted", wanted)
+    claims_where_it_settles(patch)
 
 
 def holds_nothing_on(patch: pytest.MonkeyPatch) -> None:
@@ -158,7 +159,7 @@ VARIANTS: dict[str, tuple[Break, list[Catch]]] = {
     ),
     "its own batches are taken over": (
         takes_its_own_batches_over,
-        [seen_by(ahead.test_a_lease_that_is_over_gives_a_drain_nothing_of_its_own)],
+        [seen_by(ahead.test_a_lease_that_is_over_gives_a_drain_nothing_of_its_own), simulating],
     ),
     "a lease that is half over": (
         holds_nothing_on,

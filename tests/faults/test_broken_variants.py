@@ -272,6 +272,7 @@ def takes_its_own_batch_over(patch: pytest.MonkeyPatch) -> None:
         self.takeovers.beside = ()
 
     patch.setattr(receiving.ClaimPlanner, "__init__", forgetful)
+    patch.setattr(Plan, "excludes", lambda self, other: False)
 
 
 def acknowledges_unseen(patch: pytest.MonkeyPatch) -> None:
