@@ -194,6 +194,7 @@ class Simulation:
             last.call = last.runtime.run_id = "decide at last"
             last.manager.commit(key)
         self.reference.follow()
+        self.clock.advance(24 * 3600)  # what these keep is held for a lease from now on
         last.runtime.run_id = "recover at last"
         last.manager.recover()
         self.reference.follow()
