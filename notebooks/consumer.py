@@ -12,7 +12,7 @@
 # ---
 
 # %% [markdown]
-# # Consumer: work off a week of departures
+# # Consumer: process a week of departures
 #
 # Receive flights, change a Delta table together with them, handle a bad row, and keep up with a
 # producer.
