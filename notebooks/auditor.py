@@ -14,8 +14,8 @@
 # %% [markdown]
 # # Auditor: what happened on the night of the 2nd?
 #
-# Somebody asks who dealt with a flight, what the queues held before the night run, and whether
-# anyone has touched the books since. The store answers all of it from its own history.
+# Who processed a flight, what did the queues hold before the night run, and has anyone changed the
+# history since? The store answers these questions from its own history.
 #
 # Everything runs on this machine, in a temporary folder (`pip install
 # 'txnqueue[spark,notebook,plots,report,demo]'`).
@@ -44,7 +44,7 @@ flights = spark.createDataFrame(pa.Table.from_pandas(days, preserve_index=False)
 # %% [markdown]
 # ## The story
 #
-# The timetable is loaded in the evening. The night shift works it off, and Ada cleans up in the
+# The timetable is loaded in the evening. The night shift processes it, and Ada cleans up in the
 # morning.
 
 # %%
@@ -76,7 +76,7 @@ ada.queue("departures.dead").redrive(where="carrier = 'AA'")
 # %% [markdown]
 # ## Before and after the night
 #
-# Every commit has a number, and the state after each can be asked for.
+# Every commit has a number, and the state after each commit can be queried.
 
 # %%
 manager = QueueManager(spark, root, actor="auditor")
@@ -87,15 +87,15 @@ manager.history.as_of(evening.commit_seq).counts().df().select(*columns)
 manager.history.as_of().counts().df().select(*columns)
 
 # %% [markdown]
-# A report says what came and went between the two moments. What a queue held before, plus what
-# came, less what went, is what it holds.
+# A report shows the messages that entered and left each queue between the two moments. What a
+# queue held before, plus what entered, minus what left, is what it holds now.
 
 # %%
 report = manager.history.report(after=evening.commit_seq)
 report
 
 # %% [markdown]
-# It is also one HTML page that needs no network: something to mail, or to keep beside the books.
+# The report is also one HTML page that needs no network, so it can be mailed and archived.
 
 # %%
 page = report.save(f"{lake}/night-of-the-2nd.html")
@@ -104,7 +104,7 @@ print(f"{page.name}, {page.stat().st_size / 1000:.0f} kB")
 # %% [markdown]
 # ## Who dealt with this flight?
 #
-# American 791 did not leave on the first of January, and yet it waits in `departures`.
+# American 791 did not leave on the first of January, but it still waits in `departures`.
 
 # %%
 where = "day = 1 AND carrier = 'AA' AND flight = 791"
@@ -113,7 +113,7 @@ trace.df().select("step", "queue", "target", "transaction_id", "actor", "run_id"
 
 # %% [markdown]
 # The first transaction of that night, from its first entry to its last. The commit decides the
-# change of the table, and the table has it a moment later.
+# change of the table, which is applied a moment later.
 
 # %%
 axes = plots.timeline(report, "night-2/0")
@@ -137,8 +137,8 @@ manager.history
 manager.history.verify()
 
 # %% [markdown]
-# A digest is one line. Kept where nobody can write who can write to the store, it proves later that
-# the history is still the same.
+# A digest is one line. If it is kept in a place that is not writable by anyone who can write to
+# the store, it proves later that the history is unchanged.
 
 # %%
 kept = str(manager.history.digest())
@@ -147,8 +147,9 @@ kept
 # %% [markdown]
 # ## Does it notice?
 #
-# In a copy of the store, Eve deletes two flights, and writes the night shift's name over Ada's.
-# She takes a MERGE: after an UPDATE or a DELETE of the journal, nobody could open the store.
+# In a copy of the store, Eve deletes two flights and replaces Ada's name by that of the night
+# shift. She uses a MERGE: after an UPDATE or a DELETE of the journal, the store could not be
+# opened.
 
 # %%
 copy = shutil.copytree(root, f"{lake}/copy")
@@ -165,7 +166,7 @@ QueueManager(spark, copy).history.verify(digest=kept)
 # ## Look without Spark
 #
 # `look` needs no Spark and no Java, takes no lock, and writes nothing. The history is an Arrow
-# table for the tool of your choice.
+# table for any tool.
 
 # %%
 entries = txnqueue.look(root).entries()

@@ -12,9 +12,9 @@
 # ---
 
 # %% [markdown]
-# # Consumer: work off a week of departures
+# # Consumer: process a week of departures
 #
-# Receive flights, change a Delta table together with them, survive a bad row, keep up with a
+# Receive flights, change a Delta table together with them, handle a bad row, and keep up with a
 # producer.
 #
 # Everything runs on this machine, in a temporary folder (`pip install
@@ -47,8 +47,9 @@ departures.send(flights, order_by=["day", "sched_dep_time"]).count
 # %% [markdown]
 # ## Receive, process, commit
 #
-# A batch is a DataFrame. Cancelled flights are rejected, with a reason, and late ones go on to
-# `rebooking`. The end of the block commits all of it; whatever was not rejected is consumed.
+# A batch is a DataFrame. Cancelled flights are rejected with a reason, and late flights are sent
+# to `rebooking`. The end of the block commits everything; messages that were not rejected are
+# consumed.
 
 # %%
 with manager.transaction() as tx:
@@ -59,7 +60,7 @@ with manager.transaction() as tx:
 print(departures.depth(), "left;", rebooking.depth(), "to be rebooked")
 
 # %% [markdown]
-# If the block fails, nothing of it has happened, and the messages are back in their places.
+# If the block fails, nothing has happened, and the messages are back in their places.
 
 # %%
 try:
@@ -73,8 +74,8 @@ except RuntimeError as error:
 # %% [markdown]
 # ## Drain the queue into a Delta table
 #
-# Each batch is one transaction: the messages, the ones sent on and the rows of the table, all or
-# none.
+# Each batch is one transaction: the consumed messages, the messages sent and the rows of the table
+# commit together or not at all.
 
 # %%
 punctuality = f"{lake}/gold/punctuality"
@@ -106,7 +107,7 @@ axes.set(xlabel="% of the flights", ylabel="")
 plt.show()
 
 # %% [markdown]
-# A scheduler that starts the run again does no harm. It is finished, and nothing is claimed.
+# A scheduler that starts the run again does no harm. The run is finished, and nothing is claimed.
 
 # %%
 departures.drain(count_carriers, run_id="first week").already_finished
@@ -114,9 +115,9 @@ departures.drain(count_carriers, run_id="first week").already_finished
 # %% [markdown]
 # ## One bad row among many
 #
-# A file brings a flight with a tail number that nobody can read. The handler fails on it. Its batch
-# is tried again, then in smaller pieces, until the bad row is alone. That one ends as a dead
-# letter, and all the others are handled.
+# A file contains a flight with an unreadable tail number, and the handler fails on it. Its batch
+# is tried again, first in the same size and then in smaller parts, until the bad row is alone.
+# That row becomes a dead letter, and all others are handled.
 
 # %%
 checks = manager.create_queue("checks", "flight long, tailnum string", deliveries_max=2)
@@ -134,7 +135,8 @@ checks.drain(register, batch_size=10, until="empty")
 checks.dead_letters()
 
 # %% [markdown]
-# Its last error is kept with it. Mend the handler, send the dead letters back, and drain again.
+# The dead letter has its last error. Correct the handler, send the dead letters back, and drain
+# again.
 
 
 # %%
@@ -149,8 +151,8 @@ checks.dead_letters()
 # %% [markdown]
 # ## Commit behind the next batch
 #
-# With `ahead=1` a batch is committed while the next one is handled. That pays when handlers are as
-# slow as commits, and it takes handlers that do not read what the one before them wrote.
+# With `ahead=1` a batch is committed while the next one is handled. This saves time if handlers
+# take as long as commits, and requires handlers that do not read what the previous one wrote.
 
 
 # %%
@@ -164,8 +166,8 @@ departures.drain(forward, batch_size=300, until="empty", ahead=1)
 # %% [markdown]
 # ## Consume as it comes
 #
-# A stream is a drain that goes on, in a thread of its own. It has no checkpoint that could be lost:
-# what is consumed is what the store says is consumed.
+# A stream is a continuous drain in its own thread. It has no checkpoint that could be lost: the
+# store records what is consumed.
 
 # %%
 with departures.stream(forward, max_messages=842) as stream:
@@ -176,7 +178,7 @@ stream.result
 # %% [markdown]
 # ## What the queue looked like meanwhile
 #
-# Messages in flight are those that a batch holds. The steps down are commits.
+# A batch holds the messages in flight. Each step down is a commit.
 
 # %%
 axes = plots.depth(manager.history.report(verify=False), "departures")

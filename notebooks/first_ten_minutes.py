@@ -55,7 +55,7 @@ orders.depth()
 # ## Drain a queue into a Delta table
 #
 # The messages and your Delta table change together: both changes happen, or neither does. The
-# order with a negative amount is rejected, with a reason.
+# order with a negative amount is rejected with a reason.
 
 # %%
 from pyspark.sql import functions as F
@@ -76,7 +76,7 @@ spark.read.format("delta").load(totals).orderBy("customer").show()
 (result.messages, result.batches, result.applied)
 
 # %% [markdown]
-# Repeating the run consumes nothing: it has finished.
+# Repeating the run consumes nothing, because it has finished.
 
 # %%
 orders.drain(handle, run_id="monday").already_finished

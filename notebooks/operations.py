@@ -14,8 +14,8 @@
 # %% [markdown]
 # # Operator: keep the queues moving
 #
-# Who is behind, who holds what, what did a crash leave, what can be thrown away: a morning with a
-# store of flights.
+# Which queue is behind, who holds messages, what did a crash leave, and what can be removed: a
+# morning with a store of flights.
 #
 # Everything runs on this machine, in a temporary folder (`pip install
 # 'txnqueue[spark,cli,metrics,notebook,plots,demo]'`).
@@ -53,8 +53,8 @@ manager
 # %% [markdown]
 # ## Who is behind?
 #
-# Messages of one carrier stay in order, so each carrier has its lane. United and its neighbours
-# fill one of them faster than the others.
+# Messages of one carrier stay in order, so each carrier has its lane. United and the carriers that
+# share its lane fill one lane faster than the others.
 
 # %%
 report = manager.history.report(verify=False)
@@ -78,8 +78,8 @@ exporter.wait()
 print(*(line for line in lines if 'queue="departures"' in line), sep="\n")
 
 # %% [markdown]
-# A scheduler's sensor asks whether a run is worth it, and goes by the exit code: 0 there are
-# enough, 7 there are not.
+# A scheduler's sensor checks whether there are enough messages for a run. Its exit code is 0 if
+# there are, and 7 if not.
 
 # %%
 sensor = [sys.executable, "-m", "txnqueue.cli.main", "depth", "departures", "--root", root]
@@ -100,8 +100,8 @@ held = worker.queue("departures").receive(2_000, lease_seconds=86_400)
 departures
 
 # %% [markdown]
-# Nobody has to wait for tomorrow. The release is recorded with its reason, and if the worker should
-# come back after all, it is told.
+# Nobody has to wait until tomorrow. The release is recorded with its reason, and if the worker
+# resumes after all, it gets an error.
 
 # %%
 print(manager.release("departures", consumer="worker-3", reason="its machine is gone"), "released")
@@ -114,7 +114,7 @@ except LeaseLost as error:
 # ## A transaction hangs between two systems
 #
 # It was prepared, so no time-out ends it. `recover` finishes what crashes left behind, and lists
-# what waits for somebody's decision.
+# transactions that wait for a decision.
 
 # %%
 transfer = worker.transaction("transfer 17")
@@ -130,8 +130,8 @@ manager.outcome("transfer 17")
 # %% [markdown]
 # ## Move, purge, alter
 #
-# Cancelled flights belong to `rebooking`; a move copies nothing. Mesa's flights are somebody
-# else's.
+# Cancelled flights belong in `rebooking`; a move copies nothing. A partner operates Mesa's
+# flights.
 
 # %%
 moved = departures.move("rebooking", where="dep_time IS NULL")
@@ -150,8 +150,8 @@ manager.declare(declared, dry_run=True)  # what it would create and alter
 # %% [markdown]
 # ## Maintenance
 #
-# Once an hour or once a night, beside everything else. Everything here is minutes old; a real store
-# keeps a day for open transactions, and its payload for a week.
+# Run it once an hour or once a night, while everything else continues. Everything here is minutes
+# old; a real store leaves a day for open transactions, and keeps its payload for a week.
 
 # %%
 manager.maintain(transaction_seconds_max=0, dry_run=True)
@@ -161,7 +161,7 @@ manager.maintain(transaction_seconds_max=0, vacuum=False)
 
 # %% [markdown]
 # The history is as long as before; it has only moved. This is the morning, with the two thousand
-# flights of `worker-3` in flight for a while:
+# flights that `worker-3` held in flight for a while:
 
 # %%
 axes = plots.depth(manager.history.report(verify=False), "departures")

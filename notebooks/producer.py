@@ -14,8 +14,9 @@
 # %% [markdown]
 # # Producer: a week of departures
 #
-# All flights that left New York in January 2013, sent to queues in the ways in which data arrives:
-# as tables, by jobs that are repeated, from feeds that say things twice, and from a stream.
+# All flights that left New York in January 2013 are sent to queues in the ways in which data
+# arrives: as tables, by jobs that are repeated, from feeds that repeat themselves, and from a
+# stream.
 #
 # Everything runs on this machine, in a temporary folder (`pip install
 # 'txnqueue[spark,notebook,plots,demo]'`).
@@ -45,8 +46,8 @@ flights.orderBy("time_hour").limit(3)
 # %% [markdown]
 # ## A queue has the columns of the data
 #
-# Up to four consumers can work on this one at the same time, and the flights of one airline stay in
-# order.
+# Up to four consumers can work on this queue at the same time, and the flights of one airline stay
+# in order.
 
 # %%
 departures = manager.create_queue("departures", like=flights, lanes=4, group_by="carrier")
@@ -73,8 +74,8 @@ except SchemaMismatch as error:
 # %% [markdown]
 # ## The job runs twice, its flights are sent once
 #
-# Schedulers retry, and people press the button again. A transaction id makes that harmless: under
-# an id that is committed, `load` is not even called.
+# Schedulers retry, and people start a job twice. A transaction id makes this harmless: if the id
+# is already committed, `load` is not even called.
 
 
 # %%
@@ -89,8 +90,8 @@ print(again == first, departures.depth())
 # %% [markdown]
 # ## The feed says everything twice
 #
-# The operations desk reports delays at noon, and at night once more with the rest of the day. No
-# transaction id helps here. A queue that knows what names a message does.
+# The operations desk reports delays at noon, and repeats them at night with the rest of the day. A
+# transaction id does not help here. A queue with a message id does.
 
 # %%
 delays = manager.create_queue(
@@ -116,8 +117,8 @@ counts.where("queue = 'delays'").select("queue", "posted", "duplicates", "accept
 # %% [markdown]
 # ## Several queues, or none of them
 #
-# Cancelled flights have to be rebooked, late ones deserve an apology. When anything goes wrong on
-# the way, neither queue gets anything.
+# Cancelled flights have to be rebooked, and passengers of late flights get an apology. If anything
+# fails on the way, neither queue gets anything.
 
 # %%
 rebooking = manager.create_queue("rebooking", like=flights)
@@ -138,8 +139,8 @@ print({name: one.count for name, one in sent.items()})
 # %% [markdown]
 # ## Urgent first, some later, none for ever
 #
-# Passengers of long flights are rebooked first, and nobody is rebooked after a day. Headers travel
-# beside the columns. Apologies go out an hour later.
+# Passengers of long flights are rebooked first, and nobody is rebooked after a day. Headers are
+# sent beside the columns. Apologies are sent an hour later.
 
 # %%
 rebooking.send(
@@ -157,7 +158,7 @@ for message in rebooking.peek_messages(12)[::4]:
 # %% [markdown]
 # ## A stream writes into a queue
 #
-# `sink()` sends each micro-batch once, whatever happens to the streaming query between two of them.
+# `sink()` sends each micro-batch once, even if the streaming query fails between two of them.
 
 # %%
 landing = f"{lake}/landing"
@@ -181,7 +182,7 @@ run_the_stream()  # nothing has landed meanwhile
 # ## What is where now
 #
 # The manager shows its queues. The picture shows how they filled, commit by commit: every send is
-# one, and so is what was received and accepted.
+# one commit, and so is every batch that was received and accepted.
 
 # %%
 manager
