@@ -964,7 +964,8 @@ class QueueManager:
             ExchangeExists: The exchange exists already, or with ``exist_ok`` a different one does.
             ExchangeClosed: The exchange exists and is being dropped.
             InvalidName: The name is invalid.
-            SchemaMismatch: The schema is invalid, or the dead-letter queue has another one.
+            SchemaMismatch: The schema is invalid, or differs from that of the existing exchange
+                or of the dead-letter queue.
             QueueNotFound: There is no such dead-letter queue.
             PayloadRemoved: The call took so long that a maintenance removed its empty table.
             TransactionNotGiven: Inside a transaction block.
