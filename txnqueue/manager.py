@@ -362,8 +362,8 @@ class QueueManager:
         """Take the store over from another driver that was active recently, on record.
 
         This is for storage that supports one driver only, such as S3 without Delta's log store for
-        several drivers, and for an operator who knows that the other driver has ended. If it has
-        not, it is refused within a minute. On other storage there is nothing to take over.
+        several drivers, and for an operator who knows that the other driver has ended. If it runs
+        on, it is refused within a minute. On other storage there is nothing to take over.
 
         Args:
             reason: Why; recorded in the history of the journal's table.

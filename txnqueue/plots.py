@@ -39,7 +39,7 @@ def depth(report: AuditReport, queue: str | None = None, *, ax: Axes | None = No
 
     Args:
         report: The report to draw.
-        queue: The queue, by state; when omitted, the totals of all queues.
+        queue: The queue, by state; when omitted, the total of each queue.
         ax: The axes to draw into; new ones when omitted.
 
     Returns:

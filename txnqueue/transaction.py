@@ -299,7 +299,7 @@ class Transaction:
 
         Args:
             reason: Why; recorded in the journal.
-            counted: Whether the deliveries count as failed; pass False if no message was looked at.
+            counted: Whether the deliveries count; pass False if the messages were not looked at.
 
         Raises:
             TransactionFinished: It is committed, perhaps by an interrupted commit that landed.

@@ -79,8 +79,8 @@ class VerificationResult:
 def verify(client: Client, digest: HistoryDigest | None = None) -> VerificationResult:
     """Check everything that the journal, Delta's log and the payload tables say.
 
-    Removed history is not checked: a statement about it and later entries together is checked
-    from the history's beginning on. Messages are replayed from where each was sent, because all
+    Removed history is not checked: what needs all the entries of an append is checked from the
+    history's beginning on. Messages are replayed from where each was sent, because all
     entries about a message stay as long as the message is known.
 
     The entries are read twice, as a stream. Memory holds what is still open, and eight bytes
