@@ -159,7 +159,7 @@ class _Portion(InputPartition):
 
 
 class _Looked:
-    """A queue as the options name it, at the moment of the first question."""
+    """The queue that the options name, at the moment of the first query."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Look at the store.

@@ -342,7 +342,7 @@ class Exchange:
             return PublishResult(0, {}, 0, "", tx.id, tx.receipt)
         found = self._client.cache.topology()
         info = self._info = found.newest(self._info)
-        schema = schema_of(info)  # other threads may alter it meanwhile
+        schema = schema_of(info)  # fixed here: other threads may learn of columns meanwhile
         kept = is_kept(options.durable, tx, self.name, otherwise=True)
         placing = options.placing(QueueSettings(), self._client.runtime.now_ms())
         fixed, by_column = options.all_headers()

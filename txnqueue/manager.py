@@ -337,7 +337,7 @@ class QueueManager:
 
         Raises:
             ChangeNotFound: No such change waits.
-            ChangeWaiting: It still cannot be applied, or an older change of its table waits.
+            ChangeWaiting: The change still cannot be applied, or an older one of its table waits.
         """
         self._client.open()
         Applier(self._client).apply_to_table_as_it_is(change_id)

@@ -215,7 +215,7 @@ class Rehearsal(Report[RehearsalRow]):
 
     @markup.never_raising
     def _repr_html_(self) -> str:
-        """Show both sides, how the handler ended, and what a rehearsal cannot stop."""
+        """Show both sides, how the handler ended, and what a rehearsal cannot prevent."""
         shown = markup.records(repr(self)[1:-1], self.rows(), _COLUMNS.split())
         return f"{shown}<p>{LIMITS}</p>"
 

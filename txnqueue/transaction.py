@@ -302,7 +302,7 @@ class Transaction:
             counted: Whether the deliveries count; pass False if the messages were not looked at.
 
         Raises:
-            TransactionFinished: It is committed, perhaps by an interrupted commit that landed.
+            TransactionFinished: The transaction is committed, perhaps by an interrupted commit.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` tells the outcome.
         """
         check_flag("counted", counted)

@@ -158,8 +158,8 @@ def _dead_letter_queue(client: Client, name: str, schema: StructType) -> QueueIn
     """Find the queue that takes the dead letters of a new one, if it exists.
 
     Raises:
-        QueueClosed: It is being dropped.
-        SchemaMismatch: It has other columns.
+        QueueClosed: That queue is being dropped.
+        SchemaMismatch: That queue has other columns.
     """
     found = client.cache.queues().get(_dead_letter_name(name))
     if found is None:

@@ -224,7 +224,7 @@ def _decided(client: Client, owner: AttemptOwner, *, may_abort: bool) -> str | N
     """Find how the attempt of a branch ended; abort it if it is left behind.
 
     Raises:
-        HistoryRemoved: It began so long ago that its decision may have been removed.
+        HistoryRemoved: The attempt began so long ago that its decision may have been removed.
     """
     key, attempt = owner.key, owner.attempt
     for _ in range(2):

@@ -424,7 +424,7 @@ def commits_between(client: Client, after: int, upto: int | None) -> Past:
     """Find the history after one commit and up to another.
 
     Raises:
-        InvalidInput: One is no commit_seq, there is no such commit yet, or they are out of order.
+        InvalidInput: A value is no commit_seq or no commit yet, or they are out of order.
         HistoryRemoved: Some entries after the first commit were removed.
     """
     client.open()
