@@ -55,7 +55,7 @@ QUEUES_MAX = 100
 
 
 class Exchange:
-    """The place where messages are published; bindings decide which queues get them.
+    """Where producers publish without knowing the queues; bindings decide which queues get what.
 
     Example::
 

@@ -74,8 +74,8 @@ def announce(client: Client, removal: HistoryRemoval) -> None:
 
 
 def _decisions(fence: Iterable[Entry]) -> dict[str, int]:
-    """Return the version from which decisions are complete: earlier versions removed some."""
+    """Return where complete decisions begin: they stay, but earlier releases removed them."""
     found = list(fence)
     if max((e.sequence or 0 for e in found if e.kind == model.LAYOUT_CHANGED), default=1) < 2:
-        return {}  # a version before 0.2 may remove them any time, by this very mark
+        return {}  # a release before 0.2 may remove them any time, by this very mark
     return {"decisions_from": model.decisions_beginning(found)}
