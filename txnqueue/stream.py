@@ -66,7 +66,7 @@ class Stream:
 
     @property
     def exception(self) -> BaseException | None:
-        """The error that ended the stream; None while it runs, and after ``stop``."""
+        """The error that ended the stream; None while it runs, and if no error ended it."""
         return self._error
 
     @property

@@ -149,8 +149,8 @@ class DeadLetters(Report[DeadLetterCount]):
     """The dead letters of a queue at one moment, by origin and reason.
 
     Columns: queue (where they came from), reason string, waiting, in_flight long, oldest_at,
-    newest_at timestamp (when they became dead letters), error string (the error of the newest
-    one's last delivery, if any). The most frequent come first.
+    newest_at timestamp (when they came into the dead-letter queue), error string (the error of
+    the newest one's last delivery, if any). The most frequent come first.
     """
 
     def __init__(self, client: Client, info: QueueInfo) -> None:
