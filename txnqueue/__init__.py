@@ -1,8 +1,8 @@
-"""A transactional message queue that lives inside the lakehouse.
+"""A transactional message queue inside the lakehouse.
 
-What a committed transaction sent, received, moved and changed happens entirely and once;
-what a rolled back or abandoned one did is never seen by anybody; nothing is seen before
-the commit; every past state can be asked for again.
+Everything that a committed transaction sent, received, moved and changed happens entirely and
+once; what a rolled back or abandoned one did is never visible to anybody; nothing is visible
+before the commit; every past state can be queried.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Queues as a source of Spark: ``format("txnqueue")``, in batches and in streams."""
+"""Queues as a Spark data source: ``format("txnqueue")``, in batches and in streams."""
 
 from __future__ import annotations
 
@@ -50,34 +50,35 @@ _PER_PARTITION, _PER_BATCH = 100_000, 10_000
 
 
 class QueueDataSource(DataSource):
-    """Read a queue by ``spark.read`` and ``spark.readStream``, without consuming anything.
+    """Read a queue with ``spark.read`` and ``spark.readStream``, without consuming anything.
 
-    A session is told of it once, by ``spark.dataSource.register``. Driver and executors read the
-    store's files by Arrow, so they need txnqueue, and a store by path.
+    Register it once per session with ``spark.dataSource.register``. Driver and executors read the
+    store's files with Arrow, so they need txnqueue, and a store with a path.
 
     A batch has the messages that were in the queue after a commit. A stream has all messages that
     are posted to it, each once, whatever consumers do with them: its offset is a commit_seq, and
-    commits are never torn. Columns: the payload's as they were when the query began, and
+    a commit is never split. Columns: the payload's as of the start of the query, and
     _commit_seq long (the commit that posted the message), _lane int, _message_id string.
 
     Options:
         root: The store's path or URI; or ``load(path)``.
         queue: The queue's name.
-        asOf: Of a batch: a commit_seq, or an instant with its time zone; now when left out.
-        startingAfter: Of a stream: ``earliest`` (the default: all that the history knows),
+        asOf: For a batch: a commit_seq, or an instant with its time zone; now when omitted.
+        startingAfter: For a stream: ``earliest`` (the default: all that the history holds),
             ``latest``, or a commit_seq. A checkpoint overrides it.
-        maxMessagesPerTrigger: Of a stream: commits are added to a batch until it has so many
+        maxMessagesPerTrigger: For a stream: commits are added to a batch until it has this many
             messages. Needs Spark 4.2.
-        messagesPerPartition: The most messages that one task reads; 100,000 when left out.
+        messagesPerPartition: The most messages that one task reads; 100,000 when omitted.
 
     Raises:
-        InvalidInput: An option is not known, is missing or cannot be used.
+        InvalidInput: An option is unknown, missing or invalid.
         StoreNotFound: There is no store at the root.
         QueueNotFound: There is no such queue.
         FilesNotReadable: The store is in a catalog, or only Spark can read its files.
-        PayloadRemoved: Maintenance removed payload that is to be read; no message is left out.
-        HistoryRemoved: A stream is behind what the history knows: messages may be missing.
-        StoreSetBack: A stream has read more than there is: an older copy is in the store's place.
+        PayloadRemoved: Maintenance removed payload that is to be read; no message is skipped.
+        HistoryRemoved: A stream is behind the history's beginning: messages may be missing.
+        StoreSetBack: A stream has read later commits than the store has: an older copy has taken
+            the store's place.
 
     Example::
 
@@ -91,17 +92,17 @@ class QueueDataSource(DataSource):
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Hold the options; Spark makes it."""
+        """Hold the options; Spark creates the source."""
         super().__init__(options)
         self._given = {name.lower(): text for name, text in options.items()}
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` calls it."""
+        """Return the name of the format."""
         return "txnqueue"
 
     def schema(self) -> StructType:
-        """Read the columns of the queue, as they are or were."""
+        """Read the columns of the queue, at the moment that the options name."""
         described = _Looked(self._given).described
         from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
@@ -120,12 +121,12 @@ class QueueDataSource(DataSource):
         return columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read a batch."""
+        """Return the reader of a batch."""
         _check_options(self._given, _BATCH, "spark.read")
         return _BatchReader(self._given, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Read a stream."""
+        """Return the reader of a stream."""
         _check_options(self._given, _STREAM, "spark.readStream")
         return _StreamReader(self._given, schema)
 
@@ -158,13 +159,13 @@ class _Portion(InputPartition):
 
 
 class _Looked:
-    """A queue as the options name it, at the moment of the first question."""
+    """The queue that the options name, at the moment of the first query."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Look at the store.
 
         Raises:
-            InvalidInput: Root or queue are not given, or both root and path.
+            InvalidInput: The root or the queue is missing, or both root and path are given.
         """
         roots = {options[name] for name in ("root", "path") if name in options}
         if len(roots) > 1:
@@ -183,21 +184,21 @@ class _Looked:
         self.queue = check_name(options["queue"])
         self._as_of = options.get("asof")
         self.store = FilesStore(self.root)
-        # Only what writes tells the kinds of stores apart.
+        # The reading half of both kinds of stores is the same.
         self.client = Client(cast("Store", self.store), Runtime())
         self.client.open()
 
     @cached_property
     def past(self) -> Past:
-        """What belongs to the moment that is asked for."""
+        """The history up to the requested moment."""
         return self._cut[0]
 
     @cached_property
     def info(self) -> QueueInfo:
-        """The queue as it was then.
+        """The queue as of the requested moment.
 
         Raises:
-            QueueNotFound: There was none.
+            QueueNotFound: There was no such queue.
         """
         found = catalog.queues(self.past.catalog())
         if self.queue not in found:
@@ -213,7 +214,7 @@ class _Looked:
         """The queue's columns.
 
         Raises:
-            FilesNotReadable: One has a type that only Spark reads.
+            FilesNotReadable: A column has a type that only Spark reads.
         """
         described = Described(self.info.schema)
         try:
@@ -227,7 +228,7 @@ class _Looked:
         return described
 
     def standing(self) -> list[Posting]:
-        """List what was in the queue."""
+        """List the messages that were in the queue."""
         past, at_ms = self._cut
         _ = self.info
         return standing(Snapshot(self.client, past, at_ms), self.queue)
@@ -241,7 +242,7 @@ class _Looked:
 
 
 class _Reader:
-    """What batches and streams have in common: how a task reads its messages."""
+    """The common part of batch and stream readers: how a task reads its messages."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         """Check the options; nothing is read yet."""
@@ -253,7 +254,7 @@ class _Reader:
         """Read the messages of a partition, in a task.
 
         Raises:
-            PayloadRemoved: Some are gone.
+            PayloadRemoved: Some messages are gone.
         """
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -295,7 +296,7 @@ class _BatchReader(_Reader, DataSourceReader):
 
 
 class _StreamReader(_Reader, DataSourceStreamReader):
-    """The messages that are posted to a queue, commit by commit."""
+    """The messages posted to a queue, commit by commit."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         """Check the options; nothing is read yet."""
@@ -315,7 +316,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
             _read_limits()
 
     def initialOffset(self) -> dict[str, Any]:
-        """Find where a query without a checkpoint begins."""
+        """Return the offset at which a query without a checkpoint begins."""
         looked = _Looked(self._options)
         last = last_posting(looked.past, looked.info)
         if self._start == "latest":
@@ -331,11 +332,11 @@ class _StreamReader(_Reader, DataSourceStreamReader):
             )
         return _offset(looked, after)
 
-    # Spark before 4.2 gives neither; it never asks for less than what it has had.
+    # Spark before 4.2 passes neither argument; it never asks for less than it has had.
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: Any = None
     ) -> dict[str, Any]:
-        """Find up to which commit there is something to read."""
+        """Return the last commit up to which there is something to read."""
         looked = _Looked(self._options)
         last = last_posting(looked.past, looked.info)
         if start is None:
@@ -348,16 +349,16 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         return _offset(looked, _filled(postings(looked.past, looked.info, begun), rows_max, last))
 
     def getDefaultReadLimit(self) -> Any:
-        """Say how much a batch has at most."""
+        """Return the most messages that a batch has."""
         read_all, read_max_rows = _read_limits()
         return read_all() if self._messages_max is None else read_max_rows(self._messages_max)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Divide among tasks what came after one commit, and up to another.
+        """Divide the messages after one commit and up to another among tasks.
 
         Raises:
-            HistoryRemoved: Some of it may have been removed.
-            QueueNotFound: The queue is another one than that of the offset.
+            HistoryRemoved: Some of them may have been removed.
+            QueueNotFound: The offset belongs to another queue.
             StoreSetBack: The store is older than an offset.
         """
         looked = _Looked(self._options)
@@ -370,11 +371,11 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         return self._partitions(looked, upto)
 
     def _check_offset(self, looked: _Looked, offset: Mapping[str, Any]) -> None:
-        """Check that an offset is one of this queue, and of this store as it is.
+        """Check that an offset belongs to this queue, and to this store as it is.
 
         Raises:
-            QueueNotFound: It is another queue's of the same name.
-            StoreSetBack: It is of a later commit than there is.
+            QueueNotFound: The offset belongs to another queue of the same name.
+            StoreSetBack: The offset's commit is later than the store's last one.
         """
         if offset["queue_id"] != looked.info.queue_id:
             raise QueueNotFound(
@@ -393,7 +394,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
 
 
 def _shown(posting: Posting, rows: pa.Table) -> pa.Table:
-    """Add to the rows of some messages the columns that tell where they come from (pure)."""
+    """Add to the rows of messages the columns that tell where they come from (pure)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -409,7 +410,7 @@ def _shown(posting: Posting, rows: pa.Table) -> pa.Table:
 
 
 def _filled(found: Sequence[Posting], rows_max: int, last: int) -> int:
-    """Find the commit with which a batch has enough messages; the last one if none (pure)."""
+    """Find the commit at which a batch has enough messages; the last one if none (pure)."""
     count = 0
     for posting in found:
         count += len(posting)
@@ -423,10 +424,10 @@ def _offset(looked: _Looked, commit_seq: int) -> dict[str, Any]:
 
 
 def _read_limits() -> tuple[Any, Any]:
-    """Import what limits a batch of a stream.
+    """Import the classes that limit a batch of a stream.
 
     Raises:
-        PlatformMissing: This Spark has no such limits.
+        PlatformMissing: This version of Spark has no such limits.
     """
     try:
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows

@@ -1,4 +1,4 @@
-"""An exchange as its users hold it: bind queues to it, publish to it."""
+"""The exchange as an object of the API: bind queues to it, publish to it."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 QUEUES_MAX = 100
-"""The queues that may be bound to an exchange."""
+"""How many queues may be bound to an exchange."""
 
 
 class Exchange:
-    """Where producers publish, without knowing the queues; bindings say who gets what.
+    """Where producers publish without knowing the queues; bindings decide which queues get what.
 
     Example::
 
@@ -72,7 +72,7 @@ class Exchange:
 
     @property
     def _bound(self) -> Attempt | None:
-        """What its calls work in, unless they say otherwise."""
+        """The transaction that calls work in unless they name another."""
         return self._attempt
 
     @property
@@ -82,7 +82,7 @@ class Exchange:
 
     @property
     def info(self) -> ExchangeInfo:
-        """What the catalog says of the exchange."""
+        """The catalog's description of the exchange."""
         return self._info
 
     @property
@@ -97,14 +97,14 @@ class Exchange:
         return f"<Exchange {self.name!r} ({self._info.kind}) of {self._client.store.root}>"
 
     def describe(self) -> ExchangeDescription:
-        """Tell what the exchange is.
+        """Describe the exchange.
 
         Returns:
             name, type, arguments, unroutable, dead_letter (a queue's name or None),
-            columns (by name), bindings (how many there are) and closing (is it being dropped).
+            columns (by name), bindings (their number) and closing (whether it is being dropped).
 
         Raises:
-            ExchangeNotFound: It was dropped.
+            ExchangeNotFound: The exchange was dropped.
         """
         topology = self._client.cache.topology()
         self._info = topology.known(self._info)
@@ -113,8 +113,8 @@ class Exchange:
     def alter(self, add: str | StructType) -> dict[str, tuple[object, object]]:
         """Add columns to the exchange, while others publish to it.
 
-        The queues that it posts to need the columns first: ``Queue.alter`` adds them. What was
-        published before has null in them. Repeating it changes nothing.
+        The queues that it posts to need the columns first: ``Queue.alter`` adds them. Messages
+        published before have null in them. Repeating the call changes nothing.
 
         Args:
             add: Nullable columns, as DDL or ``StructType``.
@@ -123,8 +123,8 @@ class Exchange:
             What changed: by name, None and the column's type.
 
         Raises:
-            SchemaMismatch: A column cannot be null, is there with another type, or a queue that
-                the exchange posts to does not have it; ``queues`` names all of them.
+            SchemaMismatch: A column is not nullable, exists with another type, or is missing in a
+                queue that the exchange posts to; ``queues`` names all such queues.
             ExchangeClosed: The exchange is being dropped; after that it is ``ExchangeNotFound``.
             TransactionNotGiven: Inside a transaction.
         """
@@ -136,18 +136,18 @@ class Exchange:
         return exchange_alteration.alter(self._client, self._info, columns)
 
     def drop(self, *, reason: str | None = None) -> ExchangeDropResult:
-        """Drop the exchange and its bindings; repeating it goes on.
+        """Drop the exchange and its bindings; calling again goes on where the drop stopped.
 
-        From the first step on it takes no messages: a commit of an open transaction that did
-        is aborted. A prepared transaction that did holds the second step back until it is
-        decided; then drop again, or ``manager.recover()``. Messages that were published stay in
-        their queues.
+        From the first step on the exchange takes no messages, and an open transaction that
+        published to it is aborted when it commits. A prepared transaction that published to it
+        holds the second step back until it is decided; then drop again, or call
+        ``manager.recover()``. Published messages stay in their queues.
 
         Args:
             reason: Why; recorded in the history.
 
         Returns:
-            Whether it is gone, and what holds it back if not.
+            Whether the exchange is gone, and what holds it back if not.
 
         Raises:
             TransactionNotGiven: Inside a transaction.
@@ -165,27 +165,27 @@ class Exchange:
         routing_key: str = "",
         arguments: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Let a queue get messages that are published here from now on.
+        """Bind a queue, so that it gets messages that are published from now on.
 
-        A binding is there at once, whatever transaction is open, and bound twice it is bound
-        once. A message goes to a queue once, however many of its bindings want it.
+        A binding takes effect at once, whatever transaction is open; repeating it changes nothing.
+        A message goes to a queue once, however many of the queue's bindings match it.
 
         Args:
-            queue: The queue, or its name. It needs the exchange's columns.
-            routing_key: Of a direct exchange the key that messages must have; of a topic one
-                a pattern of words between dots, "*" for one word and "#" for any number. The
-                other kinds do not look at it.
-            arguments: Of a headers exchange the headers that messages must have, by name; None
-                asks only that it is there. ``"x-match": "any"`` wants one of them, "all" (when
-                left out) every one.
+            queue: The queue, or its name. It must have the exchange's columns.
+            routing_key: For a direct exchange, the key that messages must have; for a topic
+                exchange, a pattern of words between dots, with "*" for one word and "#" for any
+                number. Other kinds ignore it.
+            arguments: For a headers exchange, the headers that messages must have, by name; with
+                None any value will do. ``"x-match": "any"`` requires one of them, "all" (the
+                default) every one.
 
         Returns:
-            Whether it was not bound so before.
+            Whether this binding is new.
 
         Raises:
             QueueNotFound: There is no such queue.
-            SchemaMismatch: The queue has other columns.
-            LimitExceeded: That is one queue or one binding too many.
+            SchemaMismatch: The queue's columns do not fit the exchange's.
+            LimitExceeded: The exchange would have too many bindings or bound queues.
             ExchangeClosed: The exchange is being dropped; after that it is ``ExchangeNotFound``.
         """
         self._not_default("Every queue is bound to the default exchange, by its name and no other")
@@ -215,7 +215,7 @@ class Exchange:
         routing_key: str = "",
         arguments: Mapping[str, Any] | None = None,
     ) -> bool:
-        """End a binding: messages that are published from now on do not go by it.
+        """Remove a binding: messages that are published from now on do not use it.
 
         Args:
             queue: As it was bound.
@@ -223,7 +223,7 @@ class Exchange:
             arguments: As it was bound.
 
         Returns:
-            Whether it was bound so.
+            Whether there was such a binding.
 
         Raises:
             QueueNotFound: There is no such queue.
@@ -242,10 +242,10 @@ class Exchange:
         return self._change(plan, "unbind", info)
 
     def bindings(self, *, history: bool = False) -> Report[BindingRow]:
-        """Report the bindings that there are, in the order in which they were made.
+        """Report the current bindings, in the order in which they were made.
 
         Args:
-            history: Report every time that a queue was bound or unbound instead.
+            history: Report every binding and unbinding instead.
 
         Returns:
             Columns kind (bound, unbound), exchange, queue, routing_key string, arguments map
@@ -273,41 +273,41 @@ class Exchange:
         durable: bool | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> PublishResult:
-        """Publish messages, one per row, to every queue whose bindings want them.
+        """Publish messages, one per row, to every queue whose bindings match them.
 
-        The bindings are read once, now: what is bound or unbound later changes nothing about
-        these messages. The payload is written once, however many queues get it.
+        The bindings are read once, now: later changes of bindings do not affect these messages. The
+        payload is written once, however many queues get it.
 
         Args:
             rows: As in ``Queue.send``, with the exchange's columns.
             routing_key: The routing key of all these messages.
-            routing_key_column: Instead, the column of the rows that says it, which need not be
+            routing_key_column: Instead, the column of the rows that holds it, which need not be
                 one of the exchange's; null is the empty key.
-            keep_order: Whether every lane gets its messages in the order of the rows. When left
-                out: yes, unless the rows are a DataFrame without ``order_by``. Without it only
-                messages that go to the same queues keep their order among each other, and a
-                publish may be of any size.
+            keep_order: Whether every lane gets its messages in the order of the rows; when omitted,
+                yes, unless the rows are a DataFrame without ``order_by``. Without it only messages
+                that go to the same queues keep their order relative to each other, and a publish
+                may be of any size.
             order_by: As in ``Queue.send``.
             priority: As in ``Queue.send``.
             available_at: As in ``Queue.send``.
             delay_seconds: As in ``Queue.send``, rounded up to whole seconds if it is a column.
             ttl_seconds: As in ``Queue.send``, rounded up to whole seconds if it is a column.
-            headers: As in ``Queue.send``. The routing key is there as ``routing_key``.
+            headers: As in ``Queue.send``. The routing key is added as ``routing_key``.
             header_columns: As in ``Queue.send``.
-            durable: Whether the messages are kept in the store; when left out they are, whatever
-                the queues' own setting, which counts for the default exchange only. Others are
-                kept in the memory of this process, as in ``Queue.send``.
+            durable: Whether the messages are kept in the store; they are when omitted, whatever the
+                queues' own setting, which counts for the default exchange only. Messages that are
+                not durable are kept in the memory of this process, as in ``Queue.send``.
             transaction: The transaction that publishes them; None commits at once.
 
         Returns:
-            The number of messages, in all and by queue, and those that no binding wants.
+            The number of messages, in total and by queue, and the unroutable ones.
 
         Raises:
-            Unroutable: No binding wants some of them, and the exchange refuses that; nothing was
+            Unroutable: Some messages match no binding, and the exchange refuses that; nothing was
                 staged.
-            QueueNotFound: The default exchange knows no queue of that name.
+            QueueNotFound: The default exchange has no queue of that name.
             SchemaMismatch: As in ``Queue.send``.
-            LimitExceeded: They lie in too many places.
+            LimitExceeded: The messages lie in too many places.
             ExchangeClosed: The exchange is being dropped; after that it is ``ExchangeNotFound``.
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
         """
@@ -342,7 +342,7 @@ class Exchange:
             return PublishResult(0, {}, 0, "", tx.id, tx.receipt)
         found = self._client.cache.topology()
         info = self._info = found.newest(self._info)
-        schema = schema_of(info)  # other threads may learn of columns meanwhile
+        schema = schema_of(info)  # fixed here: other threads may learn of columns meanwhile
         kept = is_kept(options.durable, tx, self.name, otherwise=True)
         placing = options.placing(QueueSettings(), self._client.runtime.now_ms())
         fixed, by_column = options.all_headers()
@@ -390,13 +390,13 @@ class Exchange:
         headers: Mapping[str, str] | None = None,
         header_columns: Mapping[str, str] | None = None,
     ) -> Callable[[DataFrame, int], None]:
-        """Make a function for ``foreachBatch`` that publishes each micro-batch of a stream once.
+        """Make a ``foreachBatch`` function that publishes each micro-batch of a stream once.
 
-        As ``Queue.sink``. Nobody is there to take returned messages: a batch with messages that
-        no binding wants fails the query, unless the exchange sends them to its dead-letter queue.
+        It works as ``Queue.sink`` does. No caller takes returned messages: a batch with unroutable
+        messages fails the query, unless the exchange sends them to its dead-letter queue.
 
         Args:
-            name: Tells several sinks that one ``foreachBatch`` calls for this exchange apart.
+            name: Distinguishes several sinks for this exchange that one ``foreachBatch`` calls.
             routing_key: As in ``publish``.
             routing_key_column: As in ``publish``.
             keep_order: As in ``publish``.
@@ -409,10 +409,10 @@ class Exchange:
             header_columns: As in ``publish``.
 
         Returns:
-            The function; it raises what ``publish`` raises, and the streaming query fails by that.
+            The function; an error that ``publish`` raises fails the streaming query.
 
         Raises:
-            InvalidInput: The session is one of Spark Connect, or a value cannot be used.
+            InvalidInput: The session is a Spark Connect session, or a value is invalid.
         """
         exchanges.check_keys(routing_key, routing_key_column)
         _check_keep_order(keep_order)
@@ -482,7 +482,7 @@ class Exchange:
     def _change(
         self, plan: Callable[[Topology, ExchangeInfo], Plan | None], operation: str, info: QueueInfo
     ) -> bool:
-        """Append an entry about a binding, planned anew from each reading."""
+        """Append an entry about a binding, and plan it anew after each reading."""
 
         def planned(_lost: int) -> Plan | None:
             found = self._client.cache.topology()
@@ -510,7 +510,7 @@ def open_exchange(client: Client, name: str, attempt: Attempt | None = None) -> 
 
 
 def _not_open(info: QueueInfo, now: QueueInfo | None) -> QueueError:
-    """Write the error of a binding to a queue that is being dropped, or was."""
+    """Return the error of binding a queue that is being dropped, or was dropped."""
     if now is not None and now.queue_id == info.queue_id:
         return QueueClosed(
             f"The queue {info.name!r} is being dropped and takes no more work: "

@@ -1,4 +1,4 @@
-"""The queue manager: what a store can do, in one object."""
+"""The queue manager: the object through which a program uses a store."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ _NOT_DECIDABLE = (
     DecidedByDatabase,
     HistoryRemoved,
 )
-"""Errors of an id that nothing is prepared under, though an attempt of it may hold messages."""
+"""Errors that say that nothing is prepared under an id; an attempt of it may hold messages."""
 
 
 class QueueManager:
-    """A store of queues: any number of managers, threads and drivers work on one.
+    """A client of one store, which any number of managers, threads and drivers may share.
 
     Example::
 
@@ -112,24 +112,25 @@ class QueueManager:
         store: Store | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        """Hold a store's root; the first call opens it, and ``create_queue`` creates it.
+        """Configure access to a store; the first call opens it, and ``create_queue`` creates it.
 
         Args:
-            spark: The session that DataFrames live on; the library tunes one of its own.
-            root: Where the store is: with a "/" a path, otherwise a catalog schema. This and
-                what follows may also be said by Spark's configuration (``spark.txnqueue.root``,
-                ``spark.txnqueue.retry.attempts_max``) or the environment (``TXNQUEUE_ROOT``).
-            actor: Who is written into every entry; the current user when left out.
-            run_id: The run of a job that the work belongs to.
-            consumer: Names who holds leases. The same id again takes over at once what an
-                earlier process of that id left behind; that one is fenced.
-            retry: How appends that meet a conflict are tried again.
+            spark: The session of all DataFrames; the library's own statements run on a tuned one.
+            root: The store's address: a path if it has a "/", otherwise a catalog schema. Root,
+                actor, run_id, consumer and retry can also be set in Spark's configuration
+                (``spark.txnqueue.root``, ``spark.txnqueue.retry.attempts_max``) or in the
+                environment (``TXNQUEUE_ROOT``).
+            actor: The name recorded in every entry; the current user when omitted.
+            run_id: The job run that the work belongs to.
+            consumer: The consumer id, which holds leases. A new process with the same id takes
+                over the leases of the earlier one at once; the earlier one is fenced.
+            retry: How appends that meet a conflict are retried.
             store: A store to use instead of the one at ``root``.
             runtime: The clock and the source of ids, for tests.
 
         Raises:
-            PlatformMissing: There is neither a session nor a store.
-            InvalidInput: An argument, or the configuration, says what cannot be used.
+            PlatformMissing: ``store`` is omitted, and the session or the root is missing.
+            InvalidInput: An argument or a configured value is invalid.
         """
         said = self._configuration = Configuration(_conf_of(spark), os.environ)
         chosen = runtime or Runtime(retry=said.retry())
@@ -153,7 +154,7 @@ class QueueManager:
 
     @property
     def root(self) -> str:
-        """Where the store is."""
+        """The store's address: a path or a catalog schema."""
         return self._client.store.root
 
     @property
@@ -173,31 +174,31 @@ class QueueManager:
     ) -> Rehearsal:
         """Run a handler on a past state and compare what it would do with what was really done.
 
-        It gets what could be received then, in one batch or batch by batch, each in a transaction
-        that sends, settles and changes tables as in ``drain``; all checks are made, by the queues
-        as they were and the tables as they are. A batch finds what the ones before it sent and
-        settled, and no table changed. Nothing of it reaches the store: rows stay in this process.
-        What the handler does elsewhere is done for real: files, services, databases, tables that it
-        writes itself, and calls with ``transaction=None``. After a batch that fails there is no
-        other one, where a drain would try it again in smaller pieces.
+        The handler receives what was receivable then, in one batch or batch by batch. Each batch
+        has a transaction that sends, settles and changes tables as in ``drain``; all checks are
+        made, against the queues as they were and the tables as they are. A batch sees what earlier
+        batches sent and settled, but not their table changes. Nothing is written to the store: rows
+        stay in this process. Effects of the handler elsewhere are real: files, services, databases,
+        tables that it writes itself, and calls with ``transaction=None``. The first batch that
+        fails is the last one, where a drain would retry it in smaller pieces.
 
         Args:
-            handler: ``handler(batch, tx)``, as in ``drain``; it sends by ``tx.queue(name)``.
+            handler: ``handler(batch, tx)``, as in ``drain``; it sends through ``tx.queue(name)``.
                 ``tx.commit``, ``tx.prepare``, ``tx.enlist`` and ``tx.auxiliary`` are refused.
             queue: The queue, or the name that it had.
-            as_of: The commit_seq after which, or the aware instant at which it runs; now when
-                left out. Payload that was removed since cannot be read again.
+            as_of: The state to run on: the one after a commit_seq or at an aware instant; now when
+                omitted. Payload that was removed since then cannot be read.
             limit: At most this many messages.
-            batch_size: At most this many messages in a batch; all in one when left out.
+            batch_size: At most this many messages in a batch; all in one when omitted.
             where: Only messages that match this SQL predicate over the columns of ``Batch.df``.
 
         Returns:
-            Both sides, counted and row by row; what the handler raised is its ``error``.
+            The comparison, counted and row by row; its ``error`` is what the handler raised.
 
         Raises:
             QueueNotFound: There was no such queue then.
-            HistoryRemoved: The state lies before the history's beginning.
-            InvalidInput: There is no such commit yet, or a value cannot be used.
+            HistoryRemoved: The state is older than the beginning of the history.
+            InvalidInput: There is no such commit yet, or a value is invalid.
 
         Example::
 
@@ -210,20 +211,20 @@ class QueueManager:
         )
 
     def metrics(self) -> Metrics:
-        """Measure every queue: what waits, since when, what is in flight, dead or delayed.
+        """Measure every queue: messages available, delayed, in flight and dead, and their ages.
 
         Returns:
-            The numbers as rows, as a DataFrame, as JSON and as Prometheus' text.
+            The measurements as rows, a DataFrame, JSON and Prometheus text.
         """
         return Metrics(self._client)
 
     def close(self) -> None:
         """Close the library's own sessions and threads; the store is not changed.
 
-        Streams are stopped, and calls under way end first. Leases stay until they are over; an
-        undecided transaction is aborted by the next client that wants its messages. On Spark
-        Connect the server keeps each session of a manager until this call; classic Spark does
-        not need it.
+        Streams are stopped, and calls in progress end first. Leases stay until they expire; an
+        undecided transaction is aborted by the next client that needs its messages. On Spark
+        Connect the server keeps each session of a manager until it is closed; classic Spark needs
+        no ``close``.
 
         Example::
 
@@ -235,20 +236,20 @@ class QueueManager:
         self._client.store.close()
 
     def __enter__(self) -> QueueManager:
-        """Give the manager, which is closed when the block ends."""
+        """Return the manager, which is closed when the block ends."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the manager."""
         self.close()
 
     @markup.never_raising
     def _repr_html_(self) -> str:
-        """Show the queues with what is in them in a notebook; it reads what ``metrics()`` reads."""
+        """Show the queues and their counts in a notebook, by what ``metrics()`` reads."""
         return queues_shown(self._client)
 
     def __repr__(self) -> str:
-        """Show where the store is."""
+        """Show the store's root."""
         return f"<QueueManager of {self.root}>"
 
     def maintain(
@@ -260,33 +261,33 @@ class QueueManager:
         vacuum: Vacuum = True,
         dry_run: bool = False,
     ) -> MaintenanceResult:
-        """Keep the store small and fast; run it from time to time, beside everything else.
+        """Keep the store small and fast; run it from time to time, beside any other work.
 
-        Branches whose time-out has passed are aborted. Lanes are compacted; what is finished moves
-        from the journal to the archive, where the history finds it; payload that is no longer
-        needed is deleted; small files are combined.
+        Overdue branches are aborted. Lanes are compacted; finished entries move from the journal to
+        the archive, where the history finds them; payload that is no longer needed is deleted;
+        small files are combined.
 
         Args:
-            transaction_seconds_max: For so long a transaction may stay undecided: what began
-                earlier may be refused when it commits, unless it is prepared or still holds
-                messages. It is refused once anything could be archived by that.
-            payload_retention_days: For at least so many days the payload of consumed messages is
-                kept after their entries have left the journal. It goes together with what was
+            transaction_seconds_max: How long a transaction may stay undecided. The commit of one
+                that began earlier may be refused, unless it is prepared or still holds messages;
+                it is refused once that lets anything be archived.
+            payload_retention_days: Keep the payload of consumed messages for at least this many
+                days after their entries have left the journal. It is deleted together with what was
                 sent in the same hundred versions of the journal, or a thousand in older stores.
             history_retention_days: Keep the history for at least this many days, and not fewer
-                than the payload. Older entries are deleted, except decisions of transactions, and
-                what was done to messages that are still in a queue. None: all is kept.
-            vacuum: Whether files are deleted that Delta has kept for older versions, where
-                their retention allows it. ``"full"`` asks every payload table, lists the folders
-                of all tables and also finds what appends left behind that lost a race or crashed:
-                it takes longer, and once a month is enough.
+                than the payload. Older entries are deleted, except decisions of transactions and
+                what was done to messages that are still in a queue. None keeps everything.
+            vacuum: Whether to delete files that Delta has kept for older versions, where
+                their retention allows it. ``"full"`` examines every payload table, lists the
+                folders of all tables and also finds the files of appends that lost a race or
+                crashed: it takes longer, and once a month is enough.
             dry_run: Report what would be done, and change nothing.
 
         Returns:
             What was done, and what could not be done this time.
 
         Raises:
-            InvalidInput: A value cannot be used.
+            InvalidInput: A value is invalid.
         """
         check_flag("dry_run", dry_run)
         self._client.open()
@@ -298,26 +299,26 @@ class QueueManager:
     def erase(self, queue: str, where: str, reason: str) -> EraseResult:
         """Delete the payload of messages for good, and keep their history.
 
-        Messages that wait are purged first, also in other queues that they were moved or published
-        to; messages in flight refuse the call. The journal records which rows were erased, by whom
-        and why, and neither ``where`` nor any value.
+        Waiting messages are purged first, also in other queues that they were moved or published
+        to; while any are in flight the call is refused. The journal records which rows were erased,
+        by whom and why, but neither ``where`` nor any value.
 
         Args:
-            queue: The queue that they were sent, published or moved to; dropped ones of that name
+            queue: The queue that they were sent, published or moved to; dropped queues of that name
                 are searched as well.
             where: A SQL predicate over the payload's columns and ``_message.headers``.
-            reason: Why; recorded in the journal for ever, so it should name nobody.
+            reason: Why; recorded in the journal for ever, so it should name no person.
 
         Returns:
             What was erased, and until when Delta keeps the old files.
 
         Raises:
             QueueNotFound: There never was such a queue.
-            NotErasable: Some of the messages are in flight, or needed to tell duplicates.
-            QueueClosed: Some of them wait in a queue that is being dropped.
-            LimitExceeded: They lie in too many ranges: erase fewer at a time.
-            Busy: They are recorded as erased, but others wrote to the payload at every try; the
-                next ``erase``, ``maintain`` or ``recover`` deletes it.
+            NotErasable: Some messages are in flight, or needed to detect duplicates.
+            QueueClosed: Some messages wait in a queue that is being dropped.
+            LimitExceeded: The messages lie in too many ranges: erase fewer at a time.
+            Busy: The rows are recorded as erased, but others wrote to the payload at every try; the
+                next ``erase``, ``maintain`` or ``recover`` deletes them.
             TransactionNotGiven: Inside a transaction block.
 
         Example::
@@ -329,46 +330,46 @@ class QueueManager:
         return erase(self._client, name, where, check_reason(reason))
 
     def apply_change(self, change_id: str) -> None:
-        """Apply a waiting table change to the table as it is, even if it was replaced or restored.
+        """Apply a waiting change to its table as it is now, even if replaced or restored since.
 
         Args:
-            change_id: As ``recover().waiting`` names it; the oldest of its table.
+            change_id: The change's id in ``recover().waiting``; the oldest of its table.
 
         Raises:
             ChangeNotFound: No such change waits.
-            ChangeWaiting: It cannot be applied even so, or an older one of its table waits.
+            ChangeWaiting: The change still cannot be applied, or an older one of its table waits.
         """
         self._client.open()
         Applier(self._client).apply_to_table_as_it_is(change_id)
         self._client.confirm()
 
     def waive_change(self, change_id: str, reason: str) -> None:
-        """Discard a waiting table change for ever, and record that.
+        """Abandon a waiting table change for good, on record.
 
         Args:
-            change_id: As ``recover().waiting`` names it; the oldest of its table.
+            change_id: The change's id in ``recover().waiting``; the oldest of its table.
             reason: Why; recorded in the journal.
 
         Raises:
-            ChangeNotFound: No such change waits, or it was applied already.
-            ChangeWaiting: An older one of its table waits.
+            ChangeNotFound: No such change waits, or it was already applied.
+            ChangeWaiting: An older change of its table waits.
         """
         reason = check_reason(reason)
         self._client.open()
         Applier(self._client).waive(change_id, reason)
 
     def take_over(self, reason: str) -> None:
-        """Take the store over from another driver that was active lately, and record that.
+        """Take the store over from another driver that was active recently, on record.
 
-        It is for storage that bears one driver only, such as S3 without Delta's log store for
-        several drivers, and for an operator who knows that the other one has ended. That one is
-        refused within a minute if it has not. Elsewhere there is nothing to take over.
+        This is for storage that supports one driver only, such as S3 without Delta's log store for
+        several drivers, and for an operator who knows that the other driver has ended. If it runs
+        on, it is refused within a minute. On other storage there is nothing to take over.
 
         Args:
             reason: Why; recorded in the history of the journal's table.
 
         Raises:
-            SecondDriver: Another one took it over at the same time.
+            SecondDriver: Another driver took the store over at the same time.
         """
         why = check_reason(reason)
         self._client.open()
@@ -377,14 +378,14 @@ class QueueManager:
     def create_views(
         self, prefix: str = "", as_of: int | datetime.datetime | None = None
     ) -> list[str]:
-        """Create views for SQL: queues, transactions, dispatches, bindings, and one per queue.
+        """Create SQL views: queues, transactions, dispatches, bindings, and one per queue.
 
         In a catalog schema they are permanent and follow the store. With a path they are temporary
-        and show the store at the time of the call; call it again to refresh them.
+        and show the store at the time of the call; call again to refresh them.
 
         Args:
-            prefix: Put before each name.
-            as_of: A commit_seq, to show the state after that commit; now when left out.
+            prefix: Goes before each name.
+            as_of: The commit_seq whose state to show; now when omitted.
 
         Returns:
             The views' names.
@@ -395,9 +396,9 @@ class QueueManager:
     def view_statements(
         self, prefix: str = "", as_of: int | datetime.datetime | None = None
     ) -> dict[str, str]:
-        """Write statements that create the views, by their names: plain SQL.
+        """Return plain SQL statements that create the views, by view name.
 
-        With a path they are temporary as well, but follow the store unless ``as_of`` is given.
+        With a path the views are temporary too, but follow the store unless ``as_of`` is given.
 
         Args:
             prefix: As in ``create_views``.
@@ -427,7 +428,7 @@ class QueueManager:
         message_id: str | None = None,
         duplicate_window_seconds: float | None = None,
     ) -> Queue:
-        """Create a queue, and its dead-letter queue ``<name>.dead``; makes the store if needed.
+        """Create a queue and its dead-letter queue ``<name>.dead``, and the store if needed.
 
         Omitted settings come from Spark's configuration (``spark.txnqueue.queue.lanes``), then the
         environment (``TXNQUEUE_QUEUE_LANES``), then the defaults of ``QueueSettings``.
@@ -435,42 +436,40 @@ class QueueManager:
         Args:
             name: Letters, digits, '.', '_' or '-'.
             schema: The payload's columns, as DDL or ``StructType``.
-            like: A DataFrame, pandas or Arrow table to take the schema from instead.
-            exist_ok: Use a queue of that name as it is, if its schema is the same, or was
-                before columns were added.
+            like: A DataFrame, pandas or Arrow table whose schema to use instead.
+            exist_ok: Return an existing queue of that name as it is, if its schema is the same, or
+                was the same before columns were added.
             lanes: The units of order and of parallel consumption; 1 is one strict FIFO.
             group_by: A column whose equal values stay in order, in one lane.
             lease_seconds: How long received messages are held.
-            deliveries_max: After this many failed deliveries alone a message is a dead letter.
-            redelivery_delay_seconds: What comes back from a failed delivery can be received
-                again after this many seconds, and twice as many after each further one; 0: at
-                once.
-            redelivery_delay_seconds_max: It never waits longer than this; an hour when left
-                out.
+            deliveries_max: After this many failed deliveries, the last of them alone, a message is
+                a dead letter.
+            redelivery_delay_seconds: How long a message waits after its first failed delivery; the
+                wait doubles with each further one. 0: it does not wait.
+            redelivery_delay_seconds_max: The longest such wait; an hour when omitted.
             dead_letter: Whether there is a dead-letter queue.
-            dead_letter_expired: Whether messages whose time to live is over go there too.
-            delay_step_seconds: Delays and times to live that differ by row are rounded up to
-                it; the coarser, the fewer positions one send makes.
-            ordered: While a consumer has messages of a lane in flight, no other one gets
-                messages of that lane, so that they are worked on in order; the other lanes
-                are free.
-            durable: Whether messages are kept in the store. Those of a queue that is not, or
-                of a send that says so, are kept in the memory of the sending process only:
-                they cost no Delta commit, other processes do not see them, and they are gone
-                when the process ends.
-            message_id: A column that names the messages and is never null:
-                ``_message.message_id`` shows it.
-            duplicate_window_seconds: For so long after the first message of an id, in commit
-                order, no other one of that id is delivered; up to 7 days.
+            dead_letter_expired: Whether expired messages go to the dead-letter queue too.
+            delay_step_seconds: Delays and times to live that differ by row are rounded up to a
+                multiple of this; the coarser, the fewer positions one send makes.
+            ordered: While a consumer has messages of a lane in flight, no other consumer gets
+                messages of that lane, so that they are processed in order; the other lanes are
+                free.
+            durable: Whether messages are kept in the store. Messages of a queue or a send that is
+                not durable are kept in the memory of the sending process only: they cost no Delta
+                commit, other processes do not see them, and they are lost when the process ends.
+            message_id: A column, never null, whose values are the message ids:
+                ``_message.message_id`` shows them.
+            duplicate_window_seconds: For this long after the first message with an id, in commit
+                order, no other message with that id is delivered; up to 7 days.
 
         Returns:
             The queue.
 
         Raises:
-            QueueExists: There is one already.
-            QueueClosed: There is one that is being dropped.
-            InvalidName: The name cannot be used.
-            SchemaMismatch: The schema cannot be used, or is another one than the queue's.
+            QueueExists: The queue exists already.
+            QueueClosed: The queue exists and is being dropped.
+            InvalidName: The name is invalid.
+            SchemaMismatch: The schema is invalid, or differs from that of the existing queue.
             TransactionNotGiven: Inside a transaction block.
         """
         name = check_name(name)
@@ -523,23 +522,23 @@ class QueueManager:
         return Queue(self._client, self._client.cache.queue(check_name(name)))
 
     def release(self, queue: str, *, consumer: str, reason: str) -> int:
-        """End all leases of a consumer as an operator: its messages are available again.
+        """End all leases of a consumer, as an operator: its messages are available again.
 
-        For a consumer that is gone for good, or whose clock is wrong, without waiting for its
-        leases. If it is still running, its next call raises ``LeaseLost``. What a transaction
-        holds ends by ``rollback``.
+        Use it for a consumer that is gone for good, or whose clock is wrong, instead of waiting for
+        its leases. If the consumer is still running, its next call raises ``LeaseLost``. What a
+        transaction holds is returned by ``rollback``.
 
         Args:
             queue: The queue's name.
-            consumer: Who holds the leases.
+            consumer: The consumer id that holds the leases.
             reason: Why; recorded in the history.
 
         Returns:
-            How many messages came back.
+            How many messages returned to the queue.
 
         Raises:
             QueueNotFound: There is no such queue.
-            InvalidInput: The consumer holds no lease there; the message names those who do.
+            InvalidInput: The consumer holds no lease there; the message names those that do.
         """
         reason, consumer = check_reason(reason), check_id(consumer, "consumer")
         return release_leases(self._client, self.queue(queue).info, consumer, reason)
@@ -547,7 +546,7 @@ class QueueManager:
     def drop_queue(
         self, name: str, *, reason: str | None = None, missing_ok: bool = False
     ) -> QueueDropResult:
-        """Drop the queue that has a name now; repeating it goes on, as ``Queue.drop`` says.
+        """Drop the queue that has this name now; calling again goes on, as in ``Queue.drop``.
 
         Args:
             name: The queue's name.
@@ -555,17 +554,17 @@ class QueueManager:
             missing_ok: No error if there is no such queue.
 
         Returns:
-            Whether it is gone, and which prepared transactions hold it back if not.
+            Whether the queue is gone, and which prepared transactions hold it back if not.
 
         Raises:
             QueueNotFound: There is no such queue.
-            QueueInUse: It takes the dead letters of another queue.
+            QueueInUse: Another queue's dead letters go to it.
             TransactionNotGiven: Inside a transaction block.
         """
         name = check_name(name)
         check_flag("missing_ok", missing_ok)
         at_once(self._client, "drop_queue")
-        if name not in self._client.cache.queues() and missing_ok:  # who has the name is read anew
+        if name not in self._client.cache.queues() and missing_ok:  # the name is looked up anew
             return QueueDropResult(name, dropped=True)
         return Queue(self._client, self._client.cache.queue(name)).drop(reason=reason)
 
@@ -574,21 +573,21 @@ class QueueManager:
     ) -> list[DeclarationResult]:
         """Create and alter queues as declared; repeating it changes nothing.
 
-        Everything is checked before anything is changed. Queues that are not mentioned are
-        left alone, and so is a setting that is left out.
+        Everything is checked before anything is changed. Queues and settings that are not mentioned
+        are left alone.
 
         Args:
-            declarations: ``queues``: by name ``schema`` and settings, as ``create_queue`` takes
-                them; ``drop``: a list of names.
+            declarations: ``queues``: by name, ``schema`` and settings as in ``create_queue``;
+                ``drop``: a list of names.
             dry_run: Report what would be changed, and change nothing.
-            drop: Drop what ``drop`` names; without it nothing is dropped.
+            drop: Drop the queues that ``drop`` names; otherwise nothing is dropped.
 
         Returns:
             What was changed, or would be.
 
         Raises:
-            InvalidInput: A key is unknown, or a queue is there with a setting that is fixed.
-            SchemaMismatch: A queue is there with another type of a column.
+            InvalidInput: A key is unknown, or an existing queue differs in a fixed setting.
+            SchemaMismatch: An existing queue has a column with another type.
 
         Example::
 
@@ -613,7 +612,7 @@ class QueueManager:
         return step
 
     def list_queues(self) -> list[str]:
-        """List the queues' names, dead-letter queues and those that are closing included.
+        """List the names of the queues, including dead-letter queues and closing ones.
 
         Raises:
             StoreNotFound: There is no store at this root.
@@ -631,12 +630,12 @@ class QueueManager:
         """Begin a transaction: a block that commits on exit and rolls back on an exception.
 
         Args:
-            transaction_id: Names the work, so that it happens once however often it is
-                run: under an id that was committed, ``tx.already_committed`` says so, and
-                receive and send do nothing.
-            lease_seconds: For how long received messages are held before others may abort
-                this transaction; each queue's setting when left out.
-            digest: Tells a repetition from another work under the same id.
+            transaction_id: Names the work, so that it happens once however often it is run. If the
+                id was committed before, ``tx.already_committed`` is true, and receive and send do
+                nothing.
+            lease_seconds: How long received messages are held before others may abort this
+                transaction; each queue's setting when omitted.
+            digest: Distinguishes a repetition from other work under the same id.
             metadata: Stored with the decision, for auditors.
         """
         return Transaction(
@@ -656,15 +655,14 @@ class QueueManager:
         transaction_id: str | None = None,
         digest: str | None = None,
     ) -> Iterator[Transaction]:
-        """Offer fresh attempts of one transaction until one is committed.
+        """Yield fresh attempts of one transaction until one is committed.
 
-        ``TransactionAborted`` and ``Busy`` raised inside an attempt's block are tried again,
-        bounded, with full jitter; ``TransactionUnknown`` is settled first; a handler's own
-        error goes on. ``Rollback`` ends the attempts. Under an id that was committed before, no
-        attempt is offered.
+        ``TransactionAborted`` and ``Busy`` raised in an attempt's block are retried, bounded, with
+        full jitter; a ``TransactionUnknown`` is resolved first; the handler's own errors propagate.
+        ``Rollback`` ends the attempts. If the id was committed before, no attempt is yielded.
 
         Raises:
-            InvalidInput: An attempt was neither entered nor decided: it is rolled back.
+            InvalidInput: An attempt was neither entered nor decided; it is rolled back.
 
         Example::
 
@@ -714,20 +712,21 @@ class QueueManager:
         transaction_id: str | None = None,
         digest: str | None = None,
     ) -> Receipt:
-        """Run a handler in a transaction, again after conflicts; it may run more than once.
+        """Run a handler in a transaction and retry after conflicts; it may run more than once.
 
         Args:
-            handler: ``handler(tx)``; ``tx.queue(name)`` gives queues to work on.
-            retry: How often and how long.
-            transaction_id: As in ``transaction``; committed before, the handler is not run.
+            handler: ``handler(tx)``; ``tx.queue(name)`` returns queues to work on.
+            retry: How often and for how long to retry.
+            transaction_id: As in ``transaction``; if it was committed before, the handler is not
+                run.
             digest: As in ``transaction``.
 
         Returns:
-            The receipt: under an id that was committed before, the first one.
+            The receipt; the first one if the id was committed before.
 
         Raises:
             TransactionAborted: Conflicts outlasted the retries, or the handler rolled back.
-            TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
+            TransactionUnknown: In doubt; ``manager.outcome(id)`` tells the outcome.
         """
         check_function("handler", handler)
         key, attempt = transaction_id or "", None
@@ -748,21 +747,21 @@ class QueueManager:
         return receipt
 
     def sink(self, handler: SinkHandler, *, name: str = "all") -> Callable[[DataFrame, int], None]:
-        """Make a function for ``foreachBatch`` that runs a handler in a transaction, once a batch.
+        """Make a ``foreachBatch`` function that runs a handler in one transaction per micro-batch.
 
-        What the handler sends and changes in the transaction happens once for each micro-batch
-        of a streaming query, as by ``Queue.sink``: into several queues and tables, all or none.
+        What the handler sends and changes in the transaction happens once for each micro-batch of a
+        streaming query, as by ``Queue.sink``, and in all queues and tables or in none.
 
         Args:
             handler: ``handler(df, tx)``, with the rows of the batch. After a crash it may run
-                again, so effects outside of the transaction need a key.
-            name: Tells several sinks that one ``foreachBatch`` calls apart.
+                again, so effects outside the transaction need an idempotency key.
+            name: Distinguishes several sinks that one ``foreachBatch`` calls.
 
         Returns:
-            The function; what the handler raises fails the streaming query.
+            The function; an error that the handler raises fails the streaming query.
 
         Raises:
-            InvalidInput: The session is one of Spark Connect, or a value cannot be used.
+            InvalidInput: The session is a Spark Connect session, or a value is invalid.
 
         Example::
 
@@ -781,16 +780,16 @@ class QueueManager:
     def outcome(self, transaction_id: str, attempt: str | None = None) -> Outcome:
         """Look up the outcome of a transaction in the journal.
 
-        Without an attempt the answer is about the last one that was decided: while another
-        attempt of the same id is in doubt, it may still be committed.
+        Without ``attempt`` the outcome is that of the last attempt that was decided: another
+        attempt of the same id that is in doubt may still be committed.
 
         Args:
-            transaction_id: Its id, or ``error.transaction_id`` of a ``TransactionUnknown``.
-            attempt: ``error.attempt`` of a ``TransactionUnknown``: the answer is about that
+            transaction_id: The id, or ``error.transaction_id`` of a ``TransactionUnknown``.
+            attempt: ``error.attempt`` of a ``TransactionUnknown``: the outcome is that of this
                 attempt, and ``undecided`` as long as it may still land.
 
         Raises:
-            InvalidInput: It is no attempt as an error names it.
+            InvalidInput: ``attempt`` is not one that an error names.
         """
         transaction_id = check_id(transaction_id)
         self._client.open()
@@ -801,11 +800,11 @@ class QueueManager:
 
         Raises:
             TransactionNotFound: Nothing is recorded under this id.
-            TransactionNotPrepared: It is undecided, and not prepared.
+            TransactionNotPrepared: The transaction is undecided, and not prepared.
             DecidedByDatabase: An enlisted database decides it.
             HistoryRemoved: Nothing is known of this id, or not any more.
-            TransactionFinished: It was rolled back.
-            NotPermitted: It is a branch that is restricted to other principals.
+            TransactionFinished: The transaction was rolled back.
+            NotPermitted: The transaction is a branch restricted to other principals.
         """
         transaction_id = check_id(transaction_id)
         self._client.open()
@@ -818,23 +817,23 @@ class QueueManager:
     ) -> None:
         """Roll back a transaction that is prepared or holds messages, from any client.
 
-        Repeating is a no-op. A client that still works on it is refused when it commits; so an
-        operator ends a transaction that hangs, without waiting for its leases.
+        Repeating is a no-op. A client that still works on the transaction is refused when it
+        commits; so an operator can end a transaction that hangs without waiting for its leases.
 
         Args:
             transaction_id: The transaction.
             reason: Why; recorded in the journal.
-            attempt: ``error.attempt`` of a ``TransactionUnknown``: make sure that it never lands.
+            attempt: ``error.attempt`` of a ``TransactionUnknown``: ensure that it never lands.
 
         Raises:
             TransactionNotFound: Nothing is recorded under this id, and no undecided attempt of
                 it holds messages: what it sent is never seen.
-            TransactionNotPrepared: It is undecided, and not prepared.
+            TransactionNotPrepared: The transaction is undecided, and not prepared.
             DecidedByDatabase: An enlisted database decides it.
             HistoryRemoved: Nothing is known of this id, or not any more.
-            TransactionFinished: It was committed.
-            TransactionUnknown: It is in doubt whether all of it is rolled back: call it again.
-            NotPermitted: It is a branch that is restricted to other principals.
+            TransactionFinished: The transaction was committed.
+            TransactionUnknown: Part of it may not be rolled back yet: call again.
+            NotPermitted: The transaction is a branch restricted to other principals.
         """
         reason = check_text("reason", reason)
         transaction_id = check_id(transaction_id)
@@ -849,7 +848,7 @@ class QueueManager:
             decide_prepared(self._client, transaction_id, commit=False, reason=reason)
         except _NOT_DECIDABLE as error:
             refused = error
-        # An attempt that was prepared is not the only one: another may hold messages.
+        # The prepared attempt may not be the only one: another may hold messages.
         try:
             aborted = abort_undecided(self._client, transaction_id, reason or "rolled back")
         except Exception as error:
@@ -862,20 +861,20 @@ class QueueManager:
     def decide_heuristically(self, transaction_id: str, *, commit: bool, reason: str) -> None:
         """Decide a prepared transaction as an operator, instead of its coordinator.
 
-        For when that one is gone for good. It is recorded, and reported to every later
-        decision until ``forget``; the other resources may have been decided otherwise.
+        Use it when the coordinator is gone for good. The decision is recorded, and reported to
+        every later decision until ``forget``; other resources may have been decided differently.
 
         Args:
             transaction_id: The transaction.
-            commit: Whether it is committed.
+            commit: Whether to commit it.
             reason: Why; recorded in the journal.
 
         Raises:
             TransactionNotFound: Nothing is recorded under this id.
-            TransactionNotPrepared: It is undecided, and not prepared.
+            TransactionNotPrepared: The transaction is undecided, and not prepared.
             DecidedByDatabase: An enlisted database decides it.
             HistoryRemoved: Nothing is known of this id, or not any more.
-            TransactionFinished: It is decided already.
+            TransactionFinished: The transaction is already decided.
         """
         check_flag("commit", commit)
         reason = check_reason(reason)
@@ -888,8 +887,8 @@ class QueueManager:
 
         Raises:
             TransactionNotFound: Nothing is recorded under this id.
-            HeuristicNotFound: No operator's decision of it is on record.
-            NotPermitted: It is a branch that is restricted to other principals.
+            HeuristicNotFound: No operator's decision of this transaction is on record.
+            NotPermitted: The transaction is a branch restricted to other principals.
         """
         transaction_id = check_id(transaction_id)
         self._client.open()
@@ -901,21 +900,21 @@ class QueueManager:
         *,
         branch_seconds_min: float = BRANCH_SECONDS_MIN,
     ) -> RecoveryResult:
-        """Finish what dead clients left: abort what is over, carry out what was decided.
+        """Finish what dead clients left: abort the expired, and carry out what was decided.
 
         Args:
             connections: DB-API 2.0 connections to databases that took part, by the names under
                 which they were enlisted.
-            branch_seconds_min: Leave an undecided branch of a database alone, and what
-                waits for a last resource's own commit, until it is prepared for so long.
+            branch_seconds_min: How long an undecided branch of a database, and a transaction that
+                waits for its last resource's own commit, must be prepared before it is ended.
 
         Returns:
             What was aborted and released, what is prepared and waits for a decision, and what
             could not be carried out yet, with what to do.
 
         Raises:
-            Busy: Others were faster with one of them at every try; what was finished before it
-                stands, so that it is only to be called again.
+            Busy: Others were faster with one of them at every try; what was finished before
+                stands: call again.
         """
         self._client.open()
         try:
@@ -941,33 +940,34 @@ class QueueManager:
         arguments: Mapping[str, Any] | None = None,
         exist_ok: bool = False,
     ) -> Exchange:
-        """Create an exchange, to which queues of the same columns can be bound.
+        """Create an exchange, to which queues that have its columns can be bound.
 
         Args:
             name: Letters, digits, '.', '_' or '-'; a queue may have the same name.
-            kind: ``direct`` (the routing key is the binding's), ``topic`` (it fits the binding's
-                pattern), ``fanout`` (everything) or ``headers`` (headers are what the binding
-                asks for).
+            kind: Which messages a binding wants: ``direct`` those with its routing key, ``topic``
+                those whose routing key fits its pattern, ``fanout`` all, ``headers`` those with the
+                headers that it asks for.
             schema: The payload's columns, as DDL or ``StructType``.
-            like: A DataFrame, pandas or Arrow table to take the schema from instead.
-            unroutable: What becomes of messages that no binding wants: ``return`` gives them
-                back by what ``publish`` answers, ``dead_letter`` sends them to a queue,
-                ``refuse`` refuses everything that is published with them.
+            like: A DataFrame, pandas or Arrow table whose schema to use instead.
+            unroutable: What becomes of unroutable messages: ``return`` hands them back in the
+                result of ``publish``, ``dead_letter`` sends them to a queue, ``refuse`` refuses
+                everything that is published with them.
             dead_letter_queue: The queue for ``unroutable="dead_letter"``.
             arguments: Shown by ``describe``, without effect: strings, numbers and booleans by name.
-            exist_ok: Use an exchange of that name as it is, if all this is the same; its columns
-                may be those that it had before some were added.
+            exist_ok: Return an existing exchange of that name as it is, if all the above is the
+                same; its columns may be those that it had before some were added.
 
         Returns:
             The exchange.
 
         Raises:
-            ExchangeExists: There is one already, or another one with ``exist_ok``.
-            ExchangeClosed: There is one that is being dropped.
-            InvalidName: The name cannot be used.
-            SchemaMismatch: The schema cannot be used, or the dead-letter queue has another one.
+            ExchangeExists: The exchange exists already, or with ``exist_ok`` a different one does.
+            ExchangeClosed: The exchange exists and is being dropped.
+            InvalidName: The name is invalid.
+            SchemaMismatch: The schema is invalid, or differs from that of the existing exchange
+                or of the dead-letter queue.
             QueueNotFound: There is no such dead-letter queue.
-            PayloadRemoved: It took so long that a maintenance has removed its empty table.
+            PayloadRemoved: The call took so long that a maintenance removed its empty table.
             TransactionNotGiven: Inside a transaction block.
         """
         name = check_name(name, "exchange")
@@ -997,7 +997,7 @@ class QueueManager:
     def drop_exchange(
         self, name: str, *, reason: str | None = None, missing_ok: bool = False
     ) -> ExchangeDropResult:
-        """Drop an exchange and its bindings; repeating it goes on, as ``Exchange.drop`` says.
+        """Drop an exchange and its bindings; calling again goes on, as in ``Exchange.drop``.
 
         Args:
             name: The exchange's name.
@@ -1005,7 +1005,7 @@ class QueueManager:
             missing_ok: No error if there is no such exchange.
 
         Returns:
-            Whether it is gone, and which prepared transactions hold it back if not.
+            Whether the exchange is gone, and which prepared transactions hold it back if not.
 
         Raises:
             ExchangeNotFound: There is no such exchange.
@@ -1019,7 +1019,7 @@ class QueueManager:
         return open_exchange(self._client, name).drop(reason=reason)
 
     def list_exchanges(self) -> list[str]:
-        """List the exchanges' names, those that are closing included.
+        """List the names of the exchanges, including closing ones.
 
         The default exchange has no name and is not listed.
 
@@ -1030,10 +1030,10 @@ class QueueManager:
 
 
 def _conf_of(spark: SparkSession | None) -> Callable[[str], str | None]:
-    """Look up Spark's configuration key by key: to read it whole takes longer."""
+    """Look up Spark's configuration key by key: reading it whole takes longer."""
     return lambda key: None if spark is None else spark.conf.get(key, None)
 
 
 def _text(said: Configuration, key: str, given: object) -> str | None:
-    """Find a setting that is written into entries."""
+    """Find a setting that is recorded in entries."""
     return check_text(key, said.value(key, given).value)

@@ -1,7 +1,7 @@
 """Pictures of an audit report: depth over commits, ages, lag by lane, a transaction's timeline.
 
-Each function draws into the axes that it is given, or into new ones, and returns them. matplotlib
-draws them: ``pip install 'txnqueue[plots]'``.
+Each function draws with matplotlib (``pip install 'txnqueue[plots]'``) into the axes that it is
+given, or into new ones, and returns them.
 
 Example::
 
@@ -38,15 +38,15 @@ def depth(report: AuditReport, queue: str | None = None, *, ax: Axes | None = No
     """Draw how many messages queues held after each commit.
 
     Args:
-        report: What to draw.
-        queue: Of this queue, by state; the sums of all queues when left out.
-        ax: Where to draw; new axes when left out.
+        report: The report to draw.
+        queue: The queue, by state; when omitted, the total of each queue.
+        ax: The axes to draw into; new ones when omitted.
 
     Returns:
-        The axes: a line for each state that there was, or for each queue that held any message.
+        The axes: a line for each state that occurred, or for each queue that held any message.
 
     Raises:
-        InvalidInput: The report knows no such queue, or too many.
+        InvalidInput: The report has no such queue, or too many.
         PlatformMissing: matplotlib is not installed.
     """
     lines: list[tuple[str, list[DepthPoint], list[float | None]]] = []
@@ -68,16 +68,16 @@ def age(report: AuditReport, queue: str | None = None, *, ax: Axes | None = None
     """Draw how old the oldest available message was after each commit.
 
     Args:
-        report: What to draw.
-        queue: Of this queue; of each queue when left out.
-        ax: Where to draw; new axes when left out.
+        report: The report to draw.
+        queue: The queue; every queue when omitted.
+        ax: The axes to draw into; new ones when omitted.
 
     Returns:
-        The axes: a line for each queue in which any message was available, in seconds, with gaps
-        where none was.
+        The axes: a line, in seconds, for each queue that had an available message, with gaps
+        where it had none.
 
     Raises:
-        InvalidInput: The report knows no such queue, or too many.
+        InvalidInput: The report has no such queue, or too many.
         PlatformMissing: matplotlib is not installed.
     """
     names = _queues(report) if queue is None else [queue]
@@ -91,19 +91,19 @@ def age(report: AuditReport, queue: str | None = None, *, ax: Axes | None = None
 
 
 def lag(report: AuditReport, queue: str | None = None, *, ax: Axes | None = None) -> Axes:
-    """Draw how many messages wait in each lane at the report's end.
+    """Draw how many messages wait in each lane at the end of the report.
 
     Args:
-        report: What to draw.
-        queue: Of this queue; of all queues when left out.
-        ax: Where to draw; new axes when left out.
+        report: The report to draw.
+        queue: The queue; all queues when omitted.
+        ax: The axes to draw into; new ones when omitted.
 
     Returns:
-        The axes: a bar for each lane, available messages first, then delayed ones; beside it the
-        age of the oldest available message.
+        The axes: a bar for each lane, available messages first, then delayed ones; next to it
+        the age of the oldest available message.
 
     Raises:
-        InvalidInput: The report knows no such queue.
+        InvalidInput: The report has no such queue.
         PlatformMissing: matplotlib is not installed.
     """
     lanes = [one for one in report.figures.lanes if queue in (None, one.queue)]
@@ -141,16 +141,16 @@ def timeline(report: AuditReport, transaction_id: str, *, ax: Axes | None = None
     """Draw what a transaction wrote, and when.
 
     Args:
-        report: What to draw.
+        report: The report to draw.
         transaction_id: The transaction.
-        ax: Where to draw; new axes when left out.
+        ax: The axes to draw into; new ones when omitted.
 
     Returns:
         The axes: a row for each kind of entry and queue or table, in the order of their first
-        entries; a dot for each entry, by seconds since the first one, with its messages.
+        entries; a dot for each entry, at its seconds since the first one, with its messages.
 
     Raises:
-        InvalidInput: The report lists no entry of it.
+        InvalidInput: The report lists no entry of the transaction.
         PlatformMissing: matplotlib is not installed.
     """
     events = [one for one in report.figures.events if one.transaction_id == transaction_id]
@@ -193,7 +193,7 @@ def timeline(report: AuditReport, transaction_id: str, *, ax: Axes | None = None
 
 
 def _axes(ax: Axes | None) -> Axes:
-    """Take the axes that were given, or make some.
+    """Return the given axes, or make new ones.
 
     Raises:
         PlatformMissing: matplotlib is not installed.
@@ -217,7 +217,7 @@ def _axes(ax: Axes | None) -> Axes:
 def _steps(
     ax: Axes, lines: Sequence[tuple[str, Sequence[DepthPoint], Sequence[float | None]]]
 ) -> Axes:
-    """Draw lines that keep their value until the next commit; no two look alike."""
+    """Draw lines that keep their value until the next commit; each line looks different."""
     if len(lines) > _LINES_MAX:
         raise InvalidInput(
             f"The report has {len(lines)} queues, and a picture {_LINES_MAX} lines at most: "
@@ -249,7 +249,7 @@ def _points(report: AuditReport, queue: str) -> list[DepthPoint]:
     """List the points of a queue.
 
     Raises:
-        InvalidInput: There are none.
+        InvalidInput: The report has none for this queue.
     """
     found = [point for point in report.figures.depths if point.queue == queue]
     if not found:
@@ -263,7 +263,7 @@ def _unknown(name: str, value: object, known: Iterable[str]) -> InvalidInput:
 
 
 def _end(table: str | None) -> str | None:
-    """Shorten a path to its end; a name in a catalog stays as it is."""
+    """Shorten a path to its last part; a catalog name stays as it is."""
     if table is None or "/" not in table:
         return table
     return "…/" + "/".join(table.rstrip("/").split("/")[-2:])
@@ -274,5 +274,5 @@ def _words(name: str) -> str:
 
 
 def _plain(text: object) -> str:
-    """Write a text so that matplotlib takes nothing of it for a formula."""
+    """Escape a text so that matplotlib reads no part of it as a formula."""
     return str(text).replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""A rehearsal: what a handler would send and change on a past state, beside what was done then."""
+"""Rehearsals: what a handler would send and change on a past state, beside what was done then."""
 
 from __future__ import annotations
 
@@ -60,21 +60,21 @@ LIMITS = (
 
 @dataclass(frozen=True)
 class _Side:
-    """One of the two sides that are compared: where its rows are read, and what it did."""
+    """One of the two sides of a comparison: its messages, its queues and its deeds."""
 
     client: Client
     infos: Mapping[str, QueueInfo]
     deeds: Deeds
 
     def messages(self, queue: str) -> Report[Message]:
-        """Report the messages that were sent to a queue."""
+        """Report the messages that this side sent to a queue."""
         infos = [info for info in self.infos.values() if info.name == queue]
         if not infos:
             raise QueueNotFound(
                 f"There is no queue {queue!r}; there are: {', '.join(sorted(self.names))}.",
                 name=queue,
             )
-        # Of queues that had the name one after the other, those that were sent to.
+        # Of several queues that had the name in turn, those that got messages.
         sent = [(schema_of(info), mine) for info in infos if (mine := self.deeds.parts(info))]
         found = sent or [(schema_of(infos[-1]), list[Part]())]
         payload = self.client.payload
@@ -96,26 +96,26 @@ class _Side:
 
     @property
     def changes(self) -> Changes:
-        """What was decided of tables."""
+        """What was decided about the user's tables."""
         return Changes(self.client.store.tables, self.deeds.entries)
 
     @property
     def names(self) -> set[str]:
-        """What the queues are called."""
+        """The names of the queues."""
         return {info.name for info in self.infos.values()}
 
 
 class Rehearsal(Report[RehearsalRow]):
     """What a handler would have sent and changed, beside what was really sent and changed.
 
-    A row says what (sent, accepted, rejected, released, moved, or append, merge, update and
-    delete of a table), the queue or table, how many messages or rows it would have been, and how
-    many it really were. What was really done is what the transactions did that consumed these
-    very messages; they may have consumed others as well.
+    Each row has what was done (sent, accepted, rejected, released, moved, or append, merge, update
+    and delete of a table), the queue or table, how many messages or rows it would have been, and
+    how many it really were. What was really done is the work of the transactions that consumed
+    these very messages; they may have consumed others as well.
     """
 
     limits = LIMITS
-    """What a rehearsal cannot stop."""
+    """What a rehearsal cannot prevent."""
 
     def __init__(
         self,
@@ -136,20 +136,20 @@ class Rehearsal(Report[RehearsalRow]):
         self.messages = messages
         """How many messages the handler got."""
         self.batches = batches
-        """In how many batches it got them, each in a transaction of its own."""
+        """How many batches it got, each in a separate transaction."""
         self.consumed = consumed
-        """How many of them were consumed since: accepted, rejected or moved."""
+        """How many of the messages were consumed since: accepted, rejected or moved."""
         self.transactions = tuple(transactions)
-        """The transactions that consumed them; those outside of a transaction have none."""
+        """The transactions that consumed them; messages consumed outside a transaction add none."""
         self.error = error
-        """What the handler raised, or its commit would have; its batch would have been rolled back.
-        ``PayloadRemoved`` if payload of its messages is gone, with the state from which on it is
-        there. No other one was begun after it."""
+        """What the handler raised, or its commit would have; the batch would have been rolled back.
+        ``PayloadRemoved`` if payload of the batch's messages is gone, with the first state from
+        which on all of it is there. No further batch was begun."""
         self.rolled_back = rolled_back
         """Whether the last batch would have sent and changed nothing: the handler failed, or rolled
-        back itself. What the batches before it did counts."""
+        back itself. The work of the batches before it counts."""
         self.commit_seq = commit_seq
-        """The last commit of the state that it ran on."""
+        """The last commit of the state that the handler ran on."""
 
     def sent(self, queue: str) -> Report[Message]:
         """Report the messages that the handler would have sent to a queue; columns as ``Batch.df``.
@@ -165,7 +165,7 @@ class Rehearsal(Report[RehearsalRow]):
     def was_sent(self, queue: str) -> Report[Message]:
         """Report the messages that were really sent to a queue then; columns as ``Batch.df``.
 
-        Reading them raises ``PayloadRemoved`` if their payload is past its retention.
+        Reading the report raises ``PayloadRemoved`` if their payload is past its retention.
 
         Args:
             queue: The queue's name.
@@ -176,19 +176,19 @@ class Rehearsal(Report[RehearsalRow]):
         return self._was.messages(queue)
 
     def changes(self, table: str, limit: int = 1_000) -> Report[ChangedRow]:
-        """Report the rows that a table would have been changed with, beside those of then.
+        """Report the rows that would have changed a table, beside those that really did.
 
-        A row says the operation (append, merge, update or delete), how a merge, an update or a
-        delete does it, the row that an append or a merge was given (both as JSON), and how often
-        it would have been and really was so. Values that a database or a clock makes differ.
+        Each row has the operation (append, merge, update or delete), the terms of a merge, update
+        or delete, the row that an append or a merge was given (both as JSON), and how often this
+        would have happened and really did. Values that a database or a clock makes differ.
 
         Args:
             table: The table, as ``rows()`` names it.
             limit: More rows than this on a side raise ``LimitExceeded`` when they are read.
-                Rows of then whose payload was removed since raise ``PayloadRemoved``.
+                Past rows whose payload was removed since raise ``PayloadRemoved``.
 
         Raises:
-            TableNotFound: Neither side changes it.
+            TableNotFound: Neither side changes the table.
         """
         check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         would, really = self._would.changes, self._was.changes
@@ -215,12 +215,12 @@ class Rehearsal(Report[RehearsalRow]):
 
     @markup.never_raising
     def _repr_html_(self) -> str:
-        """Show both sides, how the handler ended, and what a rehearsal cannot stop."""
+        """Show both sides, how the handler ended, and what a rehearsal cannot prevent."""
         shown = markup.records(repr(self)[1:-1], self.rows(), _COLUMNS.split())
         return f"{shown}<p>{LIMITS}</p>"
 
     def __repr__(self) -> str:
-        """Say how many messages it was, and how the handler ended."""
+        """Show how many messages there were, and how the handler ended."""
         ended = "" if self.error is None else f", failed: {describe_error(self.error)}"
         if self.rolled_back and self.error is None:
             ended = ", rolled back"
@@ -233,14 +233,14 @@ class Rehearsal(Report[RehearsalRow]):
 
 @dataclass(slots=True)
 class _Trial:
-    """One run of a handler on a store as it was; the store hears nothing of it."""
+    """One run of a handler on a past state, without any effect on the store."""
 
     client: Client
     past: PastJournal
     handler: Handler
     outside: Client
-    """The manager's own view of the store: a call in the handler that forgets its transaction is
-    refused there, as it is in a drain."""
+    """The manager's own client: a call in the handler that omits its transaction is refused
+    there, as it is in a drain."""
     attempts: list[Attempt] = field(default_factory=list)
     received: list[list[Part]] = field(default_factory=list)
     """The messages of each batch."""
@@ -253,12 +253,12 @@ class _Trial:
         Args:
             info: The queue.
             limit: The most messages.
-            batch_size: The most messages of a batch; None: there is one batch.
+            batch_size: The most messages of a batch; None: all are one batch.
             where: Only messages that match this predicate.
         """
         queue = Queue(self.client, info)
         selector = queue._selector(where, few=True)
-        snapshot = now(self.client)  # what a batch sends is not for the next one, as in a drain
+        snapshot = now(self.client)  # a batch does not get what earlier ones sent, as in a drain
         while self.messages < limit and not self.rolled_back:
             attempt = self._begin()
             batch = claim_batch(
@@ -285,12 +285,12 @@ class _Trial:
 
     @property
     def messages(self) -> int:
-        """How many messages they are."""
+        """How many messages the handler got."""
         return sum(ranges.count(part.ranges) for part in self.parts)
 
     @property
     def rolled_back(self) -> bool:
-        """Whether nothing of the last batch would have happened."""
+        """Whether the last batch would have been rolled back."""
         last = self.attempts[-1].status if self.attempts else None
         return self.error is not None or last is Status.ROLLED_BACK
 
@@ -302,7 +302,7 @@ class _Trial:
         return attempt
 
     def _hand(self, batch: Batch, attempt: Attempt, *, goes_on: bool) -> None:
-        """Hand a batch to the handler, and gather what its commit would say."""
+        """Hand a batch to the handler, and gather the entries of its commit."""
         blocks = (self.client.blocks, self.outside.blocks)
         try:
             for found in blocks:
@@ -315,15 +315,15 @@ class _Trial:
             for found in blocks:
                 if attempt in found:
                     found.remove(attempt)
-            attempt.close()  # whoever kept the batch or the transaction is refused
+            attempt.close()  # later calls of the batch or the transaction are refused
 
     def _gather(self, attempt: Attempt, *, goes_on: bool) -> None:
-        """Write what its commit would say; what comes after it stands on that."""
+        """Gather the entries of the commit, and commit if another batch builds on it."""
         client = self.client
         if attempt.status is not Status.ACTIVE:
             return
-        attempt.committing()(0)  # what a commit would refuse
-        # Both sides, or nothing: a commit that is refused would have done neither.
+        attempt.committing()(0)  # raises what a commit would raise
+        # Both sides or none: a refused commit would have done neither.
         found = [
             attempt.work.gathered(side, attempt.owner, side.stamp()).facts
             for side in (client, client.transient)
@@ -333,7 +333,7 @@ class _Trial:
         self.done += chain.from_iterable(found)
 
     def _beside(self) -> list[Entry]:
-        """List what was done beside its transactions, by calls that said ``transaction=None``."""
+        """List the work outside the transactions, by calls with ``transaction=None``."""
         store = self.client.store
         landed = [*self.past.landed(), *store.transient.journal.read_all().entries]
         mine = {attempt.attempt_id for attempt in self.attempts}
@@ -350,7 +350,7 @@ def rehearse(
     batch_size: int | None,
     where: str | None,
 ) -> Rehearsal:
-    """Run a handler on a past state, as ``manager.rehearse`` says."""
+    """Run a handler on a past state, as described in ``manager.rehearse``."""
     check_function("handler", handler)
     check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
     if batch_size is not None:
@@ -368,7 +368,7 @@ def rehearse(
     trial = _Trial(own, store.journal, handler, client)
     trial.run(info, limit, batch_size, where)
     known = Past(client.store)
-    known.check_known(past.upto + 1)  # the handler may have taken longer than it was kept
+    known.check_known(past.upto + 1)  # the handler may have outlasted the retention
     entries, consumed_since = _really(known, info, past.upto, trial.parts)
     known.check_known(past.upto + 1)  # maintenance may have been faster
     keys = dict.fromkeys(e.transaction_key for e in entries if e.transaction_key is not None)
@@ -387,7 +387,7 @@ def rehearse(
 
 
 def _explained(trial: _Trial, info: QueueInfo, known: Past, upto: int) -> Exception | None:
-    """Tell of payload that is gone, if that may be why a handler failed, and which state has all.
+    """Return why a handler failed; if payload that is gone may be why, also which state has all.
 
     Args:
         trial: The run of the handler; it failed with the newest batch.
@@ -425,7 +425,7 @@ def _explained(trial: _Trial, info: QueueInfo, known: Past, upto: int) -> Except
 
 
 def _offsets(parts: Iterable[Part]) -> Mapping[str, tuple[Range, ...]]:
-    """Sort the offsets of some messages by their sends."""
+    """Sort the offsets of messages by their sends."""
     found: defaultdict[str, tuple[Range, ...]] = defaultdict(tuple)
     for part in parts:
         found[part.send_id] = ranges.normalised((*found[part.send_id], *part.ranges))
@@ -439,7 +439,7 @@ def _side(client: Client, infos: Mapping[str, QueueInfo], entries: Sequence[Entr
 
 
 def _runtime(runtime: Runtime, at_ms: int) -> Runtime:
-    """Let time go on from an instant, and be nobody who held messages then."""
+    """Return a runtime whose time goes on from an instant, with an unused consumer id."""
     began = runtime.now_ms()
     return replace(
         runtime,
@@ -452,7 +452,7 @@ def _queue_then(own: Client, queue: str | Queue) -> QueueInfo:
     """Find a queue as it was then.
 
     Raises:
-        QueueNotFound: There was none of that name, or not this one.
+        QueueNotFound: There was no queue of that name, or not this queue.
     """
     if not isinstance(queue, Queue):
         return own.cache.queue(check_id(queue, "queue"))
@@ -468,7 +468,7 @@ def _queue_then(own: Client, queue: str | Queue) -> QueueInfo:
 def _really(
     now: Past, info: QueueInfo, after: int, received: Iterable[Part]
 ) -> tuple[list[Entry], int]:
-    """Find what the transactions did that consumed some messages, and how many were consumed."""
+    """Find the work of the transactions that consumed messages, and how many were consumed."""
     wanted = _offsets(received)
     if not wanted:
         return [], 0

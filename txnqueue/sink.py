@@ -1,4 +1,4 @@
-"""Write each micro-batch of a streaming query in one transaction, once: what sinks call."""
+"""Sinks: write each micro-batch of a streaming query in one transaction, once."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SinkHandler = Callable[["DataFrame", Transaction], object]
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 _GROUP = "spark.jobGroup.id"
-"""What Spark says of a streaming query on the thread that calls ``foreachBatch``'s function; the
-group of its jobs is its run, unless the function has set another one."""
+"""Spark's local properties about a streaming query, on the thread that calls the function of
+``foreachBatch``; the job group is the query's run, unless the function has set another one."""
 
 _LONGEST_QUERY, _LONGEST_BATCH = "0" * 36, 2**63 - 1
 
@@ -32,9 +32,9 @@ _LONGEST_QUERY, _LONGEST_BATCH = "0" * 36, 2**63 - 1
 class Sink:
     """A function for ``foreachBatch``: each micro-batch is one transaction, and happens once.
 
-    The transaction is named by the query's id, which its checkpoint holds, and by the batch's
-    number. So a batch that is run again is answered by the receipt of its first run, and a query
-    with a new checkpoint, whatever its name, is another one.
+    The transaction id consists of the query's id, which its checkpoint holds, and the batch's
+    number. So a repeated batch gets the receipt of its first run, and a query with a new
+    checkpoint, whatever its name, is a different query.
     """
 
     def __init__(
@@ -46,18 +46,18 @@ class Sink:
         *,
         inside: Attempt | None = None,
     ) -> None:
-        """Describe it.
+        """Describe the sink.
 
         Args:
-            client: Whose store it is.
-            target: The id of what is written to: a batch is written once to each.
-            name: Tells several sinks of one batch to one target apart.
+            client: The client of the store.
+            target: The id of what is written to: a batch is written once to each target.
+            name: Distinguishes several sinks that write one batch to one target.
             write: Writes the rows of a batch in a transaction.
             inside: The transaction in which the target was opened.
 
         Raises:
-            InvalidInput: The session is one of Spark Connect, the target belongs to a
-                transaction, or the name cannot be used.
+            InvalidInput: The session is a Spark Connect session, the target belongs to a
+                transaction, or the name is invalid.
         """
         if inside is not None:
             raise InvalidInput(
@@ -85,8 +85,8 @@ class Sink:
         """Write a micro-batch, unless an earlier run of it was committed.
 
         Raises:
-            InvalidInput: It is not called by ``foreachBatch``, or twice in a batch, or the
-                batch was planned anew after an earlier one of its number was committed.
+            InvalidInput: The caller is not ``foreachBatch``, or calls twice in a batch, or the
+                batch was planned anew after an earlier one with its number was committed.
         """
         batch = _MicroBatch.of(rows, batch_id)
         attempt = Attempt(
@@ -97,27 +97,27 @@ class Sink:
         with Transaction(attempt) as tx:
             if not tx.already_committed:
                 check_ran(self._write(rows, tx))
-                if attempt.is_empty:  # nothing is written down of a batch without rows
+                if attempt.is_empty:  # nothing is recorded of a batch without rows
                     raise Rollback(tx)
             else:
                 batch.check_is(attempt.committed_metadata)
 
 
 def _id_of(query: str, target: str, batch: int) -> str:
-    """Name the transaction of a batch (pure)."""
+    """Return the transaction id of a batch (pure)."""
     return f"sink/{query}/{target}/{batch}"
 
 
 @dataclass(frozen=True, slots=True)
 class _MicroBatch:
-    """What tells a micro-batch from all others.
+    """What distinguishes a micro-batch from all others.
 
     Attributes:
-        query: The query's id: the same as long as it has its checkpoint.
+        query: The query's id, which stays the same as long as the query has its checkpoint.
         batch: The batch's number in the query.
-        run: The run of the query, which calls its function once for a batch; None: not known.
-        planned_ms: When it was decided which rows it has, which its checkpoint keeps; None: not
-            known.
+        run: The run of the query, which calls its function once per batch; None: unknown.
+        planned_ms: When Spark decided which rows the batch has, as the checkpoint records;
+            None: unknown.
     """
 
     query: str
@@ -127,10 +127,10 @@ class _MicroBatch:
 
     @classmethod
     def of(cls, rows: object, batch_id: object) -> _MicroBatch:
-        """Ask Spark which one it is.
+        """Ask Spark which micro-batch this thread runs.
 
         Raises:
-            InvalidInput: This is no thread that runs a batch, or another batch's.
+            InvalidInput: This thread runs no batch, or a batch with another number.
         """
         found = rows.sparkSession.sparkContext.getLocalProperty if is_frame(rows) else _nothing
         query, number = found(_QUERY), found(_BATCH)
@@ -148,13 +148,13 @@ class _MicroBatch:
         return cls(query, int(number), _run_of(found(_GROUP)), _planned_ms(rows, query, number))
 
     def check_is(self, committed: Mapping[str, object]) -> None:
-        """Check that the batch that was committed under the same id is this one.
+        """Check that the batch committed under the same id is this one.
 
         Args:
-            committed: What was written down of that one.
+            committed: The recorded metadata of the committed batch.
 
         Raises:
-            InvalidInput: It has, or may have, other rows: they would be lost.
+            InvalidInput: This batch has, or may have, other rows, which would be lost.
         """
         if self.run is not None and committed.get("run") == self.run:
             raise InvalidInput(
@@ -178,7 +178,7 @@ def _nothing(_key: str) -> None:
 
 
 def _run_of(group: str | None) -> str | None:
-    """Read the run of a query from the group of its jobs; None: it is another group."""
+    """Read the run of a query from its job group; None: the group is not a query's."""
     try:
         return str(uuid.UUID(group))
     except (TypeError, ValueError):
@@ -186,7 +186,7 @@ def _run_of(group: str | None) -> str | None:
 
 
 def _planned_ms(rows: Any, query: str, batch: str) -> int | None:
-    """Ask Spark when a batch was planned; None: this version does not tell it."""
+    """Ask Spark when a batch was planned; None: this version of Spark does not tell."""
     from py4j.protocol import Py4JError
 
     state = rows.sparkSession._jsparkSession.sharedState()

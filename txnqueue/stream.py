@@ -1,4 +1,4 @@
-"""A stream: a queue that is drained again whenever something may have come."""
+"""A stream: a queue that is drained again whenever messages may have come."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 BUSY_SECONDS = 1.0
-"""How long a stream waits when others were faster at every try."""
+"""How long a stream waits when other clients were faster at every try."""
 
 
 class Stream:
-    """A consumer that runs beside the program, one transaction a batch, until it is stopped.
+    """A consumer in a thread of the program, one transaction per batch, until it is stopped.
 
-    It keeps no place of its own: what it has consumed is what the journal says. So there is no
-    checkpoint to lose, and any number of streams and other consumers may work on one queue.
+    The journal alone records what the stream has consumed. So there is no checkpoint to lose,
+    and any number of streams and other consumers may work on one queue.
 
     Example::
 
@@ -45,7 +45,7 @@ class Stream:
         max_messages: int | None,
         on_batch: Callable[[int], None] | None,
     ) -> None:
-        """Start it; users get it from ``Queue.stream``."""
+        """Start the stream; users get it from ``Queue.stream``."""
         self._client = client
         self._queue = queue
         self._drain = drain
@@ -61,50 +61,51 @@ class Stream:
 
     @property
     def is_active(self) -> bool:
-        """Whether it still runs."""
+        """Whether the stream still runs."""
         return self._thread.is_alive()
 
     @property
     def exception(self) -> BaseException | None:
-        """The error that ended it; None while it runs, and after ``stop``."""
+        """The error that ended the stream; None while it runs, and if no error ended it."""
         return self._error
 
     @property
     def result(self) -> DrainResult:
-        """What it has consumed so far, as a drain would report it."""
+        """What the stream has consumed so far, as a drain would report it."""
         return replace(self._drain.result, stopped=self._stopping.is_set())
 
     def stop(self, timeout_seconds: float | None = None) -> bool:
-        """End it after the batch at hand, and wait for that.
+        """Stop the stream after the current batch, and wait until it has ended.
 
-        A handler is not interrupted. If the process ends before the batch is committed, its
+        A handler is not interrupted. If the process ends before the batch is committed, the batch's
         messages are available again when their lease has ended.
 
         Args:
-            timeout_seconds: Wait at most this long; as long as it takes when left out.
+            timeout_seconds: Wait at most this long; without limit when omitted.
 
         Returns:
-            Whether it has ended.
+            Whether the stream has ended.
 
         Raises:
-            InvalidInput: It is called by the stream's own handler, or that is no time: it goes on.
+            InvalidInput: The caller is the stream's own handler, or the timeout is invalid; the
+                stream goes on.
         """
         self._check_waiting(timeout_seconds)
         self._stopping.set()
         return self._ended(timeout_seconds)
 
     def await_termination(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until it ends: by ``stop``, by ``max_messages``, or by an error.
+        """Wait until the stream ends: by ``stop``, by ``max_messages``, or by an error.
 
         Args:
-            timeout_seconds: Wait at most this long; as long as it takes when left out.
+            timeout_seconds: Wait at most this long; without limit when omitted.
 
         Returns:
-            Whether it has ended.
+            Whether the stream has ended.
 
         Raises:
-            TxnQueueError: What ended it. Nothing of a batch that was not committed happened:
-                start another stream to go on.
+            TxnQueueError: The error that ended the stream. Nothing of a batch that was not
+                committed happened: start another stream to go on.
         """
         self._check_waiting(timeout_seconds)
         ended = self._ended(timeout_seconds)
@@ -113,7 +114,7 @@ class Stream:
         return ended
 
     def __enter__(self) -> Stream:
-        """Give the stream, which is stopped when the block ends."""
+        """Return the stream, which is stopped when the block ends."""
         return self
 
     def __exit__(
@@ -122,23 +123,23 @@ class Stream:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop it; what ended it is raised, unless the block ends with an error of its own."""
+        """Stop the stream; raise the error that ended it, unless the block itself raised one."""
         self.stop()
         if error is None and self._error is not None:
             raise self._error
 
     def __repr__(self) -> str:
-        """Show the queue, and whether it runs."""
+        """Show the queue, and whether the stream runs."""
         state = "active" if self.is_active else "failed" if self._error else "ended"
         return f"<Stream of {self._queue.name}, {state}>"
 
     # -------------------------------------------------------------------------- helpers
 
     def _check_waiting(self, timeout_seconds: float | None) -> None:
-        """Check that the caller may wait for the end.
+        """Check that the caller may wait for the end of the stream.
 
         Raises:
-            InvalidInput: It is the handler, or that is no time.
+            InvalidInput: The caller is the stream's handler, or the timeout is invalid.
         """
         if timeout_seconds is not None:
             check_number("timeout_seconds", timeout_seconds, 0, LEASE_SECONDS_MAX)
@@ -153,7 +154,7 @@ class Stream:
         return not self._thread.is_alive()
 
     def _work(self) -> None:
-        """Drain the queue, wait until something may have come, and again."""
+        """Drain the queue, wait until messages may have come, and repeat."""
         try:
             forever = float("inf")
             poller = Poller(self._client, self._queue.info, forever, self._stopping)
@@ -165,11 +166,11 @@ class Stream:
             self._client.streams.discard(self)
 
     def _drained(self) -> bool:
-        """Consume what there is; whether it is to go on after that."""
+        """Consume the available messages; return whether to go on after that."""
         while not self._stopping.is_set():
             try:
                 consumed = self._drain.run("empty", self._bounds, self._on_batch).messages
-            except Busy as error:  # nothing happened: the next one may be this one's turn
+            except Busy as error:  # nothing happened: the next try may succeed
                 logger.info("stream tries again queue=%s error=%s", self._queue.name, error)
                 self._stopping.wait(BUSY_SECONDS)
             else:

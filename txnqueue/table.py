@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 Assignments = Mapping[str, str] | str | None
-"""What becomes of columns: SQL by column, ``"*"`` for all of the source's, None for nothing."""
+"""New values by column: SQL, ``"*"`` for all of the source's columns, None for no change."""
 
 
 class TableChanges:
     """One of the user's Delta tables, changed by a transaction when it commits."""
 
     def __init__(self, transaction: Attempt, name: str, *, lineage: bool) -> None:
-        """Change a table in a transaction; users get this from ``tx.table``."""
+        """Hold a table and its transaction; users get this from ``tx.table``."""
         self._transaction = transaction
         self._client = transaction.client
         self._name = name
@@ -51,7 +51,7 @@ class TableChanges:
 
     @property
     def schema(self) -> StructType:
-        """The table's columns as they are now.
+        """The table's current columns.
 
         Raises:
             TableNotFound: There is no such table.
@@ -63,17 +63,17 @@ class TableChanges:
 
         Args:
             rows: A DataFrame, a pandas or Arrow table, or a list of dicts, with the table's
-                columns. A column that they lack is what the table makes of it (a default, a
-                generated column, an identity), otherwise null. A ``_message`` column is left out.
+                columns. The table fills a missing column (by a default, a generation expression or
+                an identity), otherwise it is null. A ``_message`` column is ignored.
 
         Returns:
-            How many rows were staged.
+            The number of staged rows.
 
         Raises:
-            SchemaMismatch: A column is unknown, missing or of another type, or one that only the
+            SchemaMismatch: A column is unknown, missing, of another type, or one that only the
                 table numbers.
             InvalidInput: Rows break a constraint of the table, are too long for a ``char`` or
-                ``varchar``, or are not what a generated column says.
+                ``varchar``, or contradict a generated column.
         """
         info = self._begin()
         if info is None:
@@ -92,24 +92,24 @@ class TableChanges:
         insert: Assignments = None,
         delete: str | None = None,
     ) -> int:
-        """Merge rows: update, delete or insert by what matches.
+        """Merge rows: update, delete or insert depending on what matches.
 
         Args:
             rows: As in ``append``, with columns of any names.
-            on: The column or columns that match, of the same names on both sides. No two rows
+            on: The column or columns to match, with the same names on both sides. No two rows
                 may have the same values in them.
             condition: Instead, SQL over ``target`` and ``source``.
-            update: What becomes of matched rows: SQL over ``target`` and ``source`` by
+            update: The new values of matched rows: SQL over ``target`` and ``source`` by
                 column, or ``"*"`` for all columns of the rows.
-            insert: What is added for rows without a match: SQL over ``source`` by column, or
+            insert: The values inserted for rows without a match: SQL over ``source`` by column, or
                 ``"*"``.
-            delete: Which matched rows are deleted instead, as SQL.
+            delete: Which matched rows to delete instead, as SQL.
 
         Returns:
-            How many rows were staged.
+            The number of staged rows.
 
         Raises:
-            InvalidInput: The table would refuse it.
+            InvalidInput: The table would refuse the merge.
 
         Example::
 
@@ -159,7 +159,7 @@ class TableChanges:
             where: Which rows, as SQL over the table's columns.
 
         Raises:
-            InvalidInput: The table would refuse it.
+            InvalidInput: The table would refuse the update.
         """
         if not set:
             raise InvalidInput("set={}: say what becomes of which column.")
@@ -176,7 +176,7 @@ class TableChanges:
             where: Which rows, as SQL over the table's columns.
 
         Raises:
-            InvalidInput: The table would refuse it.
+            InvalidInput: The table would refuse the delete.
         """
         _check_sql(where=where, given=True)
         info = self._begin()
@@ -186,7 +186,7 @@ class TableChanges:
     # -------------------------------------------------------------------------- helpers
 
     def _begin(self) -> TableInfo | None:
-        """Look at the table; None if the transaction's id was committed before."""
+        """Look at the table; return None if the transaction's id was committed before."""
         self._transaction.check_active()
         if self._transaction.already_committed:
             return None
@@ -209,10 +209,10 @@ class TableChanges:
         """Stage rows.
 
         Args:
-            rows: As a user gives them.
-            schema: The columns that they must fit; None: they have columns of their own.
-            meets: Says which table's column of the same name a column is written to as it is.
-            filled: Columns of the schema that stay away where rows do not have them.
+            rows: The rows as the user gave them.
+            schema: The columns that the rows must fit; None: any columns.
+            meets: Returns the table whose column of this name gets a column's values unchanged.
+            filled: Columns of the schema that stay absent if the rows lack them.
         """
         from txnqueue.storage.payload.rows import check_instants, source_rows
         from txnqueue.storage.payload.types import sql_type
@@ -236,7 +236,7 @@ class TableChanges:
         return Source(payload_id, send.slice, send.send_id, count, columns.jsonValue())
 
     def _add(self, info: TableInfo, operation: str, source: Source | None, **what: Any) -> int:
-        """Record a change, once it is known that the table would take it."""
+        """Record a change after checking that the table would take it."""
         if source is not None and not source.count:
             return 0
         tx = self._transaction
@@ -268,14 +268,14 @@ def _written(what: Assignments, names: Sequence[str]) -> dict[str, str] | None:
 
 
 def _check_assignments(*, star: bool = True, **given: object) -> None:
-    """Check what becomes of columns: only text is sure to be the SQL that is meant.
+    """Check assignments of columns: only text is certain to be the intended SQL.
 
     Args:
-        star: Whether ``"*"`` is known.
-        **given: What was given, by the arguments' names.
+        star: Whether ``"*"`` is allowed.
+        **given: The assignments, by argument name.
 
     Raises:
-        InvalidInput: It is none.
+        InvalidInput: One of them is no assignment.
     """
     for name, what in given.items():
         if what is None or (star and isinstance(what, str) and what == "*"):
@@ -293,11 +293,11 @@ def _check_sql(*, given: bool = False, **texts: object) -> None:
     """Check that conditions are text.
 
     Args:
-        given: Whether None is none.
-        **texts: The conditions, by their arguments' names.
+        given: Whether each condition is required, so that None is an error.
+        **texts: The conditions, by argument name.
 
     Raises:
-        InvalidInput: One is not.
+        InvalidInput: A condition is not text.
     """
     for name, text in texts.items():
         if not is_text(text) and (given or text is not None):
@@ -305,10 +305,10 @@ def _check_sql(*, given: bool = False, **texts: object) -> None:
 
 
 def _columns(on: object) -> tuple[str, ...]:
-    """Read the columns that match.
+    """Read the columns to match.
 
     Raises:
-        InvalidInput: They are none.
+        InvalidInput: The argument names no columns.
     """
     named = (on,) if isinstance(on, str) else () if on is None else on
     if not isinstance(named, Collection) or not all(isinstance(one, str) for one in named):
@@ -321,7 +321,7 @@ def _is_lineage(name: str) -> bool:
 
 
 def _under_plain_names(rows: Any, columns: StructType) -> tuple[Any, StructType]:
-    """Rename columns to c0, c1, …: a user's table may have any names, the payload not."""
+    """Rename columns to c0, c1, …: a user's table may have any names, the payload may not."""
     import pyarrow as pa
     from pyspark.sql.types import StructField, StructType
 

@@ -1,4 +1,4 @@
-"""For tests of code that uses txnqueue: a store in memory, a clock to turn, faults to inject."""
+"""Helpers for tests of code that uses txnqueue: a store in memory and a clock to advance."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _MANAGERS = itertools.count()
 
 @dataclass(slots=True)
 class Clock:
-    """A clock that stands still until it is turned."""
+    """A clock that stands still until it is advanced."""
 
     now_ms: int = 1_700_000_000_000
 
     def advance(self, seconds: float) -> None:
-        """Turn the clock."""
+        """Advance the clock."""
         self.now_ms += round(seconds * 1000)
 
 
 @dataclass(slots=True)
 class Ids:
-    """Ids that are the same in every run of a test: a name, then a number."""
+    """Ids that are the same in every run of a test, made from a name and a number."""
 
     seed: str
     numbers: Any = field(default_factory=itertools.count)
 
     def __call__(self) -> str:
-        """Draw the next id: 32 hexadecimal digits."""
+        """Return the next id: 32 hexadecimal digits."""
         import hashlib
 
         return hashlib.md5(
@@ -52,13 +52,13 @@ def runtime(
     retry: RetryPolicy | None = None,
     sleep: Callable[[float], None] | None = None,
 ) -> Runtime:
-    """Make a runtime whose time, ids and chance are all determined.
+    """Make a runtime whose time, ids and random choices are all determined.
 
     Args:
-        clock: The clock; sleeping turns it.
+        clock: The clock; sleeping advances it.
         name: Names the consumer and seeds the ids.
-        retry: How appends that meet a conflict are tried again.
-        sleep: What sleeping does instead of turning the clock.
+        retry: How appends that meet a conflict are retried.
+        sleep: Called for a sleep instead of advancing the clock.
     """
     ids = Ids(name)
     return Runtime(
@@ -76,11 +76,11 @@ def runtime(
 def memory_manager(
     store: Store | None = None, clock: Clock | None = None, name: str = "client"
 ) -> QueueManager:
-    """Make a manager of a store in memory: same protocol, no Spark.
+    """Make a manager of a store in memory: the same protocol, without Spark.
 
     Args:
-        store: A store to share with other managers; a new one when left out.
-        clock: The clock; one that stands still when left out.
+        store: A store to share with other managers; a new one when omitted.
+        clock: The clock; one that stands still when omitted.
         name: Names the consumer and the actor.
 
     Example::

@@ -1,4 +1,4 @@
-"""A transaction as its users hold it: what works in it, and the block that ends it."""
+"""The transaction as an object of the API: what works in it, and the block that ends it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Rollback(Exception):
-    """Leave a transaction's block and roll it back; the block ends without an error.
+    """Raised in a transaction's block, rolls it back and leaves the block without an error.
 
     Example::
 
@@ -50,9 +50,9 @@ class Rollback(Exception):
         """Name the block to leave.
 
         Args:
-            transaction: The transaction whose block is left, and those inside it with it; the
-                innermost one when left out.
-            reason: Why; it is recorded with the roll back.
+            transaction: The transaction whose block to leave, with all blocks inside it; the
+                innermost one when omitted.
+            reason: Why; recorded with the rollback.
         """
         super().__init__("Rollback was raised outside of the block of its transaction.")
         self.transaction = transaction
@@ -72,8 +72,8 @@ class Transaction:
             batch = orders.receive(1000, transaction=tx)
             invoices.send(price(batch.df), transaction=tx)
 
-    ``raise Rollback()`` leaves the block and rolls back without an error. Without a block,
-    ``commit()`` or ``rollback()`` ends it.
+    ``raise Rollback()`` leaves the block and rolls back without an error. Outside a block,
+    ``commit()`` or ``rollback()`` ends the transaction.
     """
 
     def __init__(self, attempt: Attempt) -> None:
@@ -84,46 +84,46 @@ class Transaction:
 
     @property
     def id(self) -> str:
-        """The id: given, or made."""
+        """The transaction id: as given, or generated."""
         return self._attempt.id
 
     @property
     def status(self) -> Status:
-        """Its status, as far as this process knows."""
+        """The status, as far as this process knows."""
         return self._attempt.status
 
     @property
     def receipt(self) -> Receipt | None:
-        """What its commit answered; None while it is not committed."""
+        """The receipt of the commit; None before it."""
         return self._attempt.receipt
 
     @property
     def already_committed(self) -> bool:
-        """Whether its id was committed before: its calls then change nothing."""
+        """Whether the id was committed before, so that calls change nothing."""
         return self._attempt.already_committed
 
     @property
     def lease_seconds(self) -> float | None:
-        """How long what it receives is held; None: as the queue says."""
+        """How long received messages are held; None: each queue's setting."""
         return self._attempt.lease_seconds
 
     @property
     def digest(self) -> str | None:
-        """What tells its work from other work under the same id."""
+        """What distinguishes a repetition from other work under the same id."""
         return self._attempt.digest
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What its decision says besides, as it was given."""
+        """The metadata stored with the decision, as given."""
         return self._attempt.metadata
 
     def queue(self, name: str) -> Queue:
-        """Give a queue whose calls all work in this transaction.
+        """Return a queue whose calls all work in this transaction.
 
         Raises:
             QueueNotFound: There is no such queue.
         """
-        from txnqueue.queue import Queue  # which in turn hands out transactions, to drains
+        from txnqueue.queue import Queue  # which imports this module: drains have transactions
 
         attempt = self._attempt
         name = check_id(name, "name")
@@ -131,21 +131,21 @@ class Transaction:
         return Queue(attempt.client, attempt.client.cache.queue(name), attempt)
 
     def send(self, rows: Mapping[str, Rows]) -> dict[str, SendResult]:
-        """Send to several queues in this transaction; the rows are written at the same time.
+        """Send to several queues in this transaction, writing all rows at the same time.
 
-        It does what a ``Queue.send`` to each of them does, in less time. Rows that need options
-        of their own, such as headers, are sent by ``Queue.send``.
+        The result is that of a ``Queue.send`` to each queue, in less time. Rows that need options,
+        such as headers, are sent by ``Queue.send``.
 
         Args:
-            rows: By the name of each queue its rows, as ``Queue.send`` takes them.
+            rows: The rows for each queue, by its name, as ``Queue.send`` takes them.
 
         Returns:
             The result for each queue.
 
         Raises:
             QueueNotFound: There is no such queue; nothing was sent.
-            SchemaMismatch: As in ``Queue.send``, of the first queue whose rows do not fit;
-                nothing was sent to any of them by this call.
+            SchemaMismatch: As in ``Queue.send``, for the first queue whose rows do not fit;
+                this call sent nothing to any queue.
             LimitExceeded: As in ``Queue.send``; nothing was sent.
 
         Example::
@@ -159,7 +159,7 @@ class Transaction:
         return send_to_queues(self._attempt, rows)
 
     def exchange(self, name: str) -> Exchange:
-        """Give an exchange that publishes in this transaction.
+        """Return an exchange that publishes in this transaction.
 
         Raises:
             ExchangeNotFound: There is no such exchange.
@@ -171,19 +171,19 @@ class Transaction:
         return open_exchange(self._attempt.client, name, self._attempt)
 
     def table(self, name: str, *, lineage: bool = False) -> TableChanges:
-        """Give a Delta table of the user's that this transaction changes when it commits.
+        """Return a Delta table of the user's that this transaction changes when it commits.
 
-        Its changes are decided with the messages, and applied in commit order right after:
-        by the commit itself, or by a recovery. Readers of the table may see that it
-        was committed a moment later than they see the messages.
+        Its changes are decided with the messages and applied in commit order right afterwards, by
+        the commit itself or by a recovery. Readers of the table may see them a moment later than
+        the messages.
 
         Args:
-            name: A path if it has a "/", otherwise a name of the catalog.
-            lineage: Whether rows written carry the transaction's id, in a column
+            name: A path if it has a "/", otherwise a catalog name.
+            lineage: Whether the rows that are written carry the transaction's id, in a column
                 ``_transaction_id`` that the table must have.
 
         Raises:
-            InvalidInput: The transaction is one of a drain with ``ahead=1``.
+            InvalidInput: The transaction belongs to a drain with ``ahead=1``.
         """
         self._check_decided_in_turn("table()")
         check_flag("lineage", lineage)
@@ -196,23 +196,24 @@ class Transaction:
     @overload
     def enlist(self, name: str, connection: DatabaseT, *, last: bool) -> DatabaseT: ...
     def enlist(self, name: str, connection: Any, *, last: bool = False) -> Any:
-        """Let a database take part: its work is committed with everything else, or not at all.
+        """Enlist a database: its work is committed with everything else, or not at all.
 
         Args:
-            name: What the database is called, the same whenever it takes part; ``recover``
-                asks for a connection to it by this name.
+            name: The database's name, the same whenever it takes part; ``recover`` asks for a
+                connection to it by this name.
             connection: A DB-API 2.0 connection with two-phase commit (``tpc_begin`` …). Work on
                 it from now on belongs to the transaction.
-            last: For one database without two-phase commit: its own commit decides, by a row
-                in a table ``txnqueue_decisions``.
+            last: Make it the last resource, the one database without two-phase commit: its own
+                commit decides, by a row in a table ``txnqueue_decisions``.
 
         Returns:
             The connection.
 
         Raises:
-            InvalidInput: It cannot take part so, or not in a drain with ``ahead=1``.
+            InvalidInput: The database cannot take part this way, or not in a drain with
+                ``ahead=1``.
             LimitExceeded: The transaction's id is too long for a branch.
-            OnlyRehearsed: It is one of a rehearsal.
+            OnlyRehearsed: The transaction belongs to a rehearsal.
 
         Example::
 
@@ -232,19 +233,19 @@ class Transaction:
         return connection
 
     def auxiliary(self, name: str, connection: Database) -> Auxiliary:
-        """Use a database beside the transaction, in transactions that stand for themselves.
+        """Use a database beside the transaction, in auxiliary transactions.
 
-        They are committed and rolled back when the user says so; what is left open in the
-        end follows the outcome.
+        The user commits or rolls back each of them on its own; one that is still open at the end
+        follows the outcome.
 
         Args:
-            name: The data source: one connection each.
+            name: The data source; each has one connection.
             connection: A DB-API 2.0 connection.
 
         Raises:
-            InvalidInput: The transaction is one of a drain with ``ahead=1``; or the name or the
-                connection takes part already.
-            OnlyRehearsed: It is one of a rehearsal.
+            InvalidInput: The transaction belongs to a drain with ``ahead=1``, or the name or the
+                connection already takes part.
+            OnlyRehearsed: The transaction belongs to a rehearsal.
         """
         self._check_decided_in_turn("auxiliary()")
         self._check_real("auxiliary()")
@@ -255,25 +256,25 @@ class Transaction:
         """Commit everything that was done in the transaction, by one append.
 
         Returns:
-            The receipt; under an id that was committed before, the first one.
+            The receipt; the first one if the id was committed before.
 
         Raises:
-            TransactionAborted: Not committed for certain: another client aborted this attempt
-                after its lease, another attempt of the id was faster, or a queue is being
-                dropped, which is then the error's cause.
-            TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
-            LeaseLost: Messages that were held under a lease are others' now; rolled back.
-            SettlementPending: Another transaction that is prepared settles messages of the
-                same lease: nothing was changed; decide that one, and commit again.
-            InvalidInput: It is one of a drain with ``ahead=1``, which commits it in its turn.
-            OnlyRehearsed: It is one of a rehearsal.
+            TransactionAborted: Certainly not committed: another client aborted this attempt after
+                its lease, another attempt of the id was faster, or a queue is being dropped, which
+                is then the error's cause.
+            TransactionUnknown: In doubt; ``manager.outcome(id)`` tells the outcome.
+            LeaseLost: Messages that were held under a lease now belong to others; rolled back.
+            SettlementPending: A prepared transaction settles messages of the same lease: nothing
+                was changed; decide that transaction, and commit again.
+            InvalidInput: The transaction belongs to a drain with ``ahead=1``, which commits it.
+            OnlyRehearsed: The transaction belongs to a rehearsal.
         """
         self._check_decided_in_turn("commit()")
         self._check_real("commit()")
         return commit.commit(self._attempt)
 
     def prepare(self) -> None:
-        """Prepare the transaction: it can be committed or rolled back from now on, by any client.
+        """Prepare the transaction, so that any client can commit it or roll it back.
 
         From here on no time-out, crash or clean-up ends the transaction: only an explicit
         ``commit`` or ``rollback``, here or through the manager.
@@ -282,9 +283,9 @@ class Transaction:
             TransactionAborted: As in ``commit``.
             TransactionUnknown: As in ``commit``.
             SettlementPending: As in ``commit``.
-            InvalidInput: A database takes part that cannot prepare, or messages that are
-                in memory only; nothing was changed. Or it is one of a drain with ``ahead=1``.
-            OnlyRehearsed: It is one of a rehearsal.
+            InvalidInput: A database that cannot prepare, or messages that are in memory only, take
+                part; nothing was changed. Or the transaction belongs to a drain with ``ahead=1``.
+            OnlyRehearsed: The transaction belongs to a rehearsal.
         """
         self._check_decided_in_turn("prepare()")
         self._check_real("prepare()")
@@ -293,25 +294,25 @@ class Transaction:
     def rollback(self, reason: str | None = None, *, counted: bool = True) -> None:
         """Roll back; messages return to their original places.
 
-        Messages acquired inside go back to the queue. Messages that were held under a
+        Messages received in the transaction go back to the queue. Messages that were held under a
         lease stay with their holder, unsettled.
 
         Args:
             reason: Why; recorded in the journal.
-            counted: Whether the messages' deliveries count; not if they were not looked at.
+            counted: Whether the deliveries count; pass False if the messages were not looked at.
 
         Raises:
-            TransactionFinished: It is committed, maybe by an interrupted commit that landed.
-            TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
+            TransactionFinished: The transaction is committed, perhaps by an interrupted commit.
+            TransactionUnknown: In doubt; ``manager.outcome(id)`` tells the outcome.
         """
         check_flag("counted", counted)
         commit.rollback(self._attempt, reason, counted=counted)
 
     def _check_decided_in_turn(self, what: str) -> None:
-        """Check that it is decided before other work begins that relies on it.
+        """Check that the transaction is decided before other work that relies on it begins.
 
         Raises:
-            InvalidInput: A drain handles the next batch before it is.
+            InvalidInput: A drain handles the next batch before the decision.
         """
         if self._attempt.ahead:
             raise InvalidInput(
@@ -321,10 +322,10 @@ class Transaction:
             )
 
     def _check_real(self, what: str) -> None:
-        """Check that it may have effects outside of itself.
+        """Check that the transaction may have effects outside itself.
 
         Raises:
-            OnlyRehearsed: It is only to be seen what it would do.
+            OnlyRehearsed: The transaction belongs to a rehearsal.
         """
         if self._attempt.rehearsed:
             raise OnlyRehearsed(
@@ -334,7 +335,7 @@ class Transaction:
             )
 
     def __enter__(self) -> Transaction:
-        """Begin."""
+        """Begin the transaction."""
         if self._entered:
             raise TransactionFinished("A transaction block can be used once: begin a new one.")
         self._entered = True
@@ -342,7 +343,7 @@ class Transaction:
         self._blocks = self._attempt.client.blocks
         try:
             self._blocks.append(self._attempt)
-        except BaseException:  # interrupted here, its end never comes
+        except BaseException:  # interrupted here, the block never ends
             if self._attempt in self._blocks:
                 self._blocks.remove(self._attempt)
             raise
@@ -354,13 +355,13 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        """Commit, or roll back on an exception, which goes on unless it is this one's ``Rollback``.
+        """Commit, or roll back on an exception; only this block's ``Rollback`` is swallowed.
 
         Type checkers read ``bool | None`` as a block that passes exceptions on: after a block
-        that returns, they ask for no further ``return``.
+        that returns, they require no further ``return``.
         """
         attempt = self._attempt
-        if attempt in self._blocks:  # first of all, and by nothing that can be interrupted
+        if attempt in self._blocks:  # first, and without anything that can be interrupted
             self._blocks.remove(attempt)
         if attempt.already_committed:
             attempt.participants.undo_ignored()
@@ -384,13 +385,13 @@ class Transaction:
 
 
 class RepeatableTransaction(Transaction):
-    """A transaction whose block keeps a conflict to itself, so that it can be run again."""
+    """A transaction whose block swallows a conflict, so that it can be run again."""
 
     last = False
     failure: Exception | None = None
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool | None:
-        """End the attempt; swallow what is worth another one."""
+        """End the attempt; swallow an error that is worth another attempt."""
         if self._attempt in self._blocks:
             self._blocks.remove(self._attempt)
         try:
@@ -408,14 +409,14 @@ class RepeatableTransaction(Transaction):
         return True
 
     def _hopeless(self, error: BaseException) -> bool:
-        """Return whether another attempt is of no use, or not allowed."""
+        """Return whether another attempt would be useless, or is not allowed."""
         retryable = isinstance(error, (TransactionAborted, Busy, TransactionUnknown))
         final = isinstance(error, TransactionIdReused) or is_closed(error.__cause__)
         return self.last or not retryable or final
 
 
 def attempt_of(transaction: Transaction) -> Attempt:
-    """Give the attempt behind a transaction, for the library's own rooms."""
+    """Return the attempt behind a transaction, for the library's own rooms."""
     return transaction._attempt
 
 
@@ -425,18 +426,18 @@ def resolve(
     what: str,
     bound: Attempt | None = None,
 ) -> Attempt | None:
-    """Find the attempt that a call works in; None: a transaction of its own.
+    """Find the attempt that a call works in; None: the call commits its own transaction.
 
     Args:
-        client: Whose call it is.
-        transaction: What the call was given.
+        client: The client that makes the call.
+        transaction: The call's ``transaction`` argument.
         what: The call, for messages.
-        bound: What the called object works in where the call says nothing.
+        bound: The attempt of the called object, used when the argument was omitted.
 
     Raises:
-        TransactionNotGiven: The call is inside a block and says neither transaction=tx
+        TransactionNotGiven: The call is inside a block and gives neither transaction=tx
             nor transaction=None: a forgotten argument must not commit by itself.
-        InvalidInput: It is no transaction.
+        InvalidInput: The argument is no transaction.
         TransactionMismatch: The transaction belongs to another manager.
         TransactionFinished: The transaction takes no more work.
     """
@@ -465,16 +466,16 @@ def resolve(
 
 
 def at_once(client: Client, what: str, bound: Attempt | None = None) -> None:
-    """Check that a call which takes effect at once is outside of every transaction.
+    """Check that a call which takes effect at once is outside every transaction.
 
     Args:
-        client: Whose call it is.
+        client: The client that makes the call.
         what: The call, for messages.
-        bound: What the called object works in.
+        bound: The attempt of the called object.
 
     Raises:
-        TransactionNotGiven: It is inside a block, or of an object that works in a transaction,
-            and would survive its rollback.
+        TransactionNotGiven: The call is inside a block, or its object works in a transaction,
+            and the effect would survive a rollback.
     """
     if bound is not None:
         raise TransactionNotGiven(

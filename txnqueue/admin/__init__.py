@@ -1,1 +1,1 @@
-"""Make, alter, drop, keep and recover what a store has."""
+"""Create, alter, drop, maintain and recover the contents of a store."""

@@ -1,7 +1,7 @@
-"""Alter a queue beside open transactions: more nullable columns, other settings.
+"""Alter a queue beside open transactions: add nullable columns, change settings.
 
-The payload tables grow first, then the catalog's entry says so. A fact of the same append in
-the queue's backlog, which no append reads, tells everybody who works on the queue.
+The payload tables grow first, then the catalog's entry says so. A fact in the same append, in
+the queue's backlog, which no append reads, informs all clients that work on the queue.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 CHANGEABLE = tuple(ChangeableSettings.__annotations__)
 Changes = dict[str, tuple[object, object]]
-"""What changed, by name: the former value, and the new one."""
+"""What changed, by name: the former and the new value."""
 Owner = TypeVar("Owner", QueueInfo, ExchangeInfo)
 
 
 def alter(
     client: Client, info: QueueInfo, columns: StructType | None, settings: Mapping[str, object]
 ) -> Changes:
-    """Add columns to a queue, and change settings of it; what is so already is left alone.
+    """Add columns to a queue and change its settings; what is already so is left alone.
 
     Raises:
-        QueueInUse: It takes another queue's dead letters, and gets its columns from there.
-        SchemaMismatch: A column may not be null, or is there with another type.
+        QueueInUse: The queue takes another queue's dead letters, and gets its columns from it.
+        SchemaMismatch: A column is not nullable, or exists with another type.
     """
     client.open()
     client.states.check_open(info)
@@ -44,7 +44,7 @@ def alter(
     before, *others = _involved(info, known, columns)
     after = changed(before, columns, settings)
     if columns is not None:
-        for one in (before, *others):  # the tables first: an entry never promises what is not there
+        for one in (before, *others):  # the tables first: an entry never promises missing columns
             changed(one, columns, {})
             client.store.payload.add_columns(one.payload_id, columns)
 
@@ -66,7 +66,7 @@ def alter(
 def changed(
     info: QueueInfo, columns: StructType | None, settings: Mapping[str, object]
 ) -> QueueInfo:
-    """Return what a queue is with some more columns and other settings (nothing is written)."""
+    """Return a queue with added columns and changed settings; nothing is written."""
     unknown = sorted(set(settings) - {field.name for field in fields(QueueSettings)})
     if unknown:
         known = did_you_mean(unknown[0], CHANGEABLE)
@@ -84,10 +84,10 @@ def changed(
 
 
 def grown(info: Owner, columns: StructType) -> Owner:
-    """Return what a queue or an exchange is with some more columns (nothing is written).
+    """Return a queue or an exchange with added columns; nothing is written.
 
     Raises:
-        SchemaMismatch: A column may not be null, or is there with another type.
+        SchemaMismatch: A column is not nullable, or exists with another type.
     """
     added: list[Mapping[str, Any]] = _added(info, columns.jsonValue()["fields"])
     if not added:
@@ -97,7 +97,7 @@ def grown(info: Owner, columns: StructType) -> Owner:
 
 
 def differences(before: QueueInfo, after: QueueInfo) -> Changes:
-    """List what is different, by name."""
+    """List the differences, by name."""
     found: Changes = {
         name: (old, new)
         for name in CHANGEABLE
@@ -107,7 +107,7 @@ def differences(before: QueueInfo, after: QueueInfo) -> Changes:
 
 
 def new_columns(before: Owner, after: Owner) -> Changes:
-    """List the columns that came, by name."""
+    """List the added columns, by name."""
     came = after.schema["fields"][len(before.schema["fields"]) :]
     return {f"column {column['name']}": (None, column["type"]) for column in came}
 
@@ -142,7 +142,7 @@ def _added(
 def _involved(
     info: QueueInfo, known: Mapping[str, QueueInfo], columns: StructType | None
 ) -> list[QueueInfo]:
-    """Find the queue as it is now, and with new columns its dead-letter queue, which follows."""
+    """Return the queue as it is now and, if columns are added, its dead-letter queue."""
     now = known.get(info.name)
     if now is None or now.queue_id != info.queue_id:
         raise QueueNotFound(
@@ -164,7 +164,7 @@ def _involved(
 
 
 def _write(client: Client, info: QueueInfo, entries: Sequence[Entry]) -> Plan:
-    """Write what a queue is now, for clients that look it up and for those that work on it."""
+    """Record the altered queue, for clients that look it up and for those that work on it."""
     newest = replace(info, sequence=catalog.next_sequence(entries, info.name))
     stamp = client.stamp()
     said = catalog.write(model.QUEUE_ALTERED, newest, stamp)

@@ -1,4 +1,4 @@
-"""Make stores and queues: payload tables first, then one append."""
+"""Create stores and queues: payload tables first, then one append."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def create_store(client: Client) -> None:
-    """Make the store if it is not there, and write down its layout."""
+    """Create the store if it does not exist, and record its layout."""
     if create_journal(client):
         return
 
@@ -44,7 +44,7 @@ def create_store(client: Client) -> None:
 
 
 def create_journal(client: Client) -> bool:
-    """Make the journal if it is not there.
+    """Create the journal if it does not exist.
 
     Returns:
         Whether the store is complete: a new one lacks its layout.
@@ -58,7 +58,7 @@ def create_journal(client: Client) -> bool:
 
 
 def layout_of_new_store(client: Client) -> Plan:
-    """Write down the layout of a store; nothing if another client has done so."""
+    """Record the layout of a store, unless another client has done so."""
     if client.cache.layouts():
         return Plan()
     body = {
@@ -91,12 +91,12 @@ def create_queue(
     """Create a queue and its dead-letter queue: payload tables first, then one append.
 
     Args:
-        client: The store.
+        client: The client of the store.
         name: The queue's name.
-        schema: Its columns.
-        settings: What it does.
-        exist_ok: Whether another client may be faster.
-        complete: Whether the store has its layout; else the same append writes it.
+        schema: The payload's columns.
+        settings: The queue's settings.
+        exist_ok: Whether another client may create the queue first.
+        complete: Whether the store has its layout; if not, the same append records it.
     """
     target: QueueInfo | None = None
     found: QueueInfo | None = None
@@ -135,7 +135,7 @@ def create_queue(
                 raise QueueNotFound(name=found.name)
             if now.closing:
                 raise _closing(now)
-            # Says so under the target's name too: a client that is about to drop it reads that.
+            # Written under the target's name too: a client that is about to drop it reads that.
             newest = replace(now, sequence=catalog.next_sequence(entries, now.name))
             reason = f"takes the dead letters of {name}"
             plans.append(catalog.write(model.QUEUE_ALTERED, newest, stamp, reason))
@@ -145,21 +145,21 @@ def create_queue(
     try:
         landed = client.land(plan, "create queue", queue=name)
     except (QueueNotFound, PayloadRemoved):
-        # The dead-letter queue that was there was dropped meanwhile; or this took so long that
-        # a maintenance has removed what seemed to be needed no more.
+        # The dead-letter queue was dropped meanwhile; or the creation took so long that a
+        # maintenance has removed a payload table that seemed unused.
         return create_queue(client, name, schema, settings, exist_ok=exist_ok)
     client.open()
     if landed is None:
-        return existing  # it may be dropped by now: whoever works on it is told
+        return existing  # it may be dropped by now: its users will learn that
     return catalog.queues(landed.entries)[name]
 
 
 def _dead_letter_queue(client: Client, name: str, schema: StructType) -> QueueInfo | None:
-    """Find the queue that takes the dead letters of a new one, if it is there already.
+    """Find the queue that takes the dead letters of a new one, if it exists.
 
     Raises:
-        QueueClosed: It is being dropped.
-        SchemaMismatch: It has other columns.
+        QueueClosed: That queue is being dropped.
+        SchemaMismatch: That queue has other columns.
     """
     found = client.cache.queues().get(_dead_letter_name(name))
     if found is None:
@@ -178,7 +178,7 @@ def _dead_letter_queue(client: Client, name: str, schema: StructType) -> QueueIn
 def _new_dead_letter_queue(
     client: Client, name: str, schema: StructType, settings: QueueSettings
 ) -> QueueInfo:
-    """Describe the queue that is made for the dead letters of a new one."""
+    """Describe the dead-letter queue to create for a new queue."""
     dead_name = _dead_letter_name(name)
     queue_id = f"{dead_name}-{client.runtime.new_id()[:8]}"
     plain = QueueSettings(
@@ -188,10 +188,10 @@ def _new_dead_letter_queue(
 
 
 def _dead_letter_name(name: str) -> str:
-    """Name the queue that takes the dead letters of a new one.
+    """Return the name of a new queue's dead-letter queue.
 
     Raises:
-        InvalidName: That would be too long.
+        InvalidName: The name would be too long.
     """
     dead_name = name + catalog.DEAD_SUFFIX
     if len(dead_name) > NAME_LENGTH_MAX:
@@ -210,7 +210,7 @@ def check_payload_there(
     """Check that no maintenance has removed payload tables that have no owner yet.
 
     Raises:
-        PayloadRemoved: One has.
+        PayloadRemoved: One was removed.
     """
     removed = {e.stream for e in entries if e.kind == model.PAYLOAD_REMOVED}
     for owner in owners:
@@ -223,7 +223,7 @@ def check_payload_there(
 
 
 def taken(info: QueueInfo) -> QueueError:
-    """Return why a name cannot be given to a new queue."""
+    """Return the error that says why a new queue cannot have the name."""
     if info.closing:
         return _closing(info)
     return QueueExists(
@@ -240,7 +240,7 @@ def _closing(info: QueueInfo) -> QueueClosed:
 
 
 def has_had(client: Client, info: QueueInfo, columns: StructType) -> bool:
-    """Return whether a queue has these columns, or had just these before it grew."""
+    """Return whether a queue has exactly these columns, or had before it grew."""
     wanted = catalog.columns(columns.jsonValue())
     if catalog.columns(info.schema) == wanted:
         return True
@@ -251,11 +251,11 @@ def has_had(client: Client, info: QueueInfo, columns: StructType) -> bool:
 
 
 def read_schema(client: Client, schema: str | StructType | None, like: Any) -> StructType:
-    """Read a schema that is given in one of several ways.
+    """Read a schema that is given as such or by rows that have it.
 
     Raises:
-        InvalidInput: It is given in none of them, or in two.
-        SchemaMismatch: It is no schema.
+        InvalidInput: Neither is given, or both are.
+        SchemaMismatch: The schema is invalid.
     """
     from txnqueue.storage.payload.rows import schema_of
     from txnqueue.storage.payload.schemas import schema_from

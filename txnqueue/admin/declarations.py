@@ -1,8 +1,8 @@
-"""Declared queues: what a declaration would change, and changing it.
+"""Declared queues: find what a declaration would change, and change it.
 
-A declaration names queues with their columns and settings. It creates and alters; what it
-does not mention is left alone, and nothing is dropped unless it is told so twice: in the
-declaration, and by any client that applies it.
+A declaration names queues with their columns and settings. Applying it creates and alters queues;
+what it does not mention is left alone. Dropping a queue takes two statements: one in the
+declaration, and one by the client that applies it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SETTINGS = {one.name for one in fields(QueueSettings)}
 
 @dataclass(frozen=True, slots=True)
 class DeclarationResult(Facts):
-    """One thing that a declaration changed, or would change.
+    """One change that a declaration made, or would make.
 
     Attributes:
         action: ``create``, ``alter`` or ``drop``.
         queue: The queue's name.
-        changes: What an alter changes: by name, the former and the new value.
+        changes: For ``alter``: by name, the former and the new value.
     """
 
     action: str
@@ -42,7 +42,7 @@ class DeclarationResult(Facts):
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A queue as it is declared: its columns, and the settings that are given."""
+    """A declared queue: its columns, and the given settings."""
 
     name: str
     columns: StructType
@@ -51,7 +51,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
-    """What was declared, checked."""
+    """A checked declaration."""
 
     queues: Sequence[Declared]
     drop: Sequence[str]
@@ -61,7 +61,7 @@ def read(client: Client, declared: Mapping[str, Any]) -> Declarations:
     """Check a declaration before anything is changed.
 
     Raises:
-        InvalidInput: A key is unknown, or a value cannot be used.
+        InvalidInput: A key is unknown, or a value is invalid.
     """
     _known("the declaration", _mapping("the declaration", declared), SECTIONS)
     queues = []
@@ -86,11 +86,11 @@ def read(client: Client, declared: Mapping[str, Any]) -> Declarations:
 
 
 def plan(client: Client, declared: Declarations, *, drop: bool) -> list[DeclarationResult]:
-    """Find what is to be changed; an empty list if all is as declared.
+    """Find the changes to make; an empty list if all is as declared.
 
     Raises:
-        InvalidInput: A queue is there with a setting that is fixed and not as declared.
-        SchemaMismatch: It is there with another type of a column.
+        InvalidInput: An existing queue differs from the declaration in a fixed setting.
+        SchemaMismatch: An existing queue has a column with another type.
     """
     try:
         known = client.cache.queues()
@@ -112,7 +112,7 @@ def plan(client: Client, declared: Declarations, *, drop: bool) -> list[Declarat
 
 
 def different(info: QueueInfo, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Find the given settings that a queue has not."""
+    """Return the given settings that differ from a queue's."""
     return {k: v for k, v in settings.items() if getattr(info.settings, k) != v}
 
 

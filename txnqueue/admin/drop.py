@@ -1,8 +1,8 @@
-"""Drop a queue or an exchange in two steps: it closes, and when nothing prepared names it, it goes.
+"""Drop a queue or an exchange in two steps: close it, then drop it once nothing prepared names it.
 
-From the closing on no client can prepare work on it, so that what holds the drop back can only
-become less: it is read once, behind the closing, and needs no expectation. The closing of an
-exchange ends its bindings.
+After the closing no client can prepare work on it, so that the transactions that hold the drop
+back can only become fewer: they are read once, after the closing, and need no expectation. The
+closing of an exchange ends its bindings.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from txnqueue.errors import QueueInUse
 
 @dataclass(frozen=True, slots=True)
 class QueueDropResult(Facts):
-    """How far the drop of a queue has come.
+    """How far the drop of a queue has proceeded.
 
     Attributes:
         queue: The queue's name.
         dropped: Whether it is gone; if not, it is closing and takes no more work.
-        held_by: The prepared transactions that hold it back: decide them by
+        held_by: The prepared transactions that hold it back: decide them with
             ``manager.commit`` or ``manager.rollback``, then drop again or ``recover``.
-        messages: How many messages went, or will go, with it.
+        messages: How many messages were, or will be, dropped with it.
     """
 
     queue: str
@@ -43,12 +43,12 @@ class QueueDropResult(Facts):
 
 @dataclass(frozen=True, slots=True)
 class ExchangeDropResult(Facts):
-    """How far the drop of an exchange has come.
+    """How far the drop of an exchange has proceeded.
 
     Attributes:
         exchange: The exchange's name.
         dropped: Whether it is gone; if not, it is closing and takes no more messages.
-        held_by: The prepared transactions that hold it back: decide them by
+        held_by: The prepared transactions that hold it back: decide them with
             ``manager.commit`` or ``manager.rollback``, then drop again or ``recover``.
     """
 
@@ -61,7 +61,7 @@ def drop_queue(client: Client, info: QueueInfo, reason: str | None = None) -> Qu
     """Close a queue, and drop it unless prepared transactions hold it back; repeatable.
 
     Raises:
-        QueueInUse: Another queue's dead letters go there.
+        QueueInUse: Another queue's dead letters go to it.
     """
     client.open()
     _close_queue(client, info, reason)
@@ -101,9 +101,9 @@ def finish_exchange(
     """Drop an exchange that is closing, unless prepared transactions hold it back.
 
     Args:
-        client: Whose drop it is.
+        client: The client that drops.
         info: The exchange.
-        reason: Why, for messages in memory; the store keeps the reason of the closing.
+        reason: The reason for messages in memory; the store keeps that of the closing.
     """
     memory = client.transient
     _fence_memory(
@@ -133,14 +133,14 @@ def holding(entries: Iterable[Entry], stream: str) -> tuple[str, ...]:
 
 
 def _in_doubt(entries: Iterable[Entry]) -> list[Entry]:
-    """Find what is prepared and undecided."""
+    """Return the prepared entries of undecided attempts."""
     entries = list(entries)
     decided = {entry.attempt for entry in entries if entry.kind in model.DECISIONS}
     return [e for e in entries if e.kind == model.PREPARED and e.attempt not in decided]
 
 
 def _named(body: Mapping[str, Any]) -> set[str]:
-    """Find the queues and exchanges that a prepared attempt works on, by their streams."""
+    """Find the queues and exchanges that a prepared attempt works on, as their streams."""
     entries = body["manifest"]["entries"]
     queues = (entry["queue_id"] for entry in (*entries, *body.get("claims", ())))
     exchanges = (model.published_to(entry["kind"], entry["body"]) for entry in entries)
@@ -151,7 +151,7 @@ def _named(body: Mapping[str, Any]) -> set[str]:
 
 
 def _close_queue(client: Client, info: QueueInfo, reason: str | None) -> None:
-    """Write that the queue is closing, if it is not."""
+    """Record that the queue is closing, unless that is recorded already."""
 
     def plan(_lost: int) -> Plan | None:
         entries = client.store.journal.read([model.CATALOG, model.FENCE]).entries
@@ -173,7 +173,7 @@ def _close_queue(client: Client, info: QueueInfo, reason: str | None) -> None:
 
 
 def _drop_closed_queue(client: Client, info: QueueInfo) -> Landed | None:
-    """Write that the queue is dropped, with everything in it, if it is not."""
+    """Record that the queue is dropped with all its messages, unless that is recorded already."""
 
     def plan(_lost: int) -> Plan | None:
         entries = client.store.journal.read([model.CATALOG, model.FENCE]).entries
@@ -189,7 +189,7 @@ def _drop_closed_queue(client: Client, info: QueueInfo) -> Landed | None:
 
 
 def _close_exchange(client: Client, info: ExchangeInfo, reason: str | None) -> None:
-    """Write that the exchange is closing and has no bindings, unless that is written already."""
+    """Record that the exchange is closing and has no bindings, unless that is recorded already."""
 
     def plan(_lost: int) -> Plan | None:
         found = client.cache.topology()
@@ -204,7 +204,7 @@ def _close_exchange(client: Client, info: ExchangeInfo, reason: str | None) -> N
 
 
 def _drop_closed_exchange(client: Client, info: ExchangeInfo) -> None:
-    """Write that the exchange is dropped, if it is not."""
+    """Record that the exchange is dropped, unless that is recorded already."""
 
     def plan(_lost: int) -> Plan | None:
         entries = client.cache.catalog_entries()
@@ -221,12 +221,12 @@ def _drop_closed_exchange(client: Client, info: ExchangeInfo) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Fence:
-    """What is written in memory of a step of a drop.
+    """What a step of a drop writes to the journal in memory.
 
     Attributes:
         stream: The queue's or exchange's stream in the fence.
         kind: The step.
-        plan: Plans the entry, with its number in the stream.
+        plan: Plans the entry, given its number in the stream.
     """
 
     stream: str
@@ -245,7 +245,7 @@ def _queue_fence(client: Client, info: QueueInfo, kind: str, reason: str | None)
 
 
 def _fence_memory(client: Client, fence: _Fence) -> int:
-    """Take a step in memory likewise, unless it is taken; answers how many messages went."""
+    """Take the same step in memory, unless it was taken; return how many messages were dropped."""
     if not client.store.transient.used:
         return 0
     memory = client.transient

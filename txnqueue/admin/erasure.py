@@ -1,12 +1,12 @@
-"""Erase what messages carry, for good: first the record, then the rows.
+"""Erase the payload of messages for good: first the record, then the rows.
 
-Only what nobody can need any more is erased: messages that have left every queue. What waits is
-purged first, on record; what is in flight refuses the erasure. A message that has left all its
-queues never comes back, so nothing has to be expected when the record lands.
+Only messages that have left every queue are erased, because nobody can need them any more. Waiting
+messages are purged first, on record; messages in flight refuse the erasure. A message that has left
+all its queues never returns, so the record needs no expectation when it lands.
 
-The record names rows, and neither the predicate nor any value. From then on ``verify`` does not
-ask for them; a crash before they are deleted is made good by the next erasure, maintenance or
-recovery.
+The record names rows, but neither the predicate nor any value. From then on ``verify`` does not
+require the rows; after a crash before their deletion, the next erasure, maintenance or recovery
+deletes them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from txnqueue.storage.journal import AppendConflict, EntryFilter
 
 logger = logging.getLogger("txnqueue")
 RANGES_MAX = 10_000
-"""The ranges that one erasure names: every client reads its record for ever."""
+"""How many ranges one erasure may name: every client reads its record for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,13 @@ class EraseResult(Facts):
         queue: The queue's name.
         erased: How many rows this call recorded as erased, and deleted.
         purged: How many of their messages were waiting, and were purged.
-        undecided: How many rows match and stay, because they may still become messages: of
-            transactions that are not decided, were rolled back lately, or were forgotten with their
-            history. Erase again a day later, after a ``maintain``; in a store with few commits when
-            its journal has gone on by a hundred versions.
+        undecided: How many matching rows stay because they may still become messages: rows of
+            transactions that are undecided, were rolled back recently, or were forgotten with their
+            history. Erase again a day later, after a ``maintain``; in a store with few commits,
+            when its journal has advanced by a hundred versions.
         readable_until: Until then Delta keeps the files that held the rows, and older versions of
-            the table show them; the next ``maintain`` removes them. None if nothing was erased.
+            the table show them; the next ``maintain`` removes the files. None if nothing was
+            erased.
     """
 
     queue: str
@@ -69,14 +70,14 @@ class EraseResult(Facts):
 
 
 def erase(client: Client, name: str, where: str, reason: str) -> EraseResult:
-    """Erase the payload of the messages of a queue that fulfil a predicate; repeatable.
+    """Erase the payload of a queue's messages that match a predicate; repeatable.
 
     Raises:
         QueueNotFound: There never was such a queue.
-        NotErasable: Some are in flight, or needed to tell duplicates.
-        QueueClosed: Some wait in a queue that is being dropped.
-        LimitExceeded: They lie in too many ranges.
-        Busy: They are recorded as erased, but others wrote to the payload at every try.
+        NotErasable: Some messages are in flight, or needed to detect duplicates.
+        QueueClosed: Some messages wait in a queue that is being dropped.
+        LimitExceeded: The messages lie in too many ranges.
+        Busy: The rows are recorded as erased, but others wrote to the payload at every try.
     """
     client.open()
     ever = catalog.every_queue(client.cache.catalog_entries()).values()
@@ -108,17 +109,16 @@ def erase(client: Client, name: str, where: str, reason: str) -> EraseResult:
 
 
 def finish(client: Client, facts: Iterable[Entry]) -> dict[str, Exception]:
-    """Delete the rows that were recorded as erased and may still be there, and say so.
+    """Delete the rows that were recorded as erased and may still exist, and record that.
 
-    What cannot be deleted of one table keeps nothing from the others; the next one who asks goes
-    on with it.
+    A failure in one table does not stop the others; the next call continues with that table.
 
     Args:
-        client: Who deletes.
-        facts: What the catalog says of erasures; more may be among it.
+        client: The client that deletes.
+        facts: The catalog's entries about erasures, and possibly others.
 
     Returns:
-        Why rows may still be there, by their owners: ``Busy`` if others wrote at every try.
+        Why rows may still exist, by their owners: ``Busy`` if others wrote at every try.
     """
     waiting = [e for e in erasures.erasures(facts) if e.done is None]
     failed: dict[str, Exception] = {}
@@ -172,15 +172,15 @@ def _readable_until(client: Client, owners: Iterable[str]) -> datetime.datetime 
 
 
 class _Search:
-    """The rows that a predicate means, sorted by what may become of them.
+    """The rows that match a predicate, sorted by whether they may still become messages.
 
     Attributes:
-        rows: What no undecided transaction can still make messages of.
-        undecided: How many others there are.
+        rows: The rows that no undecided transaction can still make messages of.
+        undecided: The number of the other rows.
     """
 
     def __init__(self, client: Client, infos: Sequence[QueueInfo], where: str) -> None:
-        """Search what was ever sent, published or moved to some queues."""
+        """Search all that was ever sent, published or moved to some queues."""
         self._client = client
         self.rows: dict[str, dict[Place, tuple[Range, ...]]] = defaultdict(dict)
         self.undecided = 0
@@ -202,7 +202,7 @@ class _Search:
                 part = lie
                 if owner not in own:
                     part = ranges.intersection(lie, came.get((owner, send_id), ()))
-                if owner in bound:  # what is not known to be posted may come here, or came once
+                if owner in bound:  # not known to be posted: it may come here, or came once
                     part = ranges.normalised((*part, *ranges.difference(lie, known)))
                 there = ranges.intersection(part, known)
                 over = (slice_ + 1) * client.cache.slice_width <= horizon
@@ -213,7 +213,7 @@ class _Search:
                     self.rows[owner][slice_, send_id] = there
 
     def posted(self) -> list[Entry]:
-        """Read where the messages of these sends were ever posted, in whichever queue."""
+        """Read where the messages of the matching sends were ever posted, in any queue."""
         past, found = Past(self._client.store), list[Entry]()
         for at in range(0, len(self._sends), NAMES_MAX):
             sends = self._sends[at : at + NAMES_MAX]
@@ -223,7 +223,7 @@ class _Search:
     def _matching(
         self, infos: Sequence[QueueInfo], others: set[str], where: str
     ) -> dict[str, dict[Place, tuple[Range, ...]]]:
-        """Ask the queues' own tables, and those that rows were published or moved from.
+        """Search the queues' own tables, and the tables that rows were published or moved from.
 
         Args:
             infos: The queues.
@@ -248,7 +248,7 @@ class _Search:
 
 
 def _by_send(posted: Iterable[Entry]) -> dict[tuple[str, str], tuple[Range, ...]]:
-    """Sort what was posted by owner and send."""
+    """Collect posted ranges by owner and send."""
     spans: dict[tuple[str, str], list[Range]] = defaultdict(list)
     for entry in posted:
         spans[entry.body["payload"], entry.body["send"]].extend(entry.ranges)
@@ -256,15 +256,15 @@ def _by_send(posted: Iterable[Entry]) -> dict[tuple[str, str], tuple[Range, ...]
 
 
 class _Standing:
-    """What still stands in queues of the messages of some rows, wherever they went."""
+    """The messages of rows to erase that are still in queues, wherever they went."""
 
     def __init__(self, client: Client, rows: Rows, name: str, reason: str) -> None:
-        """Look after rows that are to be erased.
+        """Look for the messages of rows that are to be erased.
 
         Args:
-            client: Who erases.
+            client: The client that erases.
             rows: The rows.
-            name: The queue that they were found in.
+            name: The queue in which they were found.
             reason: Why.
         """
         self._client = client
@@ -273,19 +273,19 @@ class _Standing:
         self._reason = reason
 
     def purge(self, posted: Callable[[], list[Entry]]) -> int:
-        """Purge what waits, and make sure that nothing stands anywhere.
+        """Purge the waiting messages, and make sure that none is left in any queue.
 
-        A message may be moved to another queue while one looks; so where they were posted is read
-        once more behind the queues.
+        A message may be moved to another queue during the search; so the places where messages were
+        posted are read once more after the queues.
 
         Args:
             posted: Reads where the messages were posted.
 
         Returns:
-            How many were waiting.
+            How many messages were waiting.
 
         Raises:
-            NotErasable: Some are in flight, or needed to tell duplicates.
+            NotErasable: Some messages are in flight, or needed to detect duplicates.
         """
         purged, known = 0, posted()
         while True:
@@ -302,7 +302,7 @@ class _Standing:
                     in_flight=error.in_flight,
                     purged=purged,
                 ) from None
-            for info in self._waiting(infos):  # only there: another one may be closing
+            for info in self._waiting(infos):  # only these: another queue may be closing
                 purged += remove(self._client, info, model.PURGED, self, self._sort)
             stands = self._stands(infos)
             newest = posted()
@@ -324,21 +324,21 @@ class _Standing:
         return ranges.intersection(part, places.get((position.slice, position.send_id), ()))
 
     def _queues(self, posted: Iterable[Entry]) -> list[QueueInfo]:
-        """List the queues that there are of those that messages were posted to."""
+        """List the existing queues to which the messages were posted."""
         there = {
             entry.queue_id for entry in posted if self._within(Position.of(entry), entry.ranges)
         }
         return [i for i in self._client.cache.queues().values() if i.queue_id in there]
 
     def _stands(self, infos: Sequence[QueueInfo]) -> bool:
-        """Return whether anything stands there still."""
+        """Return whether any message is still in these queues."""
         with self._client.lock:
             if self._waiting(infos):
                 return True
             return any(map(self._in_flight, self._client.states.folds(infos)))
 
     def _waiting(self, infos: Sequence[QueueInfo]) -> list[QueueInfo]:
-        """List the queues in which anything waits."""
+        """List the queues in which any of the messages waits."""
         with self._client.lock:
             return [
                 info
@@ -354,7 +354,7 @@ class _Standing:
         )
 
     def _check(self, infos: Sequence[QueueInfo], posted: Iterable[Entry]) -> None:
-        """Check that none is in flight, and none is needed to tell duplicates.
+        """Check that no message is in flight or needed to detect duplicates.
 
         Raises:
             NotErasable: Some are.
@@ -376,7 +376,7 @@ class _Standing:
     def _check_window(
         self, info: QueueInfo, fold: QueueState, window_ms: int, posted: Iterable[Entry]
     ) -> None:
-        """Check that ids of the messages are not asked for any more, which are in the payload."""
+        """Check that no duplicate detection still needs the messages' ids, which are payload."""
         oldest_ms = min((p.posted_at_ms for p in fold.positions.values()), default=None)
         by_ms = self._client.runtime.now_ms() - CLOCKS_APART_MS
         over_ms = (by_ms if oldest_ms is None else min(by_ms, oldest_ms)) - window_ms

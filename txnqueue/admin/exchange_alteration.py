@@ -1,8 +1,8 @@
 """Add columns to an exchange, while others publish to it and consume what was published.
 
-The queues have to have the columns first, so that what is published can be read wherever it
-goes. Columns are never removed: what was found of a queue stays true. Who binds a queue meets
-the altered exchange in the catalog, because both write the exchange's next sequence.
+The queues must have the columns first, so that published messages can be read in each of them.
+Columns are never removed: what was found about a queue stays true. A client that binds a queue
+notices the alteration, because both write the exchange's next sequence in the catalog.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 
 def alter(client: Client, info: ExchangeInfo, columns: StructType) -> Changes:
-    """Add columns to an exchange; what is there already is left alone.
+    """Add columns to an exchange; columns that exist are left alone.
 
     Raises:
-        SchemaMismatch: A column may not be null, is there with another type, or is none of a
+        SchemaMismatch: A column is not nullable, exists with another type, or is missing in a
             queue that is bound.
         ExchangeClosed: The exchange is being dropped.
-        ExchangeNotFound: It was dropped.
+        ExchangeNotFound: The exchange was dropped.
     """
     client.open()
     before, after = _altered(client.cache.topology(), info, columns)
     if after == before:
         return {}
-    client.store.payload.add_columns(info.payload_id, columns)  # an entry promises what is there
+    client.store.payload.add_columns(info.payload_id, columns)  # an entry promises what exists
 
     def plan(_lost: int) -> Plan | None:
         found = client.cache.topology()
@@ -52,7 +52,7 @@ def alter(client: Client, info: ExchangeInfo, columns: StructType) -> Changes:
 def _altered(
     found: Topology, info: ExchangeInfo, columns: StructType
 ) -> tuple[ExchangeInfo, ExchangeInfo]:
-    """Return what an exchange is now, and what it is with more columns that its queues have."""
+    """Return an exchange as it is now, and with added columns, which its queues must have."""
     now = found.newest(info)
     after = grown(now, columns)
     if after == now:
@@ -78,11 +78,11 @@ def _altered(
 
 
 def check_columns(name: str, schema: Mapping[str, Any], info: QueueInfo) -> None:
-    """Check that a queue can hold what an exchange publishes; it may have got more columns.
+    """Check that a queue can hold what an exchange publishes; extra columns are allowed.
 
     Raises:
-        SchemaMismatch: It lacks columns, has others that it needs, or one may be null here and
-            not there.
+        SchemaMismatch: The queue lacks a column, requires one that the exchange lacks, has one
+            of another type, or one that is nullable only in the exchange.
     """
     here = {column["name"]: column for column in schema["fields"]}
     there = {column["name"]: column for column in info.schema["fields"]}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _create(client: Client, info: ExchangeInfo, columns: StructType) -> ExchangeInfo:
-    """Create the payload table first, then append the entry, unless others did."""
+    """Create the payload table, then append the entry, unless another client did."""
     client.store.payload.create(info.payload_id, columns, routed=True)
     existing: ExchangeInfo | None = None
 
@@ -50,8 +50,8 @@ def _check_same(client: Client, have: ExchangeInfo, want: ExchangeInfo) -> None:
     """Check that an exchange is what was asked for, or was before it grew.
 
     Raises:
-        SchemaMismatch: It has other columns.
-        ExchangeExists: It is of another kind, or differs otherwise.
+        SchemaMismatch: The exchange has other columns.
+        ExchangeExists: The exchange differs otherwise, such as in its kind.
     """
     wanted = catalog.columns(want.schema)
     had = topology.schemas(client.cache.catalog_entries(), have.exchange_id)
@@ -72,16 +72,16 @@ def _check_same(client: Client, have: ExchangeInfo, want: ExchangeInfo) -> None:
 
 
 def _check_arguments(arguments: object) -> dict[str, Any]:
-    """Check what an exchange is created with besides.
+    """Check the ``arguments`` of an exchange.
 
     Raises:
-        InvalidInput: It could not be written down.
+        InvalidInput: They cannot be recorded.
     """
     simple = (str, int, float, bool, type(None))
     if isinstance(arguments, Mapping) and all(
         isinstance(name, str) and isinstance(value, simple) for name, value in arguments.items()
     ):
-        with contextlib.suppress(ValueError):  # it is said below
+        with contextlib.suppress(ValueError):  # the error is raised below
             return dict(as_json(dict(arguments)))
     raise InvalidInput(
         f"arguments={arguments!r}: give a dict of strings, numbers and booleans.",
@@ -100,16 +100,17 @@ class Asked:
     dead_letter_queue: str | None
     arguments: object
     durable: bool = True
-    """Without effect, and answered to a protocol's exchange query."""
+    """Has no effect; returned to a protocol's exchange query."""
 
 
 def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> ExchangeInfo:
-    """Create an exchange, or find the one that is there already if it is the same.
+    """Create an exchange, or return the existing one if it is the same.
 
     Raises:
-        ExchangeExists: There is one already, or another one with ``exist_ok``.
-        ExchangeClosed: There is one that is being dropped.
-        SchemaMismatch: The schema cannot be used, or the dead-letter queue has another one.
+        ExchangeExists: The exchange exists already, or with ``exist_ok`` a different one does.
+        ExchangeClosed: The exchange exists and is being dropped.
+        SchemaMismatch: The schema is invalid, or differs from that of the existing exchange or of
+            the dead-letter queue.
         QueueNotFound: There is no such dead-letter queue.
     """
     name = asked.name

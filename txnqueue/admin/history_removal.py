@@ -1,8 +1,8 @@
-"""Remove what is past the retention of the history: first the fact, then the entries.
+"""Remove history that is past its retention: first the fact, then the entries.
 
 The fact is recorded in the fence before anything is deleted, and says from which version on the
-history is whole. So a reader that misses an entry finds there that it may have been removed; a
-crash in between leaves more than is promised, and the next maintenance deletes that.
+history is complete. So a reader that misses an entry finds there that it may have been removed; a
+crash in between leaves more history than is promised, and the next maintenance deletes that.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ STREAM = "history"
 
 @dataclass(frozen=True, slots=True)
 class HistoryRemoval:
-    """What may be removed.
+    """The history that may be removed.
 
     Attributes:
-        version: From here on the history is whole.
-        day: What the archive keeps under the days before this one goes.
-        standing: The older positions that are known: what was done to their messages stays.
+        version: The history is complete from this version on.
+        day: Archived entries under earlier days are deleted.
+        standing: The known older positions: what was done to their messages stays.
     """
 
     version: int
@@ -38,13 +38,13 @@ class HistoryRemoval:
 def find(
     journal: Journal, entries: Iterable[Entry], advanced: Iterable[Entry], last_day: str
 ) -> HistoryRemoval | None:
-    """Find what may be removed.
+    """Find the history that may be removed.
 
     Args:
         journal: The journal; there is an archive.
-        entries: What the journal holds. What leaves it meanwhile stays known by this.
-        advanced: What the archive holds of what advanced the horizon.
-        last_day: The history shall reach back to this day (ISO), or beyond.
+        entries: The journal's entries, which also show those that leave it meanwhile.
+        advanced: The archived entries that advanced the horizon.
+        last_day: The history must reach back to this day (ISO) or further.
     """
     here, archive = tuple(entries), journal.archive
     found = retention.beginning((*here, *advanced), last_day)
@@ -56,7 +56,7 @@ def find(
 
 
 def announce(client: Client, removal: HistoryRemoval) -> None:
-    """Record in the fence that the history begins later now, unless it is recorded already.
+    """Record in the fence the later beginning of the history, unless it is already recorded.
 
     Raises:
         Busy: Others were faster at every try; nothing may be deleted.
@@ -74,8 +74,8 @@ def announce(client: Client, removal: HistoryRemoval) -> None:
 
 
 def _decisions(fence: Iterable[Entry]) -> dict[str, int]:
-    """Return from where on decisions are complete: they stay, but earlier versions removed them."""
+    """Return where complete decisions begin: they stay, but earlier releases removed them."""
     found = list(fence)
     if max((e.sequence or 0 for e in found if e.kind == model.LAYOUT_CHANGED), default=1) < 2:
-        return {}  # a version before 0.2 may remove them any time, by this very mark
+        return {}  # a release before 0.2 may remove them any time, by this very mark
     return {"decisions_from": model.decisions_beginning(found)}

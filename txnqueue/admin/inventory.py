@@ -1,8 +1,8 @@
-"""What the last maintenance found in the payload tables, so that the next one asks few (pure).
+"""What the last maintenance found in the payload tables, so that the next asks only a few (pure).
 
-An inventory is taken of a version of the journal. Whatever was decided by then is in it: a table
-that nothing was decided of since has no other slices. Rows that were staged and never decided
-leave no trace in the journal; every table is looked at now and then because of them.
+An inventory is taken at a version of the journal, and covers all that was decided by then: a table
+about which nothing was decided since has no other slices. Rows that were staged and never decided
+leave no trace in the journal; because of them every table is examined from time to time.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from txnqueue.core.model import Entry
 
 STREAM = "inventory"
 COMPLETE_DAYS = 7
-"""Every payload table is looked at once in this many days, whatever is known of it."""
+"""Every payload table is examined once in this many days, whatever is known about it."""
 FILES_DAYS = 7
-"""Deleted rows are not looked for again within this many days: their files are kept that long."""
+"""Deleted rows are not searched again within this many days: their files are kept that long."""
 Slices = Mapping[str, Collection[int]]
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What the payload tables held.
+    """The contents of the payload tables.
 
     Attributes:
-        version: The version of the journal of which that is told.
-        day: The day (ISO) under which what left the journal was kept then.
-        complete: The day (ISO) on which all tables were looked at.
+        version: The version of the journal that the inventory covers.
+        day: The day (ISO) under which entries that left the journal were archived then.
+        complete: The day (ISO) on which all tables were last examined.
         slices: The slices that had rows, by owner; an owner that is missing had none.
-        deleted: When rows of an owner were deleted whose files may still be there: first and
-            last, in milliseconds since 1970.
-        missed: The owners whose tables could not be asked.
+        deleted: By owner, when rows were deleted whose files may still exist: first and last,
+            in milliseconds since 1970.
+        missed: The owners whose tables could not be read.
     """
 
     version: int = -1
@@ -46,18 +46,18 @@ class Inventory:
     missed: frozenset[str] = frozenset()
 
     def is_complete(self, today: str) -> bool:
-        """Return whether all tables were looked at lately; of a day to come nothing is believed."""
+        """Return whether all tables were examined recently; a day in the future does not count."""
         last = datetime.date.fromisoformat(today)
         first = (last - datetime.timedelta(days=COMPLETE_DAYS - 1)).isoformat()
         return first <= self.complete <= today
 
     def says(self, other: Inventory) -> bool:
-        """Return whether another one tells the same of the tables, whenever it was taken."""
+        """Return whether another inventory has the same contents, whenever it was taken."""
         ignored = {"day": ""}
         return {**self.body(), **ignored} == {**other.body(), **ignored}
 
     def with_deleted(self, deleted: Mapping[str, Span]) -> Inventory:
-        """Add to it what else was deleted."""
+        """Return the inventory with further deletions."""
         spans = {
             owner: (min(first, known[0]), max(last, known[1]))
             for owner, (first, last) in deleted.items()
@@ -66,7 +66,7 @@ class Inventory:
         return replace(self, deleted={**self.deleted, **spans})
 
     def body(self) -> dict[str, Any]:
-        """Write it for the journal."""
+        """Return the body of the inventory's entry."""
         return {
             "v": 1,
             "day": self.day,
@@ -84,7 +84,7 @@ def newest(entries: Iterable[Entry]) -> Entry | None:
 
 
 def read(entry: Entry | None) -> Inventory | None:
-    """Read an inventory back from its entry."""
+    """Read an inventory from its entry."""
     if entry is None:
         return None
     said = entry.body
@@ -96,12 +96,12 @@ def read(entry: Entry | None) -> Inventory | None:
 
 
 def removed(entries: Iterable[Entry]) -> set[str]:
-    """Find the owners whose payload has left the disk for ever."""
+    """Find the owners whose payload has been removed for good."""
     return {e.body["payload"] for e in entries if e.kind == model.PAYLOAD_REMOVED}
 
 
 def dropped(entries: Iterable[Entry], horizon: int) -> dict[str, Entry]:
-    """Find the owners that were dropped below the horizon, each by the entry that says so."""
+    """Find the owners that were dropped below the horizon, each with the entry of its drop."""
     kinds = (model.QUEUE_DROPPED, model.EXCHANGE_DROPPED)
     return {
         entry.body["payload"]: entry

@@ -1,8 +1,8 @@
 """Keep a store small: compact, advance the horizon, archive, drop payload, tidy files.
 
 Every step may be the last one before a crash, be repeated, and run beside live producers
-and consumers and beside another maintenance. What leaves a table does so by facts that stay
-true (``state.retention``), and only after it was read back from where it went.
+and consumers and beside another maintenance. Rows leave a table because of facts that stay
+true (``state.retention``), and archived entries only after they were read back from the archive.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ logger = logging.getLogger("txnqueue")
 ARCHIVED_MAX = 20_000
 """How many entries are copied and deleted at a time."""
 FILES_MAX = 32
-"""A shard in more files than this is written into few."""
+"""A shard in more files than this is rewritten into few."""
 _MARKS = frozenset({model.HORIZON_ADVANCED, model.HISTORY_REMOVED, model.PAYLOAD_LISTED})
 _FIRST = frozenset({model.PREPARED, model.CHANGE_DECIDED})
-"""What leaves no later than the entry that ended it: alone it would look open."""
+"""Entries that leave no later than the entry that ended them: alone they would look open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +43,18 @@ class MaintenanceResult(Facts):
     """What a maintenance did, or with ``dry_run`` would do.
 
     Attributes:
-        compacted: Lanes whose log was compacted.
+        compacted: How many lanes had their log compacted.
         horizon: The version of the journal below which nothing is decided any more; -1: none.
-        archived: Entries that left the journal for the archive.
-        slices: Slices of payload that were dropped.
-        forgotten: Entries that were removed from the archive: the history begins later now.
-        removed: Owners of payload (ids of queues and exchanges) that were dropped, and of which
-            nothing is left on the disk any more.
+        archived: How many entries left the journal for the archive.
+        slices: How many slices of payload were dropped.
+        forgotten: How many entries were removed from the archive: the history begins later now.
+        removed: Dropped owners of payload (ids of queues and exchanges) of whose payload nothing
+            is left on disk.
         orphans: Payload tables that nothing names, because the creation that made them was
             interrupted. They stay; they are looked for once in seven days, by a dry run, and by
             ``vacuum="full"``.
-        rewritten: Shards of the journal that were written into few files.
-        skipped: What could not be done this time, with the reason; the next one does it.
+        rewritten: How many shards of the journal were rewritten into few files.
+        skipped: What could not be done this time, with the reason; the next maintenance does it.
         dry_run: Whether nothing was changed.
     """
 
@@ -73,7 +73,7 @@ class MaintenanceResult(Facts):
 def maintain(
     client: Client, retention: Retention, *, vacuum: Vacuum = True, dry_run: bool = False
 ) -> MaintenanceResult:
-    """Do everything that there is to do; see ``QueueManager.maintain``."""
+    """Do all maintenance that is due; see ``QueueManager.maintain``."""
     if vacuum not in (True, False, "full"):
         raise InvalidInput(f"vacuum={vacuum!r}: give True, False or 'full'.", name="vacuum")
     return _Run(client, retention, dry_run=dry_run).run(vacuum)
@@ -101,7 +101,7 @@ class _Run:
         horizon = self._advance(self._read().entries, target)
         reading = self._reading if self._dry_run else self._read()
         entries = reading.entries
-        if not self._dry_run:  # what is below the horizon and grows no more is known now
+        if not self._dry_run:  # what is below the horizon is known now, and grows no more
             horizon = model.horizon(entries)
         gone = self._archive(entries, horizon)
         forgotten = self._forget(entries)
@@ -130,25 +130,25 @@ class _Run:
         return done
 
     def _erase(self) -> None:
-        """Delete what was recorded as erased, where a crash came in between."""
+        """Delete the rows of erasures that a crash interrupted."""
         if self._dry_run:
             return
         for owner, error in erasure.finish(self._client, self._reading.entries).items():
             self._skipped.append(f"erasure of {owner}: {error}"[:300])
 
     def _read(self) -> Reading:
-        """Read the journal; what was read before never changes, and only what is new is read."""
+        """Read what is new in the journal; what was read before never changes."""
         known = self._reading
         found = self._journal.read_all(after=known.version)
         if known.version >= 0 and model.horizon(found.entries) > known.version:
-            found = self._journal.read_all()  # what came in between may have left
+            found = self._journal.read_all()  # entries that came in between may have left
         elif known.version >= 0:
             found = Reading((*known.entries, *found.entries), found.version)
         self._reading = found
         return found
 
     def _marks(self) -> tuple[Entry, ...]:
-        """Read from the archive what advanced the horizon; once is enough."""
+        """Read, at most once, the archived entries that advanced the horizon."""
         if model.horizon(self._reading.entries) < 0:  # there is no archive yet
             return ()
         if self._archived_marks is None:
@@ -159,7 +159,7 @@ class _Run:
     # --------------------------------------------------------------- lanes and the horizon
 
     def _begin(self, infos: Sequence[QueueInfo]) -> tuple[int, list[QueueInfo]]:
-        """Find how far the horizon may advance, and what a compaction lets leave by that.
+        """Find how far the horizon may advance, and which queues to compact for it.
 
         Returns:
             The horizon to advance to, and the queues with a lane that is due.
@@ -178,7 +178,7 @@ class _Run:
         return target, due
 
     def _abort_overdue(self, infos: Sequence[QueueInfo]) -> bool:
-        """Abort branches that took too long, whose sessions are dead: they hold the horizon back.
+        """Abort overdue branches, whose sessions are dead and which hold the horizon back.
 
         Returns:
             Whether there was any.
@@ -196,7 +196,7 @@ class _Run:
         return True
 
     def _compact(self, info: QueueInfo, target: int) -> int:
-        """Compact the lanes of a queue that anything could leave."""
+        """Compact the lanes of a queue that have entries that could leave."""
         due: list[int] = []
 
         def plan(_lost: int) -> Plan | None:
@@ -222,10 +222,10 @@ class _Run:
         return sum(entry.kind == model.COMPACTED for entry in entries)
 
     def _advance(self, entries: Sequence[Entry], target: int) -> int:
-        """Advance the horizon, and say which day it is, if anything could leave by that.
+        """Advance the horizon and record the day, if that lets anything leave.
 
         Returns:
-            The horizon that there is then.
+            The new horizon.
         """
         now = model.horizon(entries)
         width = self._client.cache.slice_width
@@ -265,24 +265,24 @@ class _Run:
     # ------------------------------------------------------------------------ the archive
 
     def _archive(self, entries: Sequence[Entry], horizon: int) -> set[model.PositionId]:
-        """Copy what has finished into the archive, read it back, delete it from the journal.
+        """Copy finished entries into the archive, read them back, delete them from the journal.
 
-        It is kept under the day that the same reading says: a client that reads a later one
-        archives under that. So a day tells which states can do without what is kept under it.
+        They are archived under the day that the same reading shows: a client that reads a later day
+        archives under that. So a day tells which states can do without the entries under it.
 
         Returns:
-            Which entries have left.
+            The ids of the entries that have left.
         """
         day = model.archive_day(entries)
         if day < self._today.isoformat() and not self._dry_run:
-            return set()  # payload is kept from that day on: it must be said first
+            return set()  # payload is kept from that day on: record it first
         finished = [*model.each_once(retention.finished(entries, horizon))]
         finished.sort(key=lambda entry: (entry.kind not in _FIRST, entry.place))
         gone: set[model.PositionId] = set()
         for at in range(0, len(finished), ARCHIVED_MAX):
             piece = finished[at : at + ARCHIVED_MAX]
             if not (self._dry_run or self._move(piece, day)):
-                break  # what comes later must not leave before
+                break  # later entries must not leave before these
             gone.update(entry.entry_id for entry in piece)
         return gone
 
@@ -310,11 +310,11 @@ class _Run:
         )
 
     def _forget(self, entries: Sequence[Entry]) -> int:
-        """Remove what is past the retention of the history."""
+        """Remove history that is past its retention."""
         days = self._retention.history_days
         if days is None or model.horizon(entries) < 0:  # nothing was ever archived
             return 0
-        # One day more: a day that was said in its last minute is as many whole days ago.
+        # One day more: a day's last entries are that many whole days old only a day later.
         last_day = (self._today - datetime.timedelta(days=days + 1)).isoformat()
         removal = history_removal.find(self._journal, entries, self._marks(), last_day)
         if removal is None:
@@ -339,7 +339,7 @@ class _Run:
     # ----------------------------------------------------------------------------- files
 
     def _rewrite(self) -> int:
-        """Write shards that are spread over many files into few."""
+        """Rewrite shards that are spread over many files into few."""
         many = sorted(s for s, n in self._journal.files().items() if n > FILES_MAX)
         if not many or self._dry_run:
             return len(many)
@@ -352,7 +352,7 @@ class _Run:
     def _vacuum(self, seconds_min: float, horizon: int, *, full: bool) -> None:
         """Remove files of the journal and of the archive that no retained version names.
 
-        What cannot be done of one table keeps nothing from the others.
+        A failure in one table does not stop the other.
         """
         vacuums: dict[str, Callable[..., str | None]] = {"the journal": self._journal.vacuum}
         if horizon >= 0:  # before that there is no archive
@@ -367,12 +367,12 @@ class _Run:
                 self._skipped.append(f"vacuum: {reason}")
 
     def _seconds_min(self, infos: Sequence[QueueInfo]) -> float:
-        """Find for how long tables must keep deleted files: a reader may need them so long."""
+        """Find how long tables must keep deleted files, because a reader may need them."""
         longest = max([info.settings.lease_seconds for info in infos], default=0.0)
         return max(longest, self._held_seconds(infos), self._retention.transaction_seconds_max)
 
     def _held_seconds(self, infos: Sequence[QueueInfo]) -> float:
-        """Find the longest time for which anything is held that is in flight now."""
+        """Find the longest time for which any message that is now in flight is held."""
         now_ms = self._client.runtime.now_ms()
         with self._client.lock:
             claims = [claim for fold in self._client.states.folds(infos) for claim in fold.claims()]
@@ -382,7 +382,7 @@ class _Run:
     # --------------------------------------------------------------------------- helpers
 
     def _patiently(self, what: str, act: Callable[[], None]) -> bool:
-        """Do something that may conflict with live clients; again, bounded."""
+        """Do something that may conflict with live clients; retry, bounded; return whether done."""
         retries = Retries(self._client.runtime)
         while True:
             try:
@@ -400,6 +400,6 @@ class _Run:
 
 
 def _is_due(fold: QueueState, number: int, target: int) -> bool:
-    """Return whether a compaction lets entries of a lane leave, now or by the next one."""
+    """Return whether a compaction lets entries of a lane leave, now or in the next maintenance."""
     lane = fold.lanes[number]
     return lane.log > 0 and lane.log_from <= target and compaction.is_due(lane, 1, 0)

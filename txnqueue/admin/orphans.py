@@ -1,7 +1,7 @@
-"""Payload tables that nothing names: the creation of their queue was interrupted, mostly.
+"""Orphans: payload tables that nothing names, mostly because their creation was interrupted.
 
-A payload table is made before the entry that names it. It cannot be told from outside whether an
-entry is still to come: so such tables are listed, for an operator to look at, and stay.
+A payload table is made before the entry that names it. Whether the entry is still to come cannot
+be told from outside: so such tables are listed for an operator, and stay.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _STAGING = re.compile(r"change-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """What a maintenance found of payload tables that nothing names.
+    """The payload tables that nothing names, as a maintenance found them.
 
     Attributes:
-        owners: Whose they would be, if their creation had not been interrupted.
-        staging: Owners of rows that were staged for changes of tables, and maybe never decided.
+        owners: The owners that they would have, had their creation not been interrupted.
+        staging: Owners of rows staged for table changes that may never have been decided.
     """
 
     owners: tuple[str, ...] = ()
@@ -35,21 +35,21 @@ def find(client: Client, before_ms: int) -> Orphans:
     """Find the payload tables that nothing names.
 
     Args:
-        client: Who does it.
-        before_ms: What was made after this instant may be named soon, and is left out.
+        client: The client of the store.
+        before_ms: Tables made after this instant may be named soon, and are left out.
     """
     journal = client.store.journal
     known = owners(journal.read([model.CATALOG]).entries)
     found = client.store.payload.orphans(known)
     staging = frozenset(filter(_STAGING.fullmatch, found))
     old = {one for one in found.keys() - staging if found[one] <= before_ms}
-    if old:  # some may have got their queue while we looked
+    if old:  # some may have got their queue meanwhile
         old -= owners(journal.read([model.CATALOG]).entries)
     return Orphans(tuple(sorted(old)), staging)
 
 
 def owners(entries: Iterable[Entry]) -> set[str]:
-    """Find the owners of payload that the catalog names: queues and exchanges, dropped ones too."""
+    """Find the owners of payload in the catalog: queues and exchanges, including dropped ones."""
     entries = list(entries)
     queues = {info.payload_id for info in catalog.every_queue(entries).values()}
     exchanges = {e.body["payload"] for e in entries if e.kind == model.EXCHANGE_CREATED}

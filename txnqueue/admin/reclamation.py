@@ -1,9 +1,9 @@
-"""Free the disk of payload that is no longer needed, at the cost of what there is to give back.
+"""Free the disk of payload that is no longer needed, at a cost that depends on how much that is.
 
-Whole slices are deleted that nothing names; of a queue or an exchange that was dropped all goes.
-The tables stay: views of other queues and clients that know nothing of a drop yet may ask them.
-What was found is noted in the catalog, and which tables are empty for ever: so a table that
-nothing happened to is not asked again.
+Slices that nothing names are deleted whole, and so is all payload of a dropped queue or exchange.
+The tables stay: views of other queues, and clients that do not know of a drop yet, may read them.
+The findings are recorded in the catalog, with the tables that stay empty for ever: so a table that
+has not changed is not read again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FILES_MS = inventory.FILES_DAYS * 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
-    """What was given back.
+    """The freed payload.
 
     Attributes:
         slices: How many slices were deleted.
@@ -54,11 +54,11 @@ class Terms:
     """How a maintenance treats payload.
 
     Attributes:
-        retention: For how long what is kept.
+        retention: How long payload is kept.
         today: The day of the maintenance.
         vacuum: Whether files are removed, and which.
-        seconds_min: Files are removed only if tables keep them for so long.
-        dry_run: Change nothing.
+        seconds_min: Files are removed only if tables keep them for at least this long.
+        dry_run: Whether to change nothing.
     """
 
     retention: Retention
@@ -69,7 +69,7 @@ class Terms:
 
 
 class Reclamation:
-    """What one maintenance does about payload."""
+    """The part of a maintenance that frees payload."""
 
     def __init__(
         self,
@@ -81,15 +81,15 @@ class Reclamation:
         *,
         skipped: list[str],
     ) -> None:
-        """Begin with what is known of the tables.
+        """Begin with the inventory of the last maintenance.
 
         Args:
-            client: Whose store it is.
-            terms: How it is to be done.
+            client: The client of the store.
+            terms: How payload is treated.
             reading: The journal, as it was before anything was archived.
-            marks: Reads from the archive what advanced the horizon.
-            patiently: Does what may conflict with live clients.
-            skipped: Takes what could not be done.
+            marks: Reads the archived entries that advanced the horizon.
+            patiently: Runs an operation that may conflict with live clients.
+            skipped: Collects what could not be done.
         """
         self._client = client
         self._payload = client.store.payload
@@ -112,7 +112,7 @@ class Reclamation:
         self._empty: dict[str, Entry] = {}
 
     def run(self, gone: set[PositionId], horizon: int) -> Reclaimed:
-        """Give back what can be.
+        """Free the payload that is no longer needed.
 
         Args:
             gone: The entries that have left the journal since it was read.
@@ -142,31 +142,31 @@ class Reclamation:
     # ------------------------------------------------------------------ what there is
 
     def _is_complete(self) -> bool:
-        """Return whether all tables are looked at, and not only those that anything is known of."""
+        """Return whether to read all tables, and not only those that something is known about."""
         terms = self._terms
         asked = terms.vacuum == "full" or terms.dry_run
         return asked or not self._before.is_complete(terms.today.isoformat())
 
     def _before_ms(self) -> int:
-        """Return by when a table must have been created for no creation to be under way."""
+        """Return the newest creation time of a table whose creation must be over by now."""
         return self._now_ms - round(self._terms.retention.transaction_seconds_max * 1000)
 
     def _orphans(self) -> tuple[orphans.Orphans, bool]:
-        """Find the tables that nothing names, and say whether all tables could be listed."""
+        """Find the tables that nothing names; return also whether all tables could be listed."""
         try:
             return orphans.find(self._client, self._before_ms()), True
-        except Exception as error:  # of a table that is none of the store's own, maybe
+        except Exception as error:  # perhaps of a table that is not the store's
             logger.warning("payload tables not listed", exc_info=True)
             self._skipped.append(f"list of payload tables: {error}"[:300])
             return orphans.Orphans(), False
 
     def _look(self, owners: set[str], *, complete: bool) -> set[str]:
-        """Ask the tables of which anything was decided since the inventory; all, if need be.
+        """Read which slices there are in tables with decisions since the inventory, or in all.
 
-        Where slices are missing another run deleted them and could not record it.
+        If slices are missing, another run deleted them and could not record it.
 
         Returns:
-            The owners that were asked.
+            The owners whose tables were read.
         """
         active = self._active()
         asked = owners if complete else owners & (active.keys() | self._before.missed)
@@ -184,7 +184,7 @@ class Reclamation:
         return asked
 
     def _active(self) -> retention.Slices:
-        """Find what was decided since the inventory, though it may have been archived since."""
+        """Find the slices of decisions since the inventory, including archived ones."""
         version, day = self._before.version, self._before.day
         found = [*self._entries]
         if self._entry is not None and model.horizon(self._entries) > version:
@@ -196,7 +196,7 @@ class Reclamation:
     @cached_property
     def _lately(self) -> tuple[Entry, ...]:
         """The positions and changes that left the journal within the retention."""
-        if model.horizon(self._entries) < 0:  # nothing was ever archived, and a dry run only asks
+        if model.horizon(self._entries) < 0:  # nothing was ever archived, and a dry run only reads
             return ()
         return self._archived(self._kept_from, "9999-12-31")
 
@@ -206,10 +206,10 @@ class Reclamation:
 
     @cached_property
     def _kept_from(self) -> str:
-        """The first day under which the archive keeps what may still be asked for.
+        """The first day whose archived entries may still be needed.
 
-        What left in the last minute of a day has left as many whole days ago only when the day
-        after those begins. A clock that is behind may have said an earlier day meanwhile.
+        An entry that left in the last minute of a day has been gone for N whole days only when the
+        day after those begins. A slow clock may have recorded an earlier day meanwhile.
         """
         days = self._terms.retention.payload_days
         first = self._terms.today - datetime.timedelta(days=days or -1)  # 0: nothing is kept
@@ -228,12 +228,12 @@ class Reclamation:
     # ------------------------------------------------------------------ what is given back
 
     def _drop(self, named: retention.Slices, horizon: int, leaving: Sequence[Entry]) -> int:
-        """Delete slices no longer needed: orphans, and what was consumed long enough ago.
+        """Delete slices that are no longer needed: orphans, and those consumed long enough ago.
 
         Args:
             named: The slices that the journal names.
             horizon: The version below which no transaction is decided any more.
-            leaving: What has left the journal by this very run; a dry run archives nothing.
+            leaving: The entries that leave the journal in this very run; a dry run archives none.
         """
         width = self._client.cache.slice_width
         found = {
@@ -264,7 +264,7 @@ class Reclamation:
         return True
 
     def _note_erased(self, catalog: Iterable[Entry]) -> None:
-        """Know of rows that were erased since the inventory: the files that held them are left."""
+        """Note the rows erased since the inventory, whose files may still exist."""
         for one in erasures.erasures(catalog):
             if one.done is None:
                 continue
@@ -279,11 +279,11 @@ class Reclamation:
         self._deleted[owner] = (first, self._now_ms)
 
     def _clear(self, ended: Mapping[str, Entry], owners: set[str]) -> None:
-        """Make sure of owners that were dropped that nothing is left of their rows, and say so.
+        """Check that dropped owners have no rows and files left, and record those that have none.
 
         Args:
             ended: The owners that were dropped below the horizon.
-            owners: Those that may be looked at.
+            owners: The owners whose tables may be read.
         """
         if not self._terms.vacuum or self._terms.dry_run:
             return
@@ -297,10 +297,10 @@ class Reclamation:
             self._say_removed(facts[at : at + FACTS_MAX])
 
     def _is_empty(self, owner: str) -> bool:
-        """Remove the files of an owner that are left, and say whether there are none any more."""
+        """Remove the remaining files of an owner, and return whether none are left."""
         try:
             self._known[owner] = self._payload.slices(owner)
-            if self._known[owner]:  # of a client that knew nothing of the drop: they go as ever
+            if self._known[owner]:  # of a client that did not know of the drop: deleted as usual
                 return False
             reason = self._payload.vacuum(owner, self._terms.seconds_min, full=True)
             left = self._payload.files(owner)
@@ -309,7 +309,7 @@ class Reclamation:
             return False
         if reason is not None:
             self._skipped.append(f"vacuum: {reason}")
-        elif left:  # some are too young by Delta's own clock
+        elif left:  # some are too young by Delta's clock
             self._note_deleted(owner)
         return reason is None and not left
 
@@ -318,10 +318,10 @@ class Reclamation:
         return {o for o, (first, _) in self._deleted.items() if self._now_ms - first >= _FILES_MS}
 
     def _in_no_log(self, owner: str) -> bool:
-        """Return whether files are to go that no version names, because rows were erased.
+        """Return whether to remove files that no log names, because rows were erased.
 
-        A driver that was killed may have left files behind that it had written and not committed:
-        the log does not know of them, nor does a query, and what was erased may be in them too.
+        A killed driver may have left files that it wrote and did not commit: neither the log nor a
+        query shows them, and they may contain what was erased.
         """
         first, _ = self._deleted.get(owner, (0, 0))
         return first <= self._erased_ms.get(owner, -1)
@@ -329,7 +329,7 @@ class Reclamation:
     def _vacuum(self, owners: Iterable[str]) -> None:
         """Remove files that no retained version names; never while a reader may need them.
 
-        What cannot be done of one table keeps nothing from the others.
+        A failure in one table does not stop the others.
         """
         terms, payload = self._terms, self._payload
         if not terms.vacuum or terms.dry_run:
@@ -346,7 +346,7 @@ class Reclamation:
                 self._fail(owner, error)
 
     def _note_removed(self, owner: str, kept_seconds: float) -> None:
-        """Record that the files of all that was deleted so long ago are gone."""
+        """Note that the files of rows deleted at least this long ago are gone."""
         first, last = self._deleted.pop(owner)
         gone_ms = self._now_ms - round(kept_seconds * 1000)
         if last > gone_ms:
@@ -359,7 +359,7 @@ class Reclamation:
     # ------------------------------------------------------------------ what is written down
 
     def _say_removed(self, owners: list[str]) -> None:
-        """Write down that the payload of some owners is gone for ever."""
+        """Record that the payload of some owners is gone for good."""
 
         def plan(_lost: int) -> Plan | None:
             known = inventory.removed(self._client.cache.catalog_entries())
@@ -389,7 +389,7 @@ class Reclamation:
             self._skipped.append(f"payload: {error}")
 
     def _note(self, *, complete: bool, asked: bool, owners: set[str]) -> None:
-        """Write the inventory for the next maintenance, if it is not what is known."""
+        """Record the inventory for the next maintenance, unless it is unchanged."""
         before, today = self._before, self._terms.today.isoformat()
         after = Inventory(
             self._reading.version,
@@ -408,7 +408,7 @@ class Reclamation:
             newest = inventory.newest(entries)
             theirs = inventory.read(newest)
             if theirs is not None and newest is not None and (newest.sequence or 0) > known:
-                # Another maintenance was faster, and what it says is as true.
+                # Another maintenance was faster, and its inventory is as true.
                 mine = theirs.with_deleted(after.deleted)
                 if mine.says(theirs):
                     return None
@@ -424,5 +424,5 @@ class Reclamation:
 
         try:
             self._client.land(plan, "list payload")
-        except Busy as error:  # the next maintenance looks once more
+        except Busy as error:  # the next maintenance reads the tables again
             self._skipped.append(f"inventory of payload: {error}")

@@ -1,4 +1,4 @@
-"""Finish what dead clients left behind; anybody may, and repeating is a no-op."""
+"""Finish what dead clients left behind; any client may, and repeating is a no-op."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from txnqueue.transactions.transient import resolve as follow_decisions
 
 logger = logging.getLogger("txnqueue")
 BRANCH_SECONDS_MIN = 60.0
-"""How long a prepared branch is left to a client that may still be deciding it."""
+"""How many seconds a prepared branch is left to a client that may still be deciding it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,15 @@ class RecoveryResult(Facts):
     """The result of a recovery.
 
     Attributes:
-        aborted: Transactions whose leases were over, aborted now.
+        aborted: Transactions whose leases or time-outs were over, aborted now.
         released: The number of messages that returned to their queues.
         prepared: Transactions that are prepared and wait for ``commit`` or ``rollback``.
         waiting: Table changes that are decided and cannot be applied, with what to do.
         databases: Databases that have not confirmed a commit: ``recover`` with a connection
             to each of them finishes it.
         heuristic: Transactions that an operator decided and that are not forgotten yet.
-        drops: Queues whose drop was begun: gone now, or held back by what is prepared.
-        exchange_drops: Exchanges likewise.
+        drops: Queues whose drop was begun: gone now, or held back by prepared transactions.
+        exchange_drops: Exchanges whose drop was begun, likewise.
     """
 
     aborted: tuple[str, ...]
@@ -67,16 +67,16 @@ def recover(
     connections: Mapping[str, Any] | None = None,
     branch_seconds_min: float = BRANCH_SECONDS_MIN,
 ) -> RecoveryResult:
-    """Abort what is over, carry out what was decided, go on with drops, list what waits."""
+    """Abort the expired, carry out decisions, go on with drops, and list what waits."""
     given = dict(connections or {})
-    for name, connection in given.items():  # what they decide, the branches follow
+    for name, connection in given.items():  # the branches follow the decisions of their databases
         _unless_raising(_decide_by_last_resource, client, name, connection, branch_seconds_min)
     for name, connection in given.items():
         _unless_raising(_resolve_branches, client, name, connection, branch_seconds_min)
     follow_decisions(client, abort=None)
     told = tuple(client.confirmations)  # they ride on the next append, whichever that is
     found = client.cache.survey()
-    erasure.finish(client, found.erasures)  # what it cannot delete keeps nothing from the rest
+    erasure.finish(client, found.erasures)  # a failure here does not stop the rest
     held_up = Applier(client).apply(known=found.changes)
     overdue, given_back = abort_overdue(client, found)
     aborted, released = _abort_abandoned(client, found)
@@ -94,10 +94,10 @@ def recover(
 
 
 def abort_overdue(client: Client, found: Survey) -> tuple[tuple[str, ...], int]:
-    """Abort the branches that took too long and are not prepared.
+    """Abort the overdue branches that are not prepared.
 
     Returns:
-        Which they are, and how many messages returned to their queues.
+        Their transaction ids, and how many messages returned to their queues.
 
     Raises:
         Busy: Others were faster at every try.
@@ -145,7 +145,7 @@ def _abort_abandoned(client: Client, found: Survey) -> tuple[tuple[str, ...], in
 
 
 def _unless_raising(act: Callable[..., None], client: Client, name: str, *rest: Any) -> None:
-    """Ask one database; if that fails, the others and the tables go on."""
+    """Recover one database; a failure does not stop the others and the tables."""
     try:
         act(client, name, *rest)
     except Exception as error:
@@ -155,9 +155,9 @@ def _unless_raising(act: Callable[..., None], client: Client, name: str, *rest: 
 def _decide_by_last_resource(
     client: Client, name: str, connection: Any, seconds_min: float
 ) -> None:
-    """Decide the prepared transactions that wait for this database's own decision.
+    """Decide the prepared transactions whose last resource is this database.
 
-    One that was prepared a moment ago may have a client that is about to commit there.
+    A client that prepared one recently may be about to commit there.
     """
     entries = client.cache.transaction_entries()
     for entry in entries:
@@ -224,7 +224,7 @@ def _decided(client: Client, owner: AttemptOwner, *, may_abort: bool) -> str | N
     """Find how the attempt of a branch ended; abort it if it is left behind.
 
     Raises:
-        HistoryRemoved: It began so long ago that its decision may have been removed.
+        HistoryRemoved: The attempt began so long ago that its decision may have been removed.
     """
     key, attempt = owner.key, owner.attempt
     for _ in range(2):
@@ -241,13 +241,13 @@ def _decided(client: Client, owner: AttemptOwner, *, may_abort: bool) -> str | N
 def _prepared_seconds(
     client: Client, prepared: model.Entry, entries: Sequence[model.Entry]
 ) -> float:
-    """How long ago an attempt was prepared, by the smallest clock that was recorded since."""
+    """Return how long ago an attempt was prepared, by the smallest clock recorded since."""
     since_ms = min(e.recorded_at_ms for e in entries if e.version >= prepared.version)
     return (client.runtime.now_ms() - since_ms) / 1000
 
 
 def _age_seconds(client: Client, xid: Any) -> float:
-    """How long ago a branch was prepared; for ever, if the database does not say."""
+    """Return how long ago a branch was prepared; infinity if the database does not say."""
     since = getattr(xid, "prepared", None)
     if since is None:
         return float("inf")
@@ -260,7 +260,7 @@ def abort_undecided(client: Client, key: str, reason: str) -> int:
     Returns:
         How many attempts were aborted.
     """
-    if is_branch(key):  # it has an end of its own
+    if is_branch(key):  # its coordinator or its time-out ends it
         return 0
     held = held_inside(client, client.cache.queues().values()).values()
     mine = [(owner, claims) for owner, claims in held if owner.key == key]
@@ -268,10 +268,10 @@ def abort_undecided(client: Client, key: str, reason: str) -> int:
 
 
 def abort_attempt(client: Client, owner: AttemptOwner, reason: str) -> None:
-    """Make sure that an attempt never lands, whether anything of it is found or not.
+    """Ensure that an attempt never lands, whether or not anything of it is found.
 
     Raises:
-        TransactionFinished: It is committed.
+        TransactionFinished: The attempt is committed.
     """
     key, attempt = owner.key, owner.attempt
     _, claims = held_inside(client, client.cache.queues().values()).get(attempt, (owner, []))
@@ -290,13 +290,13 @@ def abort_attempt(client: Client, owner: AttemptOwner, reason: str) -> None:
 
 
 def release_leases(client: Client, info: QueueInfo, consumer: str, reason: str) -> int:
-    """End all leases that a consumer holds in a queue, as if they were over.
+    """End all leases that a consumer holds in a queue, as if they had expired.
 
     Returns:
-        How many messages came back.
+        How many messages returned to the queue.
 
     Raises:
-        InvalidInput: It holds no lease there.
+        InvalidInput: The consumer holds no lease there.
     """
 
     def plan(lost: int) -> Plan | None:
@@ -330,7 +330,7 @@ def release_leases(client: Client, info: QueueInfo, consumer: str, reason: str) 
 
 
 def _is_lease(claim: Claim, states: Mapping[str, TransactionState]) -> bool:
-    """Return whether nobody but a consumer holds messages: no transaction, or one that is over."""
+    """Return whether a lease alone holds the messages: no transaction, or one that is over."""
     if claim.attempt is None:
         return True
     state = states.get(claim.attempt.key)
@@ -352,7 +352,7 @@ def _no_lease(info: QueueInfo, consumer: str, leases: Sequence[Claim]) -> Invali
 def abort(
     client: Client, owner: AttemptOwner, claims: list[tuple[str, Claim]], reason: str
 ) -> bool:
-    """Write the tombstone of an attempt; false if it was decided meanwhile."""
+    """Write the tombstone of an attempt; return False if it was decided or prepared meanwhile."""
     key, attempt = owner.key, owner.attempt
 
     def plan(_lost: int) -> Plan | None:

@@ -1,4 +1,4 @@
-"""For how long what is kept."""
+"""How long undecided transactions, payload and history are kept."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ DAYS_MAX = 36_600
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long what is kept.
+    """How long undecided transactions, payload and history are kept.
 
     Attributes:
-        transaction_seconds_max: For so long a transaction may stay undecided.
-        payload_days: So long payload is kept after the positions on it left the journal.
-        history_days: So long what left the journal is kept, not shorter than payload; None: for
-            ever.
+        transaction_seconds_max: How long a transaction may stay undecided.
+        payload_days: How long payload is kept after its positions left the journal.
+        history_days: How long entries that left the journal are kept, not shorter than payload;
+            None: for ever.
     """
 
     transaction_seconds_max: float = 86_400.0

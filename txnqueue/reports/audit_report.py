@@ -1,4 +1,4 @@
-"""What an auditor is given: the figures of a store between two moments, and a page of them."""
+"""The report for an auditor: the figures of a store between two moments, and a page of them."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class AuditReport:
     """What happened in a store between two moments; get it from ``history.report``.
 
     Attributes:
-        root: Where the store is.
+        root: The store's address.
         made_at: When the report was made.
-        made_by: By whom.
+        made_by: Who made it.
         payload: Whether it shows payload.
         figures: The figures.
-        proof: What ``history.verify`` said when it was made; None if that was not asked for.
+        proof: The result of ``history.verify`` when the report was made; None if not requested.
     """
 
     root: str
@@ -57,7 +57,7 @@ class AuditReport:
     proof: VerificationResult | None = None
 
     def html(self) -> str:
-        """Write the report as one HTML page, which needs no network and no other file.
+        """Return the report as one HTML page, which needs no network and no other file.
 
         Raises:
             PlatformMissing: jinja2 is not installed: ``pip install 'txnqueue[report]'``.
@@ -67,10 +67,10 @@ class AuditReport:
         return page_of(self)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page into a file.
+        """Write the HTML page to a file.
 
         Args:
-            path: The file; what is there is replaced.
+            path: The file; an existing one is replaced.
 
         Returns:
             The file.
@@ -83,20 +83,20 @@ class AuditReport:
         return file
 
     def json(self) -> str:
-        """Write the report as a JSON object: instants as ISO 8601, binary values as base64."""
+        """Return the report as a JSON object: instants as ISO 8601, binary values as base64."""
         import json
 
         return json.dumps(plain(asdict(self)), ensure_ascii=False)
 
     def _repr_html_(self) -> str:
-        """Show in a notebook what came and went; nothing is read."""
+        """Show each queue's differences in a notebook; nothing is read."""
         rows = [asdict(one) for one in self.figures.differences]
         last = self.figures.last.commit_seq
         caption = f"After commit {self.figures.first.commit_seq} up to {last}; save(path) the page"
         return records(caption, rows, [field.name for field in fields(QueueDifference)])
 
     def __repr__(self) -> str:
-        """Tell what it is about."""
+        """Show the root and the commits."""
         first, last = self.figures.first.commit_seq, self.figures.last.commit_seq
         return f"<AuditReport of {self.root} after commit {first} up to {last}>"
 
@@ -112,9 +112,9 @@ def audit(
     """Make a report, by one reading of the entries.
 
     Args:
-        client: Whose store it is.
-        first: The moment that it begins after, as ``History`` finds it; None: all that is known.
-        last: The moment that it ends with.
+        client: The client of the store.
+        first: The moment to begin after, as ``History`` finds it; None: the history's beginning.
+        last: The moment to end with.
         payload: Whether the rows of dead letters are shown.
         proof: Whether the store is verified.
     """
@@ -136,10 +136,10 @@ def _figures(
     *,
     payload: bool,
 ) -> AuditFigures:
-    """Read the figures: all of them as of one beginning of the history.
+    """Read the figures, all as of one beginning of the history.
 
     Raises:
-        HistoryRemoved: What came after the first moment was removed while it was read.
+        HistoryRemoved: Entries after the first moment were removed during the read.
     """
     past, _ = last
     while True:
@@ -147,7 +147,7 @@ def _figures(
         found = _read(client, first, last, payload=payload)
         if first is not None:
             past.check_known(first[0].upto)
-        if past.beginning == beginning:  # else it moved on while we read
+        if past.beginning == beginning:  # else the beginning moved during the read
             return found
 
 
@@ -208,7 +208,7 @@ def _read(
 
 
 def _getting_dead(told: list[Entry]) -> set[str | None]:
-    """Find the queues that dead letters ever came to: also of what was dropped since."""
+    """Find the queues that ever took dead letters, including those of dropped queues."""
     queues, exchanges = catalog.every_queue(told).values(), Topology.of(told).ever.values()
     return {info.dead_letter_id for info in queues} | {info.dead_letter_id for info in exchanges}
 
@@ -216,7 +216,7 @@ def _getting_dead(told: list[Entry]) -> set[str | None]:
 def _dead_letters(
     client: Client, depths: Depths, getting: Collection[str | None], *, payload: bool
 ) -> Iterator[DeadLetterCause]:
-    """Pass on the dead letters of every dead-letter queue, by cause."""
+    """Yield the dead letters of every dead-letter queue, by cause."""
     for queue_id, (info, tally) in depths.held().items():
         if queue_id in getting:
             for cause in counted(standing(tally.fold)):
@@ -225,7 +225,7 @@ def _dead_letters(
 
 
 def _ids(cause: CountedCause) -> Iterator[str]:
-    """Pass on the ids of some messages."""
+    """Yield the ids of a few messages of a cause."""
     left = SAMPLES_MAX
     for one in cause.samples:
         for first, end in one.ranges:
@@ -235,7 +235,7 @@ def _ids(cause: CountedCause) -> Iterator[str]:
 
 
 def _rows(client: Client, info: QueueInfo, cause: CountedCause) -> list[Mapping[str, Any]]:
-    """Read the payload of some messages, as far as it is still there."""
+    """Read the payload of a few messages of a cause, as far as it still exists."""
     parts, left = [], SAMPLES_MAX
     for one in cause.samples:
         for first, end in one.ranges:

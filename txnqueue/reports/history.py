@@ -1,4 +1,4 @@
-"""What was: the state after any commit, and the path of any message.
+"""The history: the state after any commit, and the path of any message.
 
 Everything is answered from the journal's entries, which name versions and authors.
 """
@@ -32,9 +32,9 @@ from txnqueue.types import ChangeRow, TraceStep
 
 TRACED_MAX = 1_000
 LOOKED = 10
-"""So many versions of the journal a notebook looks at."""
+"""How many of the newest versions of the journal a notebook reads."""
 _LAST_MS = 253_402_300_799_999
-"""The end of the year 9999: ``datetime.max`` says for ever, and rounds to the year after it."""
+"""The end of the year 9999: ``datetime.max`` stands for ever, and rounds to the year after it."""
 _STEPS = (
     "message_id step queue lane target exchange rows transaction_id attempt decision reason actor "
     "run_id recorded_at commit_seq"
@@ -46,10 +46,10 @@ _CHANGES = (
 
 
 class History:
-    """Questions about the past of a store; get it from ``manager.history``."""
+    """Queries of a store's past; get it from ``manager.history``."""
 
     def __init__(self, client: Client) -> None:
-        """Ask about a manager's store."""
+        """Query a manager's store."""
         self._client = client
 
     def as_of(
@@ -58,19 +58,19 @@ class History:
         *,
         timestamp: datetime.datetime | None = None,
     ) -> Snapshot:
-        """Take the state after a commit: one consistent cut over every queue.
+        """Return the state after a commit: one consistent cut over every queue.
 
         Args:
             commit_seq: The commit, as a receipt names it; or an aware instant.
-            timestamp: The instant: after the last commit recorded by then.
+            timestamp: The instant: the state after the last commit recorded by then.
 
         Returns:
-            The state; as it is now when nothing is given.
+            The state; the current one when both are omitted.
 
         Raises:
             InvalidInput: There is no such commit yet, or the instant has no time zone.
-            HistoryRemoved: It lies before the history's beginning; ``horizon`` tells that. What
-                is removed later, the state says so when it is asked for more.
+            HistoryRemoved: The state is older than the history's beginning, which ``horizon``
+                returns. If it is removed later, the state raises this when it is queried.
         """
         self._client.open()
         return Snapshot(self._client, *cut(self._client.store, commit_seq, timestamp))
@@ -87,28 +87,25 @@ class History:
 
         Args:
             message_id: The message's id, ``<send id>:<offset>``.
-            queue: Instead, the queue that the messages were sent to, with ``where``; dropped
-                queues of that name are searched as well, and the exchanges that they were bound to.
+            queue: Instead, with ``where``, the queue that the messages were sent to. Dropped queues
+                of that name are searched as well, and the exchanges that all of these were bound to.
             where: A SQL predicate over the payload's columns.
-            partial: Whether to search what is still there, if payload of what was sent to the
-                queue is past its retention and was removed, or was erased, or the history of it
-                may have been removed.
+            partial: Whether to search what is left, if payload of what was sent to the queue was
+                erased or removed past its retention, or its history may have been removed.
 
         Returns:
             A report with message_id, step (sent, published once for each queue that got it, moved,
             claimed, lease_extended, kept, accepted, released, rejected, dead_lettered, expired,
-            duplicate, purge_pending, purged, queue_dropped, erased, and changed for each table that
-            the transaction changed which consumed it), queue, lane, target (the queue that it was
-            moved to, or the table; with lineage also how its rows are found), exchange (that it
-            was published to), rows, transaction_id, attempt, decision (of that transaction, as it
-            stands; None also if it was removed from the history), reason, actor, run_id,
-            recorded_at and commit_seq.
+            duplicate, purge_pending, purged, queue_dropped, erased, and changed once for each table
+            that the consuming transaction changed), queue, lane, target (the queue of a move, or
+            the table; with lineage also how to find its rows), exchange (where it was published),
+            rows, transaction_id, attempt, decision (of that transaction, as it stands; None also if
+            it was removed from the history), reason, actor, run_id, recorded_at and commit_seq.
 
         Raises:
             InvalidInput: Neither a message id nor a queue and a predicate were given.
-            PayloadRemoved: The predicate cannot be asked of all that was sent to the queue.
-            HistoryRemoved: Messages that are asked for may have been there before the history's
-                beginning.
+            PayloadRemoved: The predicate cannot be applied to all that was sent to the queue.
+            HistoryRemoved: Messages that match may have existed before the history's beginning.
         """
         check_flag("partial", partial)
         self._client.open()
@@ -140,9 +137,9 @@ class History:
         """Report what happened between two commits: one row per entry, in commit order.
 
         Args:
-            after: The commit_seq to begin after; all that is known when left out.
-            upto: The last commit_seq; the newest when left out.
-            queue: Only what is about this queue, or about dropped ones of that name.
+            after: The commit_seq to begin after; the history's beginning when omitted.
+            upto: The last commit_seq; the newest when omitted.
+            queue: Only entries about this queue, or dropped queues of that name.
 
         Returns:
             Columns commit_seq long, kind, queue, table string, lane int, sequence,
@@ -150,8 +147,7 @@ class History:
             recorded_at timestamp.
 
         Raises:
-            HistoryRemoved: What came after that commit is not all there any more, or nothing of
-                what came up to the last one.
+            HistoryRemoved: Entries after ``after`` were removed, or all up to ``upto``.
             QueueNotFound: There never was such a queue.
         """
         self._client.open()
@@ -171,10 +167,10 @@ class History:
         return Report(self._client, lambda: _changes(past, after, wanted, names), _CHANGES)
 
     def _about(self, name: str, ever: Mapping[str, QueueInfo], wanted: EntryFilter) -> EntryFilter:
-        """Narrow a filter to what is about a queue, and about dropped ones of its name.
+        """Narrow a filter to the entries about a queue, and about dropped queues of its name.
 
         Raises:
-            QueueNotFound: There never was one.
+            QueueNotFound: There never was such a queue.
         """
         infos = [info for info in ever.values() if info.name == name]
         infos = infos or [self._client.cache.queue(name)]
@@ -183,10 +179,10 @@ class History:
         return replace(wanted, shards=shards, queue_ids=[info.queue_id for info in infos])
 
     def horizon(self) -> int:
-        """Tell the oldest commit_seq whose state can be asked for.
+        """Return the oldest commit_seq whose state can be queried.
 
         It is the store's first commit until ``maintain(history_retention_days=)`` has removed
-        anything.
+        entries.
         """
         self._client.open()
         beginning = archive.beginning_of(self._client.store.journal)
@@ -198,14 +194,14 @@ class History:
         """Prove from the tables that the store keeps its promises.
 
         Args:
-            digest: Prove as well that the entries are those of which ``digest`` made this one;
-                as it returned it, or the line that it prints.
+            digest: Prove as well that the entries are those of this digest, given as ``digest``
+                returned it or as the line that it prints.
 
         Returns:
             One line per claim, with what was found and expected; ``ok`` if all hold.
 
         Raises:
-            InvalidInput: What was given is no digest.
+            InvalidInput: ``digest`` is not a digest.
             HistoryRemoved: The digest covers commits before the history's beginning: give one
                 that continues an earlier one from there on.
         """
@@ -218,21 +214,21 @@ class History:
     ) -> HistoryDigest:
         """Compute a chained digest of the history, to be kept outside the store.
 
-        It stays the same whatever maintenance does, as long as the entries are there.
+        It stays the same whatever maintenance does, as long as the entries exist.
 
         Args:
-            commit_seq: The last commit that it covers; the newest when left out.
+            commit_seq: The last commit that it covers; the newest when omitted.
             after: An earlier digest that it continues, or the commit_seq after which it begins.
                 A continued digest has the ``sha256`` of one over the whole history, and needs
                 only the entries after the earlier one.
 
         Returns:
-            The digest: ``verify(digest=)`` takes it, or the line that it prints.
+            The digest: ``verify(digest=)`` takes it, or its printed line.
 
         Raises:
-            InvalidInput: There is no such commit yet, it lies before ``after``, or that is no
+            InvalidInput: There is no such commit yet, it lies before ``after``, or ``after`` is no
                 digest.
-            HistoryRemoved: Commits that it would cover were removed from the history.
+            HistoryRemoved: Commits that the digest would cover were removed from the history.
         """
         if commit_seq is not None and not isinstance(commit_seq, int):
             raise InvalidInput(f"commit_seq={commit_seq!r}: give a commit_seq.", name="commit_seq")
@@ -260,12 +256,12 @@ class History:
     ) -> AuditReport:
         """Report what happened between two moments, for an auditor.
 
-        All entries are read once, in a stream, and twice more to verify the store.
+        All entries are read once as a stream, and twice more to verify the store.
 
         Args:
-            after: The moment to begin after: a commit_seq, or an aware instant; all that is
-                known when left out.
-            upto: The moment to end with; now when left out.
+            after: The moment to begin after: a commit_seq, or an aware instant; the history's
+                beginning when omitted.
+            upto: The moment to end with; now when omitted.
             payload: Whether to show the rows of some dead letters of each cause.
             verify: Whether to verify the store as it is now.
 
@@ -274,7 +270,7 @@ class History:
 
         Raises:
             InvalidInput: There is no such commit yet, an instant has no time zone, or the second
-                moment comes before the first.
+                moment precedes the first.
             HistoryRemoved: A moment lies before the history's beginning.
 
         Example::
@@ -297,7 +293,7 @@ class History:
 
     @markup.never_raising
     def _repr_html_(self) -> str:
-        """Show in a notebook what the newest commits say: the newest versions are read."""
+        """Show the newest commits in a notebook; only the newest versions are read."""
         newest = self._client.store.journal.version()
         rows = self.changes(model.commit_seq(max(newest - LOOKED, 0)) - 1).rows()[::-1]
         columns = ("commit_seq", "recorded_at", "kind", "queue", "table", "count")
@@ -306,13 +302,13 @@ class History:
         return markup.records(caption, rows, (*columns, *who))
 
     def __repr__(self) -> str:
-        """Show where the store is."""
+        """Show the store's root."""
         return f"<History of {self._client.store.root}>"
 
     def _find(self, name: str, where: str) -> tuple[list[tuple[str, int]], set[str]]:
-        """Find messages that were sent to a queue, or to any dropped one of that name.
+        """Find messages that were sent to a queue, or to dropped queues of that name.
 
-        What was published is looked for at the exchanges that the queue was bound to.
+        Published messages are searched in the exchanges that the queue was bound to.
 
         Returns:
             The messages, and the queues that were searched.
@@ -333,15 +329,15 @@ class History:
         return found[:TRACED_MAX], {info.queue_id for info in infos}
 
     def _check_there(self, name: str | None, queue_ids: set[str], past: Past) -> None:
-        """Check that nothing had been removed of the payload that was searched.
+        """Check that no payload that was searched had been removed.
 
         Args:
-            name: What the queues are called.
+            name: The name of the queues.
             queue_ids: The queues.
-            past: What is known, taken after the search.
+            past: The history, taken after the search.
 
         Raises:
-            PayloadRemoved: Some had.
+            PayloadRemoved: Some payload had been removed or erased.
         """
         payload = self._client.store.payload
         if not queue_ids:
@@ -367,14 +363,14 @@ class History:
 
 
 def moment_of(text: str, name: str) -> int | datetime.datetime:
-    """Read a moment that is written as text: a commit_seq, or an instant as ISO 8601 has it.
+    """Read a moment that is written as text: a commit_seq, or an ISO 8601 instant.
 
     Args:
         text: The moment.
-        name: What it is given as.
+        name: The argument that it was given as.
 
     Raises:
-        InvalidInput: It is neither, or its time zone is missing.
+        InvalidInput: The text is neither, or the time zone is missing.
     """
     if text.isdecimal():
         return int(text)
@@ -396,14 +392,14 @@ def cut(
     commit_seq: int | datetime.datetime | None = None,
     timestamp: datetime.datetime | None = None,
 ) -> tuple[Past, int | None]:
-    """Find what belongs to the state after a commit, as ``History.as_of`` takes it.
+    """Find the history up to a moment, as ``History.as_of`` takes it.
 
     Returns:
-        What is known of it, and the instant that was asked for.
+        The history, and the instant that was asked for.
 
     Raises:
         InvalidInput: There is no such commit yet, or the instant has no time zone.
-        HistoryRemoved: It lies before the history's beginning.
+        HistoryRemoved: The moment lies before the history's beginning.
     """
     if commit_seq is not None and timestamp is not None:
         raise InvalidInput("Give commit_seq or timestamp=, not both.")
@@ -425,11 +421,11 @@ def cut(
 
 
 def commits_between(client: Client, after: int, upto: int | None) -> Past:
-    """Find what belongs to the commits after one and up to another.
+    """Find the history after one commit and up to another.
 
     Raises:
-        InvalidInput: One is no commit_seq, there is no such commit yet, or they are out of order.
-        HistoryRemoved: What came after the first is not all there any more.
+        InvalidInput: A value is no commit_seq or no commit yet, or they are out of order.
+        HistoryRemoved: Some entries after the first commit were removed.
     """
     client.open()
     _check_commits(after, upto)
@@ -467,7 +463,7 @@ def _by_then(store: Store, timestamp: datetime.datetime) -> tuple[Past, int]:
 
 
 def _is_later(first: tuple[Past, int | None], last: tuple[Past, int | None]) -> bool:
-    """Return whether a moment comes after another: of instants also when no commit is between."""
+    """Return whether one moment follows another; of two instants even without a commit between."""
     (begins, begins_ms), (ends, ends_ms) = first, last
     if begins_ms is not None and ends_ms is not None and begins_ms > ends_ms:
         return True
@@ -480,23 +476,23 @@ def _known(past: Past) -> Past:
 
 
 def _of_messages(store: Store, messages: Collection[tuple[str, int]]) -> tuple[Past, list[Entry]]:
-    """Read what is known, and of that what concerns some messages: all as of one beginning."""
+    """Read the history and the entries about messages, all as of one beginning."""
     past = Past(store)
     while True:
         beginning = past.beginning
         entries = archive.of_messages(past, messages)
-        if past.beginning == beginning:  # else some of it was removed while we read
+        if past.beginning == beginning:  # else a part was removed during the read
             return past, entries
 
 
 def _check_sent(
     past: Past, entries: list[Entry], queue_ids: set[str], paths: list[list[TraceStep]]
 ) -> None:
-    """Check that nothing of what a trace asks for may have been removed.
+    """Check that nothing that a trace needs may have been removed.
 
     Args:
-        past: What is known.
-        entries: What the catalog says, and what concerns the messages.
+        past: The history.
+        entries: The entries of the catalog, and those about the messages.
         queue_ids: The queues that were searched; none if a message was named.
         paths: The steps of each message.
 
@@ -505,7 +501,7 @@ def _check_sent(
     """
     if past.beginning < 0:
         return
-    if queue_ids:  # whose messages may have gone with all that was known of them
+    if queue_ids:  # their messages may have left no trace
         made = (e.version for e in entries if e.queue_id in queue_ids)
         whole = min(made, default=-1) >= past.beginning
     else:
@@ -517,7 +513,7 @@ def _check_sent(
 
 
 def _tables(past: Past, entries: Iterable[Entry]) -> dict[str, str]:
-    """Name the tables that entries are about: what was decided of one says its name."""
+    """Name the tables that entries are about; the decision of a change holds its table's name."""
     found = list(entries)
     decided = [entry for entry in found if entry.kind == model.CHANGE_DECIDED]
     named = {entry.stream for entry in decided}
@@ -536,10 +532,10 @@ def _tables(past: Past, entries: Iterable[Entry]) -> dict[str, str]:
 def _changes(
     past: Past, after: int, wanted: EntryFilter, names: Mapping[str, str]
 ) -> list[ChangeRow]:
-    """Read what ``changes`` shows.
+    """Read the rows of ``History.changes``.
 
     Raises:
-        HistoryRemoved: What came after the first commit was removed since it was asked for.
+        HistoryRemoved: Entries after the first commit were removed since the call.
     """
     entries = past.find(wanted)
     if after >= 0:

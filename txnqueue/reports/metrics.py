@@ -1,4 +1,4 @@
-"""What a store's queues look like now, in numbers: depth, age, what is dead and why."""
+"""The current state of a store's queues in numbers: depth, ages, and dead letters by cause."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ GAUGES = {
     "newest_age_seconds": "The age of the newest available message.",
     "conflicts": "Appends of this client on the queue that lost a race.",
 }
-"""What is measured of each queue; all are whole numbers but the ages, which may be null."""
+"""The measurements of each queue: whole numbers, except the ages, which may be null."""
 
 
 class Metrics(Report[QueueMetrics]):
-    """The numbers of all queues at one moment: ``queue``, and what ``GAUGES`` names."""
+    """The measurements of all queues at one moment: ``queue``, and a column for each gauge."""
 
     def __init__(self, client: Client) -> None:
-        """Measure; users get this from ``manager.metrics``."""
+        """Measure the queues; users get this from ``manager.metrics``."""
         client.open()
         infos, now_ms = client.cache.queues(), client.runtime.now_ms()
         with client.lock:
@@ -66,13 +66,13 @@ class Metrics(Report[QueueMetrics]):
         return "".join(_gauge(name, about, self._measured) for name, about in GAUGES.items())
 
     def __repr__(self) -> str:
-        """Show the rows."""
+        """Show the number of queues."""
         return f"<Metrics of {len(self._measured)} queues>"
 
 
 @dataclass(slots=True)
 class _Part:
-    """The numbers of one part of a queue; ``at_once`` as if nothing that failed had to wait."""
+    """The numbers of one part of a queue; ``at_once`` ignores the delays after failures."""
 
     messages: int
     available: int
@@ -104,7 +104,7 @@ def _measured(info: QueueInfo, fold: QueueState, now_ms: int) -> _Part:
 
 
 def _row(client: Client, info: QueueInfo, parts: Mapping[str, Sequence[_Part]]) -> QueueMetrics:
-    """Put the numbers of a queue's parts together."""
+    """Add up the numbers of a queue's parts."""
     mine = parts[info.queue_id]
     messages = sum(p.messages for p in mine)
     available = sum(p.available for p in mine)
@@ -146,15 +146,15 @@ _COLUMNS = "queue reason waiting in_flight oldest_at newest_at error"
 
 
 class DeadLetters(Report[DeadLetterCount]):
-    """The dead letters of a queue at one moment, by where they came from and why.
+    """The dead letters of a queue at one moment, by origin and reason.
 
     Columns: queue (where they came from), reason string, waiting, in_flight long, oldest_at,
-    newest_at timestamp (when they came here), error string (what the last delivery of the newest
-    one failed with, if anything). The most frequent come first.
+    newest_at timestamp (when they came into the dead-letter queue), error string (the error of
+    the newest one's last delivery, if any). The most frequent come first.
     """
 
     def __init__(self, client: Client, info: QueueInfo) -> None:
-        """Count them; users get this from ``queue.dead_letters``."""
+        """Count the dead letters; users get this from ``queue.dead_letters``."""
         client.open()
         self._counted = _counted(client, info)
         super().__init__(
@@ -166,12 +166,12 @@ class DeadLetters(Report[DeadLetterCount]):
         return sum(row["waiting"] + row["in_flight"] for row in self._counted)
 
     def __repr__(self) -> str:
-        """Return how many there are."""
+        """Show the number of dead letters and of reasons."""
         return f"<DeadLetters: {len(self)} for {len(self._counted)} reasons>"
 
 
 def _counted(client: Client, info: QueueInfo) -> list[DeadLetterCount]:
-    """Count the dead letters of a queue; of a dead-letter queue, all that came into it."""
+    """Count the dead letters of a queue, or all messages of a dead-letter queue, by cause."""
     here = info
     if info.dead_letter_id is not None:
         known = {one.queue_id: one for one in client.cache.queues().values()}
@@ -191,13 +191,13 @@ def _counted(client: Client, info: QueueInfo) -> list[DeadLetterCount]:
 
 
 def queues_shown(client: Client) -> str:
-    """Write the queues with what is in them as HTML; what ``Metrics`` reads is read."""
+    """Return the queues and their counts as HTML; reads what ``Metrics`` reads."""
     columns = ("queue", "available", "in_flight", "delayed", "dead", "oldest_age_seconds")
     return markup.records(f"Queues of {client.store.root}", Metrics(client).rows(), columns)
 
 
 def queue_shown(client: Client, info: QueueInfo, available: int, in_flight: int) -> str:
-    """Write depth, dead letters and columns of a queue as HTML; no payload is read."""
+    """Return depth, dead letters and columns of a queue as HTML; no payload is read."""
     dead = len(DeadLetters(client, info)) if info.dead_letter_id is not None else "none are kept"
     state = [
         *(("available", available), ("in flight", in_flight)),

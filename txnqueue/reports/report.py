@@ -40,9 +40,9 @@ _TYPES = {
 
 
 class Report(Generic[RowT_co]):
-    """Rows about a store, in three forms; nothing is read before one of them is asked for.
+    """Rows about a store, in three forms; nothing is read before one of them is requested.
 
-    A report on a past state gives the same rows each time it is asked.
+    A report on a past state returns the same rows each time.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class Report(Generic[RowT_co]):
         *,
         is_short: bool = False,
     ) -> None:
-        """Hold a question; users get reports from the manager, queues and exchanges.
+        """Hold a query; users get reports from the manager, queues and exchanges.
 
         Args:
-            client: Whose store and session it is.
+            client: The client of the store, with the user's session.
             read: Reads the rows.
-            columns: The columns in their order; what is no count and no instant is a string.
+            columns: The columns in their order; all but counts and instants are strings.
             show: Makes the DataFrame, where that needs no rows in Python.
             is_short: Whether there are few rows and reading them costs little, so that a
-                notebook may do that to show them.
+                notebook may read them for display.
         """
         self._client = client
         self._read = read
@@ -71,14 +71,14 @@ class Report(Generic[RowT_co]):
         self._is_short = is_short
 
     def rows(self) -> list[RowT_co]:
-        """List the rows as dicts."""
+        """Return the rows as dicts."""
         return list(self._read())
 
     def df(self) -> DataFrame:
-        """Show the rows as a DataFrame on the user's session.
+        """Return the rows as a DataFrame on the user's session.
 
         Raises:
-            PlatformMissing: There is no session.
+            PlatformMissing: The manager has no session.
         """
         if self._client.store.spark is None:
             raise PlatformMissing("A DataFrame needs a session: use rows() or json().")
@@ -87,12 +87,12 @@ class Report(Generic[RowT_co]):
         return frame_of(self._client, self._read(), self._columns)
 
     def json(self) -> str:
-        """Write the rows as a JSON array: instants as ISO 8601, binary values as base64."""
+        """Return the rows as a JSON array: instants as ISO 8601, binary values as base64."""
         return json.dumps([plain(row) for row in self._read()], ensure_ascii=False)
 
     @markup.never_raising
     def _repr_html_(self) -> str:
-        """Show the first rows in a notebook, if reading them costs little; else the columns."""
+        """Show the first rows in a notebook if reading them costs little, else the columns."""
         columns = self._columns.split()
         if self._is_short:
             return markup.records(type(self).__name__, self.rows(), columns)
@@ -108,7 +108,7 @@ def frame_of(client: Client, rows: Sequence[Mapping[str, Any]], columns: str) ->
     """Make a DataFrame of rows about the store, on the user's session.
 
     Args:
-        client: Whose session it is.
+        client: The client with the session.
         rows: The rows, by column.
         columns: The columns in their order.
     """
@@ -119,10 +119,10 @@ def frame_of(client: Client, rows: Sequence[Mapping[str, Any]], columns: str) ->
 
 
 def plain(value: object) -> object:
-    """Turn a value into what JSON has: instants as ISO 8601, bytes as base64.
+    """Convert a value to what JSON has: instants to ISO 8601, bytes to base64.
 
-    Decimals and floats that are no numbers become strings; maps become objects, whose keys are
-    written as values are.
+    Decimals, infinities and NaN become strings; maps become objects, whose keys are converted as
+    values are.
     """
     if isinstance(value, Mapping):
         return {str(plain(key)): plain(inner) for key, inner in value.items()}

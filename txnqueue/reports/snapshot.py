@@ -59,26 +59,26 @@ BINDINGS = f"kind exchange queue routing_key arguments {_AUTHOR}"
 
 
 class Snapshot:
-    """The state of a store after one commit; what it is not asked for, it does not read."""
+    """The state of a store after one commit; each query reads only what it needs."""
 
     def __init__(self, client: Client, past: Past, at_ms: int | None = None) -> None:
-        """Fold what is asked for; users get snapshots from ``manager.history.as_of``."""
+        """Hold a state of a store; users get snapshots from ``manager.history.as_of``."""
         self._client = client
         self._past = past
         self._at_ms = at_ms
 
     @cached_property
     def at_ms(self) -> int:
-        """The instant that decides what is delayed and expired."""
+        """The instant, in milliseconds since 1970, that decides what is delayed and expired."""
         return max(0, self._newest.recorded_at_ms) if self._at_ms is None else self._at_ms
 
     @property
     def commit_seq(self) -> int:
-        """The last commit that belongs to it; -1: there is none."""
+        """The last commit of the state; -1: there is none."""
         return self._newest.commit_seq
 
     def __repr__(self) -> str:
-        """Show where the store is."""
+        """Show the store's root."""
         return f"<Snapshot of {self._client.store.root}>"
 
     def queues(self) -> Report[QueueRow]:
@@ -91,19 +91,19 @@ class Snapshot:
         return Report(self._client, self._queues, _QUEUES, is_short=True)
 
     def counts(self) -> Report[QueueCounts]:
-        """Report what became of each queue's messages.
+        """Count what became of each queue's messages.
 
         Columns: queue string, lanes int, posted, available, delayed, in_flight, purge_pending,
         accepted, rejected, dead_lettered, expired, purged, moved, duplicates long. Expired
-        includes messages that are still to be removed; duplicates counts only those that were
-        found. Of the messages in flight, purge_pending were purged meanwhile: they are removed
+        includes expired messages that are still to be removed; duplicates counts only those that
+        were found. purge_pending counts the messages in flight that were purged: they are removed
         instead of returning. The counts begin with the history: messages in the queue at its
         beginning count as posted.
         """
         return Report(self._client, self._counts, _COUNTS)
 
     def transactions(self) -> Report[TransactionRow]:
-        """Report every known attempt that claimed, prepared or was decided.
+        """Report every known attempt that claimed messages, was prepared or was decided.
 
         Columns: transaction_id, attempt, status, reason, actor, run_id string, recorded_at
         timestamp, commit_seq long (null while undecided).
@@ -120,7 +120,7 @@ class Snapshot:
         return Report(self._client, self._dispatches, _DISPATCHES)
 
     def exchanges(self) -> Report[ExchangeRow]:
-        """Report every exchange; the default one, which has no name, is not listed.
+        """Report every exchange except the default one, which has no name.
 
         Columns: exchange, exchange_id, type (direct, topic, fanout or headers), unroutable (return,
         dead_letter or refuse), dead_letter_id string, bindings long (how many it has), created_at
@@ -140,8 +140,8 @@ class Snapshot:
         """Report the messages that were in a queue: the payload, ``_message`` and ``state``.
 
         ``state`` is available, delayed (or expired), in_flight, or purge_pending (in flight and
-        purged); it is ``_state`` if the payload has a column of that name. Available messages
-        come first. The DataFrame reads the payload when Spark runs it.
+        purged); the column is ``_state`` if the payload has a ``state``. Available messages come
+        first. The DataFrame reads the payload when Spark runs it.
 
         Args:
             queue: The queue.
@@ -163,7 +163,7 @@ class Snapshot:
 
     @markup.never_raising
     def _repr_html_(self) -> str:
-        """Show the queues in a notebook; of the journal's entries only the catalog's are read."""
+        """Show the queues in a notebook; only the entries of the catalog are read."""
         at = datetime.datetime.fromtimestamp(self.at_ms / 1000, datetime.timezone.utc)
         caption = f"Queues after commit {self.commit_seq}, {at:%Y-%m-%d %H:%M:%S} UTC"
         columns = ("queue", "lanes", "lease_seconds", "created_at", "created_by", "closing")
@@ -240,7 +240,7 @@ class Snapshot:
 
     def _counts(self) -> list[QueueCounts]:
         tallies = {info.queue_id: Tally(info) for info in self._infos.values()}
-        entries = self._past.stream(Order.COMMIT)  # it tells from when on all are there
+        entries = self._past.stream(Order.COMMIT)  # it knows from when on all entries exist
         for entry in entries:
             if entry.shard == model.FENCE:
                 for tally in tallies.values():
@@ -300,7 +300,7 @@ class Snapshot:
 
     @cached_property
     def _catalog(self) -> list[Entry]:
-        """What the catalog said then; nothing of it ever leaves the journal."""
+        """The entries of the catalog up to the commit; none of them ever leaves the journal."""
         known = self._client.cache.catalog_entries()
         return [entry for entry in known if entry.commit_seq <= self._past.upto]
 
@@ -322,7 +322,7 @@ class Snapshot:
         return entry.version < self._past.beginning and (entry.begun or 0) < horizon
 
     def _fold(self, info: QueueInfo) -> QueueState:
-        """Fold one queue, from what lies in its own shards and what the fence says of it."""
+        """Fold one queue from the entries of its shards, and those of the fence about it."""
         fold, queue_id = QueueState(info.queue_id, info.settings.lanes), info.queue_id
         wanted = (archive.of_lanes(queue_id, info.settings.lanes), archive.of_fence(queue_id))
         found = self._past.find(*wanted)
@@ -372,7 +372,7 @@ def standing(snapshot: Snapshot, queue: str) -> list[Posting]:
 
 
 def schema_of(info: QueueInfo | ExchangeInfo) -> StructType:
-    """Read the payload's columns."""
+    """Return the payload's columns."""
     from pyspark.sql.types import StructType
 
     return StructType.fromJson(dict(info.schema))
@@ -384,9 +384,9 @@ def binding_rows(
     """List bindings, in the order in which they were made.
 
     Args:
-        entries: The catalog's entries.
-        exchange_id: Only those to this exchange.
-        history: Every time that a queue was bound or unbound, instead of what holds now.
+        entries: The entries of the catalog.
+        exchange_id: Only the bindings to this exchange.
+        history: Every binding and unbinding, instead of the current bindings.
     """
     entries = sorted(entries, key=lambda entry: entry.place)
     kinds = {model.QUEUE_BOUND: "bound", model.QUEUE_UNBOUND: "unbound"}
@@ -418,7 +418,7 @@ def binding_rows(
 
 
 def author_of(entry: Entry) -> Author:
-    """Return who wrote an entry, when and why: columns of every report."""
+    """Return the columns of every report: who wrote an entry, when and why."""
     return {
         "reason": entry.reason,
         "actor": entry.actor,

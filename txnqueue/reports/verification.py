@@ -1,7 +1,7 @@
 """Prove from a store's own tables that it keeps its promises.
 
-Three sources that do not depend on each other are compared: the entries replayed message by
-message, the fold that the library works with, and what Delta's log says of the journal.
+Three independent sources are compared: the entries replayed message by message, the fold that the
+library works with, and what Delta's log says about the journal.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class VerificationResult:
     Attributes:
         claims: The lines.
         problems: The examples.
-        commit_seq: The last commit that was looked at.
-        log_from_version: From which version on Delta's log of the journal was compared: it tells
-            nothing of older ones any more. After the newest version: it told nothing.
+        commit_seq: The last commit that was checked.
+        log_from_version: The first version of the journal that was compared with Delta's log,
+            which no longer covers older ones. Later than the newest version: none was compared.
     """
 
     claims: tuple[CheckedPromise, ...]
@@ -54,7 +54,7 @@ class VerificationResult:
 
     @property
     def compared(self) -> str:
-        """Return how far back the log was compared."""
+        """How far back Delta's log was compared, as text."""
         if self.log_from_version > self.commit_seq >> 10:
             return "Delta's log could not be compared: it tells nothing of these versions any more"
         return f"Delta's log was compared from version {self.log_from_version} on"
@@ -79,15 +79,15 @@ class VerificationResult:
 def verify(client: Client, digest: HistoryDigest | None = None) -> VerificationResult:
     """Check everything that the journal, Delta's log and the payload tables say.
 
-    What was removed from the history is not asked for: what was whole in one entry with it is
-    checked from the history's beginning on. Messages are replayed from where each was sent,
-    because all that was done to one stays as long as it is known.
+    Removed history is not checked: what needs all the entries of an append is checked from the
+    history's beginning on. Messages are replayed from where each was sent, because all
+    entries about a message stay as long as the message is known.
 
-    The entries are read twice, in a stream. What is remembered is what is still open, and eight
-    bytes of each commit.
+    The entries are read twice, as a stream. Memory holds what is still open, and eight bytes
+    for each commit.
 
     Raises:
-        HistoryRemoved: The digest covers what was removed from the history.
+        HistoryRemoved: The digest covers removed history.
     """
     digests, told = _digest(client, digest) if digest is not None else ([], [])
     found = _whole(client)
@@ -100,7 +100,7 @@ def _whole(client: Client) -> VerificationResult:
         beginning = past.beginning
         audit = client.store.journal.audit(past.version, beginning)
         found = _verified(client, past, audit)
-        if past.beginning == beginning:  # else it moved on while we read
+        if past.beginning == beginning:  # else the beginning moved during the read
             return found
 
 
@@ -153,7 +153,7 @@ def _verified(client: Client, past: Past, audit: Audit) -> VerificationResult:
 
 
 def _digest(client: Client, kept: HistoryDigest) -> tuple[list[CheckedPromise], list[str]]:
-    """Compare the entries with a digest of them that was kept elsewhere.
+    """Compare the entries with a digest of them that was kept outside the store.
 
     A store that ends before the digest has lost commits, or is an older copy of itself.
     """
@@ -174,10 +174,10 @@ def _digest(client: Client, kept: HistoryDigest) -> tuple[list[CheckedPromise], 
 
 
 def _log(audit: Audit, logged: int) -> list[CheckedPromise]:
-    """Delta's log shows what the tables show: entries come once, and leave for the archive.
+    """Check that Delta's log shows what the tables show: entries come once, then are archived.
 
-    From there may have been removed what is older than the history's beginning. What the log
-    does not show as inserted is older than the log.
+    The archive may have lost what is older than the history's beginning. Entries that the log
+    does not show as inserted are older than the log.
     """
     return [
         CheckedPromise("entries that Delta's log shows as changed", audit.updated, 0),
