@@ -263,7 +263,7 @@ def test_owners_are_stored_with_the_names_that_older_versions_read() -> None:
     assert stored[inside.sequence]["bound"] is None
 
 
-NAMED = {"transaction_key": "k", "attempt": "a1", "begun": 0}
+NAMED: dict[str, Any] = {"transaction_key": "k", "attempt": "a1", "begun": 0}
 
 
 @pytest.mark.parametrize("missing", NAMED)

@@ -148,10 +148,11 @@ def test_a_setting_may_be_at_its_bounds_and_not_beyond(
 def test_what_ends_a_drain_has_a_least_value_and_no_greatest(
     name: str, low: Any, beyond: Any
 ) -> None:
+    made: Any = Bounds
     for value in (low, 10**12):
-        assert getattr(Bounds(**{name: value}), name) == value
+        assert getattr(made(**{name: value}), name) == value
     with pytest.raises(LimitExceeded, match=name):
-        Bounds(**{name: low - beyond})
+        made(**{name: low - beyond})
 
 
 def test_a_drain_is_over_when_its_time_or_its_number_is_reached() -> None:

@@ -171,3 +171,28 @@ def test_an_interrupt_makes_no_duplicates_of_a_positions_own_messages(looks: boo
         assert client.looked_at(position.position_id)
     client.learn(client.to_look_at(position, 10**9))
     assert client.of(position.position_id) == ()
+
+
+@pytest.mark.parametrize(
+    ("lane", "upto_ms", "stands", "kept"),
+    [
+        (1, 10**9, False, False),
+        (1, 10**9 - 1, False, True),  # a window may ask for it
+        (0, 10**9, False, True),  # another lane says when it is done with its own
+        (1, 10**9, True, True),  # it waits itself
+    ],
+)
+def test_what_a_lane_is_done_with_is_forgotten_and_nothing_else(
+    lane: int, upto_ms: int, stands: bool, kept: bool
+) -> None:
+    client = Duplicates(HOUR_MS)
+    first, later = position_of(1, 2, 10**9, None), position_of(2, 2, 10**9 + 1, None)
+    for position in (first, later):
+        client.posted(position, write_ids(map(digest, ("k1", "k2"))))
+    if not stands:
+        client.retired(first.position_id)
+    client.forget(lane, upto_ms)
+    arrivals = client.to_look_at(later, 10**9)
+    assert [arrival.position for arrival in arrivals] == ([first, later] if kept else [later])
+    client.learn(arrivals)
+    assert client.of(later.position_id) == (((0, 0), (5, 5)) if kept else ())

@@ -205,7 +205,7 @@ def matched(
 # --------------------------------------------------------------------------- checking
 
 
-def check_kind(kind: object) -> str:
+def check_kind(kind: object) -> None:
     """Check the kind of an exchange.
 
     Raises:
@@ -213,7 +213,6 @@ def check_kind(kind: object) -> str:
     """
     if kind not in KINDS:
         raise InvalidInput(f"kind={kind!r}: an exchange is {', '.join(KINDS)}.", name="kind")
-    return str(kind)
 
 
 def check_key(key: object, name: str = "routing_key") -> str:
