@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from txnqueue.core import ranges
+from txnqueue.core.model import PositionId
 from txnqueue.core.state import Position, duplicates
-from txnqueue.core.state.duplicates import Duplicates, digest, write_ids
+from txnqueue.core.state.duplicates import Arrival, Duplicates, digest, write_ids
 
 HOUR_MS = 3_600_000
 
@@ -196,3 +197,32 @@ def test_what_a_lane_is_done_with_is_forgotten_and_nothing_else(
     assert [arrival.position for arrival in arrivals] == ([first, later] if kept else [later])
     client.learn(arrivals)
     assert client.of(later.position_id) == (((0, 0), (5, 5)) if kept else ())
+
+
+class Left(dict[PositionId, Arrival]):
+    """Positions to look at; who takes one out is interrupted just after that, if it is told to."""
+
+    strikes = False
+
+    def pop(self, *given: Any) -> Any:
+        found = super().pop(*given)
+        if self.strikes:
+            self.strikes = False
+            raise KeyboardInterrupt
+        return found
+
+
+def test_of_a_position_that_has_left_after_an_interrupt_nothing_is_kept() -> None:
+    client, left = Duplicates(HOUR_MS), Left()
+    client._arrivals = left
+    first, second = position_of(1, 1, 10**9, None), position_of(2, 1, 10**9, None)
+    for position in (first, second):
+        client.posted(position, write_ids([digest("k1")]))
+    earlier, later = client.to_look_at(second, 10**9)
+    client.learn([earlier])
+    left.strikes = True
+    with pytest.raises(KeyboardInterrupt):
+        client.learn([later])
+    client.retired(second.position_id)
+    assert client.looked_at(second.position_id)
+    assert client.of(second.position_id) == ()
