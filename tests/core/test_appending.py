@@ -22,7 +22,7 @@ from txnqueue.errors import (
     TransactionAborted,
     TransactionUnknown,
 )
-from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.journal import AppendConflict, Appended
 from txnqueue.storage.journal.memory import MemoryJournal
 from txnqueue.testing import Clock, runtime
 
@@ -41,7 +41,8 @@ class Script:
     fails: nothing lands · reply lost: it lands · late: it lands while the client waits ·
     later: it lands after the next append ·
     conflict: Delta says so, and nothing landed · conflict though landed · rival: another
-    client takes the next sequence number first · locked: the store's own error.
+    client takes the next sequence number first · rival in the group: in the same statement ·
+    locked: the store's own error.
     """
 
     def __init__(self, *script: Any) -> None:
@@ -68,6 +69,10 @@ class Script:
             raise ConnectionError(what)
         if self.forgets:
             self.forget_history()
+        if what == "rival in the group":
+            rival = numbered(self.next(), "rival")
+            landed = self.inner.append([Unit.of("rival", rival.entries, ())], {})
+            return Appended((False,), landed.version, 1)
         if what == "rival":
             rival = numbered(self.next(), "rival")
             self.inner.append([Unit.of(f"rival{self.next()}", rival.entries, ())], {})
@@ -169,6 +174,13 @@ def test_a_lost_race_is_planned_again_under_a_new_append_id() -> None:
     assert [e.sequence for e in landed.entries] == [3]
 
 
+def test_a_race_that_is_lost_to_who_shares_the_statement_is_lost_too() -> None:
+    script = Script("rival in the group")
+    landed = script.land_next()
+    assert (landed.version, [e.sequence for e in landed.entries]) == (2, [2])
+    assert script.words() == ["rival", "mine 1"]
+
+
 def test_what_landed_is_read_from_the_journal_not_from_the_last_plan() -> None:
     """The first try landed late, and the second plan was lost to it: the first one counts."""
     script = Script("late")
@@ -213,6 +225,19 @@ def test_an_unknown_append_without_a_transaction_is_known_by_its_append_id() -> 
     with pytest.raises(TransactionUnknown) as caught:
         script.land(lambda lost: numbered(1), attempts_max=1)
     assert caught.value.transaction_id == f"append:{script.offered[0].append_id}@{SHARD}"
+
+
+@pytest.mark.parametrize("key", ["k", "other", None])
+def test_an_outcome_in_doubt_is_asked_for_by_the_attempt_that_is_decided(key: str | None) -> None:
+    fact, decision = (
+        Entry(SHARD, STREAM, model.CLAIMED, attempt="fact", begun=1),
+        Entry("transaction/0", "k", model.COMMITTED, transaction_key="k", attempt="a", begun=5),
+    )
+    with pytest.raises(TransactionUnknown) as caught:
+        Script("fails").land(
+            lambda lost: Plan((fact, decision)), attempts_max=1, transaction_id=key
+        )
+    assert caught.value.attempt == ("a@5" if key == "k" else None)
 
 
 def test_patience_ends_by_time_too() -> None:

@@ -190,6 +190,13 @@ def test_what_a_compaction_drops_is_not_read_by_a_client_whose_clock_is_behind()
     assert [arrival.position for arrival in known.to_look_at(left, 0)] == [left]
 
 
+@pytest.mark.parametrize(("told", "pays"), [(10, True), (11, False)])
+def test_a_compaction_that_would_name_many_duplicates_does_not_pay(told: int, pays: bool) -> None:
+    lane = LaneState(0, log=20)
+    lane.duplicates = {(f"a{n}", 0): (1, ((0, 0),)) for n in range(told)}
+    assert compacting.is_due(lane, 20) is pays
+
+
 def keeps_nothing(patch: pytest.MonkeyPatch) -> None:
     """Let positions leave as soon as nothing of them stands."""
     patch.setattr(compacting, "stays", lambda entry, compaction: False)

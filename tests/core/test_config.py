@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txnqueue.core.bounds import Bounds
+from txnqueue.core.redelivery import Redelivery
 from txnqueue.core.settings import (
     LANES_MAX,
     LEASE_SECONDS_MAX,
+    QueueInfo,
     QueueSettings,
     RetryPolicy,
     check_name,
@@ -212,3 +215,14 @@ def test_an_errors_docstring_is_its_message_and_its_details_are_attributes() -> 
     error = InvalidName(name="x y")
     assert str(error).startswith("A name is 1 to 100 letters")
     assert error.name == "x y"
+
+
+def test_the_rules_of_redelivery_are_told_in_milliseconds_and_by_where_the_dead_go() -> None:
+    settings = QueueSettings(
+        deliveries_max=4, redelivery_delay_seconds=1.5, redelivery_delay_seconds_max=90
+    )
+    info = QueueInfo("q", "q-1", "q-1", {}, 1, settings, dead_letter_id="dead")
+    assert info.redelivery == Redelivery(4, 1_500, 90_000)
+    assert replace(info, dead_letter_id=None).redelivery == Redelivery(None, 1_500, 90_000)
+    unique = QueueSettings(message_id="key", duplicate_window_seconds=2.5)
+    assert (unique.duplicate_window_ms, settings.duplicate_window_ms) == (2_500, None)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from txnqueue.core import ranges
+from txnqueue.core.model import PositionId
 from txnqueue.core.state import Position, duplicates
-from txnqueue.core.state.duplicates import Duplicates, digest, write_ids
+from txnqueue.core.state.duplicates import Arrival, Duplicates, digest, write_ids
 
 HOUR_MS = 3_600_000
 
@@ -171,3 +172,57 @@ def test_an_interrupt_makes_no_duplicates_of_a_positions_own_messages(looks: boo
         assert client.looked_at(position.position_id)
     client.learn(client.to_look_at(position, 10**9))
     assert client.of(position.position_id) == ()
+
+
+@pytest.mark.parametrize(
+    ("lane", "upto_ms", "stands", "kept"),
+    [
+        (1, 10**9, False, False),
+        (1, 10**9 - 1, False, True),  # a window may ask for it
+        (0, 10**9, False, True),  # another lane says when it is done with its own
+        (1, 10**9, True, True),  # it waits itself
+    ],
+)
+def test_what_a_lane_is_done_with_is_forgotten_and_nothing_else(
+    lane: int, upto_ms: int, stands: bool, kept: bool
+) -> None:
+    client = Duplicates(HOUR_MS)
+    first, later = position_of(1, 2, 10**9, None), position_of(2, 2, 10**9 + 1, None)
+    for position in (first, later):
+        client.posted(position, write_ids(map(digest, ("k1", "k2"))))
+    if not stands:
+        client.retired(first.position_id)
+    client.forget(lane, upto_ms)
+    arrivals = client.to_look_at(later, 10**9)
+    assert [arrival.position for arrival in arrivals] == ([first, later] if kept else [later])
+    client.learn(arrivals)
+    assert client.of(later.position_id) == (((0, 0), (5, 5)) if kept else ())
+
+
+class Left(dict[PositionId, Arrival]):
+    """Positions to look at; who takes one out is interrupted just after that, if it is told to."""
+
+    strikes = False
+
+    def pop(self, *given: Any) -> Any:
+        found = super().pop(*given)
+        if self.strikes:
+            self.strikes = False
+            raise KeyboardInterrupt
+        return found
+
+
+def test_of_a_position_that_has_left_after_an_interrupt_nothing_is_kept() -> None:
+    client, left = Duplicates(HOUR_MS), Left()
+    client._arrivals = left
+    first, second = position_of(1, 1, 10**9, None), position_of(2, 1, 10**9, None)
+    for position in (first, second):
+        client.posted(position, write_ids([digest("k1")]))
+    earlier, later = client.to_look_at(second, 10**9)
+    client.learn([earlier])
+    left.strikes = True
+    with pytest.raises(KeyboardInterrupt):
+        client.learn([later])
+    client.retired(second.position_id)
+    assert client.looked_at(second.position_id)
+    assert client.of(second.position_id) == ()

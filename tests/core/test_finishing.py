@@ -142,6 +142,7 @@ def recorded(version: int, at_ms: int) -> Entry:
         ([(1, 50), (2, 60), (2, 101)], 100, 1),  # one commit, or none of it
         ([(1, 50), (2, 9_000), (3, 60)], 100, 3),  # by a clock that is ahead: before 60
         ([(1, 50), (2, 9_000)], 100, 1),  # nobody said when, but now
+        ([(1, 50), (2, 1_000), (3, 60)], 100, 1),  # now: by a clock that is right
     ],
 )
 def test_the_horizon_passes_what_was_recorded_before_the_cutoff_and_all_before_it(

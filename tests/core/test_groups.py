@@ -89,6 +89,9 @@ def test_a_statement_is_not_larger_than_spark_reads_at_once() -> None:
     assert len(take(many)[0]) == UNITS_MAX
     large = deque(request(unit(f"u{n}", lane=n, entries=ENTRIES_MAX)) for n in range(2))
     assert len(take(large)[0]) == 1, "the first one is never refused"
+    sizes = [ENTRIES_MAX - 1, 1, 1]
+    full = deque(request(unit(f"u{n}", lane=n, entries=size)) for n, size in enumerate(sizes))
+    assert len(take(full)[0]) == 2
 
 
 def test_the_history_says_what_each_unit_of_a_group_is() -> None:

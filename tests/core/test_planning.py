@@ -305,6 +305,7 @@ def test_dead_letters_leave_the_lane_and_stand_in_the_target_by_one_append() -> 
 def test_a_dead_letter_is_a_new_position_on_the_same_payload() -> None:
     posted = Position.of(dead()[0].entries[1])
     assert (posted.payload_id, posted.send_id, posted.ranges) == ("p", "s1", ((0, 0),))
+    assert dead()[0].entries[1].count == 1
     assert (posted.origin["queue"], posted.origin["delivery_count"]) == ("orders", 3)
     assert posted.origin["reason"] == "deliveries_max"
 

@@ -79,6 +79,11 @@ def test_topics_as_people_write_them(pattern: str, key: str, expected: bool) -> 
     assert topic_matches(pattern, key) == expected
 
 
+def test_one_hash_stands_for_those_behind_each_other() -> None:
+    assert exchanges.pattern_words("#.#.a.#.#.#.b.#") == ("#", "a", "#", "b", "#")
+    assert exchanges.pattern_words("a.a.*.*") == ("a", "a", "*", "*")
+
+
 def test_many_hashes_take_no_longer_than_their_number_times_the_words() -> None:
     pattern = ".".join(["#", "a"] * 60 + ["b"])
     assert not topic_matches(pattern, ".".join("a" * 127))

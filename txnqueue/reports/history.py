@@ -88,7 +88,7 @@ class History:
         Args:
             message_id: The message's id, ``<send id>:<offset>``.
             queue: Instead, with ``where``, the queue that the messages were sent to. Dropped queues
-                of that name are searched as well, and the exchanges that all of these were bound to.
+                of that name are searched too, and the exchanges that all of these were bound to.
             where: A SQL predicate over the payload's columns.
             partial: Whether to search what is left, if payload of what was sent to the queue was
                 erased or removed past its retention, or its history may have been removed.
