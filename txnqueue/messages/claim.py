@@ -281,7 +281,8 @@ class ClaimPlanner:
             in_order=self.info.settings.ordered,
             pieces_max=pieces_max,
         )
-        # An entry must end these claims so that the wait of their messages begins now.
+        # An entry ends these claims so that the wait of their messages begins: else it would begin
+        # anew at each look until the lease ends.
         waiting = any(segment.waits(now_ms, rules) for segment in returning)
         chosen.ending = waiting or takeover.purges(lane)
         return chosen

@@ -78,7 +78,7 @@ def to_queue(client: Client, info: QueueInfo, target: QueueInfo) -> Route:
     def check() -> None:
         """Check the columns as read with the messages: a queue grew before they came into it.
 
-        The transient part has no entries of that, so it reads the newest state.
+        The journal in memory has no entries of that, so the catalog is read for transient messages.
         """
         nonlocal known, target
         known, target = client.cache.newest(known), client.cache.newest(target)
