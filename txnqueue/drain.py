@@ -310,7 +310,7 @@ class Drain:
         return self._steps.claim(self._wanted())
 
     def _call(self, current: Claimed) -> BaseException | None:
-        """Hand a batch to the handler, and return what it raised."""
+        """Pass a batch to the handler, and return the exception that it raised, if any."""
         tx = current.attempt
         tx.charges = self._charges.next_counts
         blocks = self._client.blocks

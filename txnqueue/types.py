@@ -50,7 +50,7 @@ class Origin(TypedDict):
     Attributes:
         queue: The queue, or for an unroutable message the exchange.
         reason: Why the message was moved.
-        delivery_count: The number of its ended deliveries there.
+        delivery_count: Its delivery count there.
         error: The error of the last delivery, if the message was dead-lettered by its count.
     """
 
@@ -69,7 +69,7 @@ class MessageInfo(TypedDict):
         queue: The queue.
         lane: The lane.
         delivery_count: The number of failed deliveries.
-        redelivered: Whether the message was delivered before.
+        redelivered: Whether an earlier delivery failed, so that ``delivery_count`` is not 0.
         enqueued_at: When the message came into the queue.
         transaction_id: The transaction that sent it.
         headers: The headers by name; None if there are none.
@@ -280,7 +280,7 @@ class QueueCounts(TypedDict):
     duplicates: int
 
 
-# ---------------------------------------------------------------------- what is there now
+# -------------------------------------------------------------------------- present state
 
 
 class QueueMetrics(TypedDict):

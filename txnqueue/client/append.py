@@ -83,7 +83,7 @@ class Append:
         self._since = -1
         self._tried: list[Unit] = []
         self._in_doubt = False
-        self._unsure = False  # also set by a conflict, which a store may report wrongly
+        self._unsure = False  # also after a conflict: the store may be wrong in that
 
     @property
     def lost(self) -> int:
@@ -150,7 +150,7 @@ class Append:
 
     def _unit(self, planned: Plan) -> Unit:
         """Make the plan's unit: the last try if the content is equal, else one with a new id."""
-        if not self._tried:  # the version that the plan has read is known by now
+        if not self._tried:  # what the plan has read is known by now
             self._since = self._journal.known_version() - 1
         append_id = self._runtime.new_id()
         unit = Unit.of(append_id, planned.entries, planned.conditions, self._operation)

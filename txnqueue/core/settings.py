@@ -431,7 +431,7 @@ class QueueInfo(Facts):
         return is_in_memory(self.queue_id)
 
     def in_memory(self) -> QueueInfo:
-        """Describe the transient part of the queue, whose dead letters are transient as well."""
+        """Return the transient part's description; its dead letters are transient as well."""
         dead = self.dead_letter_id
         return replace(
             self,

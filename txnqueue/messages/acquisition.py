@@ -28,7 +28,7 @@ _EVERYTHING = 1 << 62
 
 
 class Mover(Acquirer, Protocol):
-    """An attempt of a transaction that moves what it acquires."""
+    """An attempt of a transaction that moves the messages it acquires."""
 
     def add_account(self, account: Account) -> None:
         """Record messages acquired inside the transaction."""

@@ -1,4 +1,4 @@
-"""Fold the entries of one queue into what is available, in flight and gone (pure).
+"""Fold the entries of one queue into its available messages and its claims (pure).
 
 The state of a queue is a fold over its lanes' dispatch logs and its backlog, in commit
 order. A fold is kept between calls and advanced by the entries appended since.
