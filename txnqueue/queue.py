@@ -349,7 +349,7 @@ class Queue:
                 nullable; nothing was staged.
             LimitExceeded: The rows have too many different delays and priorities for one send,
                 or there is no memory left for transient messages.
-            QueueClosed: The queue is being dropped; once it is, ``QueueNotFound``.
+            QueueClosed: The queue is being dropped; once dropped, ``QueueNotFound``.
             TransactionNotGiven: ``transaction=`` was left out inside a transaction block.
         """
         check_flag("progress", progress)
@@ -512,7 +512,7 @@ class Queue:
         Raises:
             Busy: Every try lost to another consumer.
             LeaseLost: Another instance opened this manager's consumer id.
-            QueueClosed: The queue is being dropped; once it is, ``QueueNotFound``.
+            QueueClosed: The queue is being dropped; once dropped, ``QueueNotFound``.
             TransactionNotGiven: ``transaction=`` was left out inside a transaction block.
         """
         check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)

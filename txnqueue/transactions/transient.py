@@ -68,7 +68,7 @@ class TransientWork:
 
         Raises:
             TransactionAborted: The attempt was aborted, or another one was committed first.
-            QueueClosed: A queue is being dropped; once it is, ``QueueNotFound``.
+            QueueClosed: A queue is being dropped; once dropped, ``QueueNotFound``.
             LeaseLost: Messages held under a lease were taken over.
         """
         self._seal(model.COMMITTED)
