@@ -1,4 +1,4 @@
-"""A batch: the messages that one receive brought, and how they are settled."""
+"""The public class ``Batch``: the messages of one receive, and their settlement."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Messages in flight: looked at as a DataFrame, settled as a whole or in parts.
+    """Messages in flight: read as a DataFrame, settled as a whole or in parts.
 
-    ``len(batch)`` counts the messages. Received inside a transaction, what is neither
-    released nor rejected is accepted by its commit. Received outside, they are held under
-    a lease until they are settled or the lease ends.
+    ``len(batch)`` counts the messages. If they were received inside a transaction, its commit
+    accepts those not settled, or releases them once some were accepted explicitly. Received
+    outside, they are held under a lease until they are settled or the lease ends.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Batch:
         held: Sequence[HeldClaim],
         attempt: Attempt | None = None,
     ) -> None:
-        """Wrap claims of ours; users get batches from ``Queue.receive``."""
+        """Wrap this client's claims; users get batches from ``Queue.receive``."""
         self._client = client
         self._schema = schema
-        self._carried = [  # what is in memory only stays there as long as this batch
+        self._carried = [  # keeps transient rows in memory as long as this batch lives
             client.store.transient.payload.carried(position.payload_id, position.send_id)
             for one in held
             if one.info.transient
@@ -87,8 +87,8 @@ class Batch:
     def df(self) -> DataFrame:
         """The messages as a DataFrame on the user's session, pinned to this batch.
 
-        The payload's columns and one struct ``_message``: id, message_id (the column that
-        the queue was given, else the id), queue, lane, delivery_count, redelivered,
+        The columns are those of the payload and one struct ``_message``: id, message_id (the
+        queue's ``message_id`` column, else the id), queue, lane, delivery_count, redelivered,
         enqueued_at, transaction_id, headers, correlation_id, reply_to, origin (queue, reason,
         delivery_count of a moved message, and the error that made it a dead letter), send_id,
         send_offset.
@@ -100,12 +100,12 @@ class Batch:
         return self._client.payload.table(self._schema, self._parts())
 
     def messages(self) -> list[Message]:
-        """Read the messages as dicts, in delivery order; for a few, not for a million."""
+        """Read the messages as dicts, in delivery order; meant for small batches."""
         return messages_of(self.to_arrow())
 
     @property
     def held_until(self) -> datetime.datetime | None:
-        """When the lease ends; None for an empty batch."""
+        """The instant (UTC) at which the first lease ends; None for an empty batch."""
         deadlines = [one.claim.deadline_ms for one in self._account.held]
         if not deadlines:
             return None
@@ -113,7 +113,7 @@ class Batch:
 
     @property
     def holds(self) -> bool:
-        """Whether some of the messages are not settled yet, as far as this batch knows."""
+        """Whether this batch still has unsettled messages, as far as it knows."""
         inside = self._inside
         is_decided = inside is not None and inside.status in (Status.COMMITTED, Status.ROLLED_BACK)
         return self._account.anything and not is_decided
@@ -125,7 +125,7 @@ class Batch:
         return any(one.claim.ends_at_ms(now_ms) <= now_ms for one in self._account.held)
 
     def __repr__(self) -> str:
-        """Describe what is held until when."""
+        """Show the number of messages, their queues and the end of the lease."""
         names = sorted({one.info.name for one in self._account.held}) or ["nothing"]
         return f"<Batch of {len(self)} from {', '.join(names)}, held until {self.held_until}>"
 
@@ -145,7 +145,7 @@ class Batch:
     def _named(
         self, where: str | None, matching: Matching | None, reason_column: str | None
     ) -> Reasons | None:
-        """Find which messages are meant, by reason; None: all that are left."""
+        """Find the selected messages, by reason; None means all that are left."""
         if where is not None and matching is not None:
             raise InvalidInput("Give where= or matching=, not both.")
         if reason_column is not None and matching is None:
@@ -166,7 +166,7 @@ class Batch:
         transaction: Transaction | NotGiven | None,
         complete: settlement.Complete | None = None,
     ) -> int:
-        """Settle messages; ``complete`` completes what is said of each claim's part."""
+        """Settle messages; ``complete`` completes the dispositions of each claim."""
         target = self._target(transaction)
         account, attempt_id = self._account, target.attempt_id if target else None
         try:
@@ -174,7 +174,7 @@ class Batch:
             if complete is not None:
                 chosen = settlement.completed(account, chosen, complete)
         except PayloadRemoved:
-            self._check_ours()  # what others have settled may be gone, payload and all
+            self._check_ours()  # the payload may be gone because others settled the messages
             raise
         messages = settlement.count(chosen)
         asked = messages
@@ -201,16 +201,16 @@ class Batch:
         if len(parts) == 1:
             settlement.settle(*parts[0], chosen)
             self._account.settled(chosen)
-        else:  # both kinds, as a whole: that takes a transaction
+        else:  # durable and transient messages can only be settled together by a transaction
             attempt = Attempt(self._client)
             with of_a_call(attempt), Transaction(attempt):
                 _say(attempt, self._account, chosen)
 
     def _check_ours(self) -> None:
-        """Check that what is not settled is held still.
+        """Check that the unsettled messages are still held.
 
         Raises:
-            LeaseLost: Others may have some of it now, or have settled it.
+            LeaseLost: Others may have some of the messages now, or have settled them.
         """
         for one in self._account.held:
             side = self._client.of(one.info)
@@ -220,7 +220,7 @@ class Batch:
 
     @property
     def _inside(self) -> Attempt | None:
-        """The attempt that holds the messages; None if they are held under a lease, or kept."""
+        """The attempt that holds the messages; None if a lease holds them, or they are kept."""
         return self._attempt if self._account.acquirer is not None else None
 
     def _target(self, transaction: Transaction | NotGiven | None) -> Attempt | None:
@@ -243,25 +243,26 @@ class Batch:
         reason: str | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> int:
-        """Consume messages: they are gone for good once this is committed.
+        """Consume messages: they are removed for good once this is committed.
 
         The commit of the transaction that received the batch accepts every message you did not
-        settle. If you accepted some explicitly, it releases the others instead. Of a batch held
-        under a lease only the named messages are settled, and the others stay held.
+        settle; if you accepted some explicitly, it releases the others instead. Of a batch held
+        under a lease only the selected messages are settled, and the others stay held.
 
         Args:
-            where: A SQL predicate over the columns of ``df``; all messages when left out.
+            where: A SQL predicate over the columns of ``df``; all unsettled messages when left
+                out.
             matching: Messages of this batch: a DataFrame or Arrow table with ``_message``,
                 dicts from ``messages()``, or message ids.
-            reason: Why; recorded in the history.
+            reason: The reason, recorded in the history.
             transaction: The transaction to settle in; None settles at once.
 
         Returns:
-            How many messages were named.
+            The number of messages selected.
 
         Raises:
-            AlreadySettled: Some of them are settled.
-            LeaseLost: Others may have them now; nothing was changed.
+            AlreadySettled: Some of the selected messages are already settled.
+            LeaseLost: Other consumers may have the messages now; nothing was changed.
         """
         reason = check_text("reason", reason)
         named = self._named(where, matching, None)
@@ -274,7 +275,7 @@ class Batch:
         matching: Matching | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> int:
-        """Give messages back to their original places; the delivery is not counted.
+        """Return messages to their original places, without counting the delivery.
 
         Args:
             where: As in ``accept``.
@@ -282,7 +283,7 @@ class Batch:
             transaction: As in ``accept``.
 
         Returns:
-            How many messages were named.
+            The number of messages selected.
 
         Raises:
             AlreadySettled: As in ``accept``.
@@ -300,17 +301,17 @@ class Batch:
         reason_column: str | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> int:
-        """Move messages to the dead-letter queue, with the reason; without one they are dropped.
+        """Move messages to the dead-letter queue with a reason, or remove them if there is none.
 
         Args:
             where: As in ``accept``.
             matching: As in ``accept``.
-            reason: Why; recorded in the dead letters' ``_message.origin.reason``.
-            reason_column: A column of ``matching`` that says why, row by row.
+            reason: The reason, recorded in the dead letters' ``_message.origin.reason``.
+            reason_column: A column of ``matching`` with the reason of each message.
             transaction: As in ``accept``.
 
         Returns:
-            How many messages were named.
+            The number of messages selected.
 
         Raises:
             AlreadySettled: As in ``accept``.
@@ -329,20 +330,20 @@ class Batch:
         undeliverable_here: bool = False,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> int:
-        """Give messages back to their original places, and say what becomes of them next.
+        """Return messages to their original places, and choose how they are redelivered.
 
         Args:
             where: As in ``accept``.
             matching: As in ``accept``.
-            delivery_failed: The delivery counts, so that a message that fails again and again
-                ends as a dead letter; false does what ``release`` does.
-            undeliverable_here: This manager's consumer id does not get them again, others do.
-                If there is no other, they wait: for a consumer with another id, or until they
-                are moved, purged or expire.
+            delivery_failed: Whether the delivery counts, so that a message that fails again and
+                again ends as a dead letter; false counts none, as ``release``.
+            undeliverable_here: Whether this manager's consumer id never gets the messages again.
+                They wait for a consumer with another id, or until they are moved, purged or
+                expire.
             transaction: As in ``accept``.
 
         Returns:
-            How many messages were named.
+            The number of messages selected.
 
         Raises:
             AlreadySettled: As in ``accept``.
@@ -369,10 +370,10 @@ class Batch:
         matching: Matching | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> int:
-        """Move messages to another queue of the same columns; nothing is copied.
+        """Move messages to another queue with the same columns; nothing is copied.
 
-        They get their places there by that queue's rules, and keep priority, delay and time
-        to live. Inside a transaction they stand there from its commit on.
+        The other queue's rules give them new places; priority, delay and time to live are kept.
+        Inside a transaction the messages are in the other queue once it commits.
 
         Args:
             to: The other queue, or its name.
@@ -381,11 +382,11 @@ class Batch:
             transaction: As in ``accept``.
 
         Returns:
-            How many messages were named.
+            The number of messages selected.
 
         Raises:
-            QueueNotFound: There is no such queue.
-            SchemaMismatch: It has other columns.
+            QueueNotFound: The other queue does not exist.
+            SchemaMismatch: The other queue has other columns.
             AlreadySettled: As in ``accept``.
             LeaseLost: As in ``accept``.
 
@@ -414,14 +415,14 @@ class Batch:
         )
 
     def keep(self) -> None:
-        """Keep the messages that are not settled: the commit leaves them received, under a lease.
+        """Let the commit leave the unsettled messages in flight, under a lease.
 
-        So messages that were acquired inside a transaction can be settled after it, in another
-        one or at once. Their deliveries do not count anew; a roll back gives them back. A batch
-        that was received outside is kept anyhow.
+        Messages acquired inside a transaction can then be settled after it, in another one or at
+        once. Their deliveries do not count anew; a rollback returns them. A batch received
+        outside a transaction is kept anyway.
 
         Raises:
-            BranchMisused: It was received in a branch, which others may commit.
+            BranchMisused: The batch was received in a branch, which others may commit.
         """
         inside = self._inside
         if inside is not None:
@@ -435,14 +436,14 @@ class Batch:
     def heartbeat(
         self, lease_seconds: float = 300.0, every_seconds: float | None = None
     ) -> Heartbeat:
-        """Keep the messages while a block runs: one append per beat, from another thread.
+        """Extend the lease while a block runs: one append per beat, from another thread.
 
         Args:
-            lease_seconds: Each beat extends the lease by this many seconds.
-            every_seconds: The time between beats; a third of the lease when left out.
+            lease_seconds: Each beat extends the lease to this many seconds from then.
+            every_seconds: The seconds between beats; a third of the lease when left out.
 
         Returns:
-            What is to be entered with ``with``.
+            A context manager for the block.
 
         Example::
 
@@ -459,10 +460,10 @@ class Batch:
         """Extend the lease to this many seconds from now, by one append.
 
         Args:
-            seconds: The new lease, from now.
+            seconds: The length of the new lease, from now.
 
         Raises:
-            LeaseLost: Others may have them now.
+            LeaseLost: Other consumers may have the messages now.
         """
         check_number("seconds", seconds, 0.001, LEASE_SECONDS_MAX)
         if not self.holds:
@@ -477,12 +478,12 @@ class Batch:
 
 
 def claims_of(batch: Batch) -> list[HeldClaim]:
-    """Give the claims behind a batch, for the library's own rooms."""
+    """Return the claims behind a batch; for the library's own packages."""
     return list(batch._account.held)
 
 
 def unsay(batch: Batch, transaction: Transaction) -> None:
-    """Take back how a batch's messages were to end in a transaction, for the library's rooms."""
+    """Take back a batch's dispositions in a transaction; for the library's own packages."""
     batch._account.unsay(attempt_of(transaction).attempt_id)
 
 
@@ -505,19 +506,19 @@ def claim_batch(
     beside: Collection[str] = (),
     before: Sequence[HeldClaim] = (),
 ) -> Batch:
-    """Claim a batch of both kinds of messages, for an attempt or under a lease.
+    """Claim a batch of durable and transient messages, for an attempt or under a lease.
 
     Args:
-        client: Who claims.
+        client: The client that claims.
         info: The queue.
         schema: The payload's columns.
-        limit: As in ``receive.claim``, and so is the rest.
-        attempt: What acquires them.
-        lease_seconds: For how long they are held.
-        upto: Leave out what was posted after this.
-        wanted: Cuts what a selector wants out of segments of a lane.
-        beside: Attempts of the same drain that are not decided.
-        before: What was claimed already and belongs to the batch.
+        limit: The most messages; this and the following are as in ``receive.claim``.
+        attempt: The attempt that acquires them; None for a lease.
+        lease_seconds: How long the messages are held.
+        upto: Leave out messages posted after this.
+        wanted: Cuts the messages that a selector wants out of segments of a lane.
+        beside: The undecided attempts of the same drain.
+        before: Claims made already that belong to the batch.
     """
     if attempt is None:
         resolve_memory(client)

@@ -1,4 +1,4 @@
-"""Drain a queue: receive, handle, commit, batch by batch."""
+"""Drain a queue: receive, handle and commit it batch by batch."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ Handler = Callable[[Batch, Transaction], object]
 class Drain:
     """One drain of one queue; its transactions are called ``<run id>/<n>``.
 
-    With ``ahead=1`` three batches may be in its hands: one whose handler runs; the one before it,
-    which is *done*, and is being committed; and the one after it, which the same append claims.
-    The commits come in the order of the numbers all the same. Whatever fails, what comes after
-    it is given back, and its deliveries do not count.
+    With ``ahead=1`` a drain holds up to three batches: one whose handler runs; the one before it,
+    which is *done* and being committed; and the one after it, which the same append claims. The
+    commits still come in the order of the numbers. If a batch fails, the batches after it are
+    returned, and their deliveries do not count.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Drain:
         """Describe the drain; nothing is read yet.
 
         Args:
-            client: Who consumes.
+            client: The client that consumes.
             queue: The queue.
             handler: Handles a batch in its transaction.
             batch_size: The most messages of a batch.
-            run_id: Names the run; None: it cannot be repeated.
-            errors_max: How many failures in a row end it.
-            select: Says which messages are wanted, anew for each run of it.
-            ahead: How many batches are handled before the one before them is committed.
+            run_id: Names the run; without one the run cannot be repeated.
+            errors_max: How many failures in a row end the drain.
+            select: Makes the selector of the messages, anew at each call of ``run``.
+            ahead: How many batches are handled before the previous one is committed.
         """
         check_count("batch_size", batch_size, 1, 100_000_000)
         check_count("errors_max", errors_max, 1, 1_000_000)
@@ -110,7 +110,7 @@ class Drain:
     ) -> DrainResult:
         """Consume until there is nothing left, or a bound is reached.
 
-        A drain whose run has no id may be run again: it goes on counting.
+        A drain without a run id may be run again; its counts then go on.
         """
         if until not in ("snapshot", "empty"):
             raise InvalidInput(f"until={until!r}: say 'snapshot' or 'empty'.")
@@ -131,8 +131,8 @@ class Drain:
             if self._background is not None:
                 self._background.shutdown(wait=False)
                 self._background = None
-        # What others hold may come back, and what is for others may be this run's at another
-        # consumer: then the run is not at its end.
+        # The run is not finished while others hold messages, which may come back, or while some
+        # are undeliverable here: another consumer may receive those in the same run.
         finished = self._room() > 0 and not self._of_others
         if finished and self._run.given:
             finished = self._run.end()
@@ -142,7 +142,7 @@ class Drain:
 
     @property
     def result(self) -> DrainResult:
-        """What it has consumed so far."""
+        """The counts of what the drain has consumed so far."""
         return self._result(finished=False)
 
     # ------------------------------------------------------------------ batch by batch
@@ -159,7 +159,7 @@ class Drain:
 
     @property
     def _flows(self) -> bool:
-        """Whether the next batch is claimed while a handler runs: not until one has succeeded."""
+        """Whether the next batch is claimed while a handler runs: only after one has succeeded."""
         return self._ahead and self._charges.proven and not self._failures_in_a_row
 
     def _handle(self, current: Claimed) -> Claimed:
@@ -169,7 +169,7 @@ class Drain:
         return self._decide(current)
 
     def _decide(self, done: Claimed) -> Claimed:
-        """Commit a batch that was handled, and claim the next one by the same append."""
+        """Commit a handled batch, and claim the next one by the same append."""
         wanted = self._wanted(done)
         try:
             receipt, claimed = self._steps.commit_and_claim(done.attempt, wanted)
@@ -180,7 +180,7 @@ class Drain:
         return claimed
 
     def _overlap(self, current: Claimed) -> Claimed:
-        """Handle a batch while the one before it is committed, and the next one claimed."""
+        """Handle a batch while the one before it is committed and the next one is claimed."""
         done, self._done = self._done, None
         if self._bounds.over(self._seconds()) or not self._held_on(current):
             commit.rollback(current.attempt, "not begun", counted=False)
@@ -208,7 +208,7 @@ class Drain:
     def _awaited(
         under_way: UnderWay[Step], failure: BaseException | None
     ) -> tuple[Step, BaseException | None]:
-        """Wait for what was appended behind a handler, even if somebody interrupts that once."""
+        """Wait for the append that ran beside a handler, even if that wait is interrupted once."""
         try:
             return under_way.result(), failure
         except BaseException as interruption:
@@ -221,7 +221,7 @@ class Drain:
         error: BaseException,
         failure: BaseException | None,
     ) -> Claimed:
-        """Give a batch back whose predecessor was not committed: its number is not its own now."""
+        """Return a batch whose predecessor was not committed: its number is no longer valid."""
         if isinstance(failure, Exception):
             self._errors += 1
         counted = isinstance(failure, Exception) and fault_of(failure) is Fault.MESSAGE
@@ -236,10 +236,10 @@ class Drain:
         return self._receive()
 
     def _held_on(self, current: Claimed) -> bool:
-        """Hold a batch that was claimed ahead for a whole lease, if half of it has gone by.
+        """Renew the lease of a batch that was claimed ahead, if less than half of it is left.
 
         Returns:
-            Whether it is held still.
+            Whether the batch is still held.
         """
         seconds = lease_of(self._queue.info, current.attempt)
         until = current.batch.held_until
@@ -253,9 +253,9 @@ class Drain:
         return True
 
     def _let_go(self, error: BaseException) -> None:
-        """Give back what is in hand at an error; what was to be counted is rolled back by now."""
+        """Return the batches in hand after an error; one whose delivery counts is rolled back."""
         if self._background is not None:
-            self._background.shutdown(wait=True)  # what lands is what is given back
+            self._background.shutdown(wait=True)  # its claim may land, and is then returned too
         for attempt in self._begun:
             commit.roll_back_after(attempt, error, counted=False)
 
@@ -265,20 +265,20 @@ class Drain:
         return self._client.runtime.monotonic() - self._started
 
     def _room(self, *pending: Claimed) -> int:
-        """How many messages the next batch may hold if others succeed; 0 ends the drain."""
+        """How many messages the next batch may hold if pending ones succeed; 0 ends the drain."""
         size = self._charges.limit(self._batch_size)
         messages = self._messages + sum(len(one) for one in pending)
         return self._bounds.room(size, self._seconds(), messages, self._batches + len(pending))
 
     def _more(self) -> bool:
-        """Return whether there is something to receive; what others hold is of the same reading."""
+        """Return whether there is something to receive; note what others hold by that reading."""
         receivable, self._of_others = browse.left(
             self._client, self._queue.info, self._upto, self._selector
         )
         return receivable
 
     def _wanting(self) -> Wanting | None:
-        """Return which messages the next batch may hold; None if that is all."""
+        """Return the filter of the messages that the next batch may hold; None for no filter."""
         chosen = self._selector.of_lane if self._selector is not None else None
         if not self._charges.passes_over:
             return chosen
@@ -287,7 +287,7 @@ class Drain:
         return lambda lane, segments: self._charges.wanted(lane, chosen(lane, segments))
 
     def _wanted(self, *pending: Claimed) -> Wanted:
-        """Say what is wanted after batches that are not decided yet."""
+        """Describe the claim of the batch after those that are pending, and begin its attempt."""
         number = pending[-1].number + 1 if pending else None
         room = self._room(*pending)
         attempt = self._run.begin(number)
@@ -306,11 +306,11 @@ class Drain:
         )
 
     def _receive(self) -> Claimed:
-        """Claim a batch by an append of its own."""
+        """Claim a batch by a separate append."""
         return self._steps.claim(self._wanted())
 
     def _call(self, current: Claimed) -> BaseException | None:
-        """Hand a batch to the handler, and return what it raised."""
+        """Pass a batch to the handler, and return the exception that it raised, if any."""
         tx = current.attempt
         tx.charges = self._charges.next_counts
         blocks = self._client.blocks
@@ -327,10 +327,11 @@ class Drain:
         return None
 
     def _succeeded(self, current: Claimed, failure: BaseException | None) -> bool:
-        """Return whether a batch is handled; roll it back if that failed.
+        """Return whether a batch was handled; roll it back if its handler failed.
 
         Raises:
-            HandlerFailed: It failed too often in a row, or by a mistake of the job.
+            HandlerFailed: Handlers failed too often in a row, or by a mistake of the job.
+            TransactionFinished: The handler committed or prepared the transaction.
         """
         tx = current.attempt
         if failure is not None and not isinstance(failure, Exception):
@@ -369,14 +370,14 @@ class Drain:
             raise error
         self._run.lose_place()
         if error.__cause__ is not None and is_closed(error.__cause__):
-            raise error.__cause__ from None  # it will not come back
+            raise error.__cause__ from None  # the queue or exchange will not come back
         self._failed(error, done)
 
     def _failed(self, error: Exception, current: Claimed) -> None:
         """Count a batch that was not committed.
 
         Raises:
-            HandlerFailed: Too many in a row, or by a mistake of the job.
+            HandlerFailed: Too many batches failed in a row, or one by a mistake of the job.
         """
         fault = fault_of(error)
         self._last_error = error
@@ -426,7 +427,7 @@ class Drain:
         )
 
     def _log(self, event: str, tx: Attempt | None, **details: object) -> None:
-        """Write what happened to the log ``txnqueue``, with its details as ``record.details``."""
+        """Log an event to the logger ``txnqueue``, with its details as ``record.details``."""
         about: dict[str, object] = {"queue": self._queue.name, "run_id": self._run.id}
         if tx is not None and tx.receipt is not None:
             about["transaction_id"] = tx.id
@@ -438,10 +439,10 @@ class Drain:
 
 
 def _check_ahead(ahead: int, queue: Queue) -> None:
-    """Check how far ahead of its commits a drain may handle.
+    """Check how far a drain may handle batches ahead of its commits.
 
     Raises:
-        InvalidInput: So far it cannot, or the queue is ordered.
+        InvalidInput: The value is neither 0 nor 1, or it is 1 and the queue is ordered.
     """
     if isinstance(ahead, bool) or ahead not in (0, 1):
         raise InvalidInput(

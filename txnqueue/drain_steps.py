@@ -1,4 +1,4 @@
-"""What a drain appends: the commit of one batch, the claim of another, or both by one append."""
+"""The appends of a drain: commit a batch, claim the next one, or both at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Claimed:
 
     Attributes:
         number: Its number in the run.
-        attempt: What decides it.
+        attempt: The attempt that decides it.
         batch: The messages; empty if nothing was claimed.
     """
 
@@ -45,14 +45,14 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a drain wants next.
+    """The batch that a drain is to claim next.
 
     Attributes:
         number: The number of the batch in the run.
-        attempt: What is to acquire it.
-        limit: The most messages; without room for any nothing is claimed.
-        upto: Leave out what was posted after this.
-        wanting: Cuts what is wanted out of segments of a lane.
+        attempt: The attempt that is to acquire it.
+        limit: The most messages; 0 claims nothing.
+        upto: Leave out messages posted after this.
+        wanting: Cuts the selected messages out of segments of a lane.
         beside: The attempts of the drain that are not decided yet.
     """
 
@@ -66,12 +66,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What became of one append that another thread made.
+    """The result of one append that another thread made.
 
     Attributes:
         claimed: The next batch; empty if there was none, or it could not be claimed.
-        receipt: Of the batch that was committed, if one was.
-        error: Why it was not committed; then nothing is claimed.
+        receipt: The receipt of the batch that was committed, if one was.
+        error: Why that batch was not committed; then nothing is claimed.
     """
 
     claimed: Claimed
@@ -83,12 +83,12 @@ class Steps:
     """The appends of a drain; several threads may make them, one after the other."""
 
     def __init__(self, client: Client, queue: Queue) -> None:
-        """Append for a client what is about a queue."""
+        """Make the appends of one client on one queue."""
         self._client = client
         self._queue = queue
 
     def claim(self, wanted: Wanted) -> Claimed:
-        """Claim a batch by an append of its own."""
+        """Claim a batch by a separate append."""
         if wanted.limit <= 0:
             return self._nothing(wanted)
         try:
@@ -101,8 +101,8 @@ class Steps:
         """Commit a batch and claim the next one, by one append.
 
         Returns:
-            The receipt, and the next batch: empty if there was no room for one, the claim was
-            lost twice, could not be planned beside the commit, or failed after it.
+            The receipt, and the next batch: empty if there was no room for one, or if its claim
+            was lost twice, could not be planned beside the commit, or failed after it.
         """
         if wanted.limit <= 0 or not commit.joinable(done):
             return commit.commit(done), self._nothing(wanted)
@@ -120,7 +120,7 @@ class Steps:
         try:
             landed = commit.commit_joined(done, receiver.plan)
             receipt = commit.committed_by(done, landed)
-        except TransactionAborted:  # of which nothing landed
+        except TransactionAborted:  # nothing landed, so nothing is held
             raise
         except BaseException as error:
             self._give_back(following, error)
@@ -132,13 +132,13 @@ class Steps:
             self._give_back(following, error)
             if not isinstance(error, Exception):
                 raise
-            # The batch is committed. The call for the next one asks again, and learns why.
+            # The batch is committed; the next claim meets the same error and reports it.
             return receipt, self._nothing(wanted)
 
     def behind(self, done: Attempt | None, wanted: Wanted) -> Step:
-        """Commit a batch, if one is handled, and claim the next one, behind a handler.
+        """Commit a batch, if one is handled, and claim the next one, while a handler runs.
 
-        Nothing is raised here: the result says what happened to the batch.
+        Nothing is raised: the result holds the error.
         """
         try:
             if done is not None:
@@ -148,7 +148,7 @@ class Steps:
         except BaseException as error:
             nothing = self._nothing(wanted)
             if done is None and isinstance(error, Exception):
-                # As above: the call for the next one asks again.
+                # As above: the next claim meets the error and reports it.
                 logger.info("nothing claimed ahead error=%s", describe_error(error))
                 return Step(nothing)
             return Step(nothing, error=error)
@@ -174,9 +174,9 @@ class Steps:
         return Claimed(wanted.number, wanted.attempt, batch)
 
     def _give_back(self, attempt: Attempt, error: BaseException) -> None:
-        """Roll back a transaction whose claim failed, and what the journal says that it holds.
+        """Roll back an attempt whose claim failed, with the messages that it holds in the journal.
 
-        The claim may have landed all the same, and its messages were delivered to no one.
+        The claim may have landed nevertheless; its messages were delivered to no one.
         """
         try:
             client, info = self._client, self._queue.info
@@ -188,7 +188,7 @@ class Steps:
                     if c.acquirer and c.acquirer.attempt == mine
                 ]
             attempt.add_account(Account([HeldClaim(info, c, {}) for c in claims], attempt))
-        except Exception as failed:  # then they are void, and the next receive finds that
+        except Exception as failed:  # the rollback voids the claims; the next receive takes over
             about = (attempt.id, failed)
             logger.warning("what is held cannot be read transaction_id=%s error=%s", *about)
         commit.roll_back_after(attempt, error, counted=False)

@@ -1,16 +1,16 @@
 """Every error that txnqueue raises.
 
     TxnQueueError
-    ├── PlatformMissing          pyspark, delta-spark or Java is not there
+    ├── PlatformMissing          pyspark, delta-spark or Java is missing
     ├── StoreError
     │   ├── StoreNotFound        no store at this root
     │   ├── StoreCorrupt         what is stored contradicts itself
     │   │   └── StoreSetBack     the journal was restored, cloned or put back
     │   ├── StoreBusy            another process holds the store's lock
     │   │   └── SecondDriver     another driver works on storage that bears only one
-    │   ├── StatementRefused     Spark could not read a statement of ours
+    │   ├── StatementRefused     Spark could not read a statement of the library's
     │   ├── LayoutUnsupported    the store was written by another layout
-    │   ├── OnlyLooking          a store that is only looked at is not written to
+    │   ├── OnlyLooking          a store opened by ``look()`` is read-only
     │   └── FilesNotReadable     the tables' files cannot be read without Spark
     ├── InvalidInput             a value, name or option that cannot be used
     │   ├── InvalidName
@@ -25,40 +25,41 @@
     │   ├── ExchangeNotFound
     │   ├── ExchangeExists
     │   ├── ExchangeClosed       the exchange is being dropped
-    │   └── Unroutable           the exchange refuses what no binding wants
+    │   └── Unroutable           the exchange refuses messages that no binding matches
     ├── TransactionError
-    │   ├── TransactionAborted   surely not committed
+    │   ├── TransactionAborted   certainly not committed
     │   │   └── TransactionIdReused
     │   ├── TransactionUnknown   in doubt; ``manager.outcome(id)`` answers
     │   ├── TransactionFinished  the transaction takes no more work
-    │   ├── OnlyRehearsed        what a rehearsal cannot do without really doing it
-    │   ├── TransactionNotGiven  a call inside a block forgot ``transaction=``
+    │   ├── OnlyRehearsed        a rehearsal cannot do this without really doing it
+    │   ├── TransactionNotGiven  a call inside a block left out ``transaction=``
     │   ├── TransactionMismatch  a batch, queue or table of another transaction
     │   ├── TransactionNotFound  nothing is recorded under this id
-    │   ├── TransactionNotPrepared  only a prepared transaction is decided by its id
+    │   ├── TransactionNotPrepared  only a prepared transaction can be decided by its id
     │   ├── DecidedByDatabase    an enlisted database decides it
     │   ├── DatabaseUnavailable  an enlisted database cannot be asked
     │   ├── HeuristicNotFound    no operator's decision is on record
     │   ├── SettlementPending    a prepared transaction settles these messages
     │   ├── BranchNotFound       no such branch, or it is completed
     │   ├── BranchExists         the branch was started before
-    │   ├── BranchMisused        not in this state of the branch
+    │   ├── BranchMisused        not allowed in this state of the branch
     │   └── NotPermitted         the branch is restricted to others
     ├── LeaseLost                another consumer may have these messages now
-    ├── AlreadySettled           a message is settled once
+    ├── AlreadySettled           a message can be settled only once
     ├── ChangeWaiting            a decided table change cannot be applied yet
     ├── ChangeNotFound           no table change of this id waits
     ├── PayloadRemoved           the payload is past its retention, or was erased
-    ├── NotErasable              messages are in use, so that they cannot be erased yet
-    ├── HistoryRemoved           what is asked for lies before the history's beginning
+    ├── NotErasable              messages are in use and cannot be erased yet
+    ├── HistoryRemoved           the history begins after the commit asked for
     ├── HandlerFailed            a drain's handler failed too often, or by a mistake of the job
     └── Busy                     conflicts outlasted the retries; nothing changed
 
 A class's docstring is its default message: it says what happened and what to do next.
-What a program needs is in attributes; the Delta or Spark error is the ``__cause__``.
+The attributes hold the details that a program needs; the Delta or Spark error is the
+``__cause__``.
 
-A class takes the attributes that it declares as keywords, as a dataclass does, and type
-checkers hold every ``raise`` to that: one without a default is on every error of the class.
+A class takes its declared attributes as keywords, as a dataclass does, and type checkers verify
+every ``raise``: an attribute without a default is on every error of the class.
 """
 
 from __future__ import annotations
@@ -75,18 +76,18 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_: object) -> Callable[[type], type]:
-        """Change nothing: it is type checkers that the decorator speaks to."""
+        """Return the class unchanged: the decorator informs type checkers only."""
         return lambda cls: cls
 
 
 def _attribute(*, default: Any, kw_only: bool) -> Any:  # noqa: ARG001 - for type checkers
-    """Declare an attribute, and whether it is given by its name only."""
+    """Declare an attribute, and whether it is keyword-only."""
     return default
 
 
 @dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(_attribute,))
 class _Declared(Exception):
-    """An error whose attributes are what its class declares."""
+    """An error with the attributes that its class declares."""
 
     def __init__(self, message: str = "", **details: object) -> None:
         self.details = details
@@ -107,7 +108,7 @@ class PlatformMissing(TxnQueueError):
     """Spark with Delta is not there: pip install 'txnqueue[spark]', then txnqueue doctor."""
 
     missing: str | None = None
-    """The Python package that is not there."""
+    """The missing Python package."""
 
 
 class StoreError(TxnQueueError):
@@ -131,14 +132,14 @@ class StoreSetBack(StoreCorrupt):
     version: int
     """The version of the journal's table that shows it."""
     operation: str | None = None
-    """What Delta calls the commit that did it; None: no commit did."""
+    """Delta's name of the operation that set the journal back; None if no Delta commit did."""
 
 
 class StoreBusy(StoreError):
     """Another process held the store's lock for too long: see which one, then try again."""
 
     owner: Mapping[str, Any] | None
-    """The processes that hold the lock; None if they have released it just now."""
+    """The processes that hold the lock; None if they have just released it."""
 
 
 class SecondDriver(StoreBusy):
@@ -147,7 +148,7 @@ class SecondDriver(StoreBusy):
     driver: str | None
     """The other driver: the id of its Spark application, and where it runs."""
     setting: str
-    """Spark's setting for a log store that bears several drivers."""
+    """Spark's setting for a log store that supports several drivers."""
 
 
 class StatementRefused(StoreError):
@@ -158,7 +159,7 @@ class LayoutUnsupported(StoreError):
     """The store was written by another layout of txnqueue: use the version that wrote it."""
 
     layout: int | None
-    """The layout that the store was written by."""
+    """The layout with which the store was written."""
 
 
 class OnlyLooking(StoreError):
@@ -169,26 +170,26 @@ class FilesNotReadable(StoreError):
     """The files of the store's tables cannot be read without Spark: use QueueManager."""
 
     path: str | None = None
-    """Where they are."""
+    """The path of the files."""
     feature: str | None = None
-    """What it is that only Spark can read."""
+    """The feature of the tables that only Spark can read."""
 
 
 class InvalidInput(TxnQueueError, ValueError):
     """A value cannot be used; nothing was changed."""
 
     name: str | None = None
-    """What cannot be used: an argument, a setting, a key, or the name itself."""
+    """The argument, setting or key that cannot be used, or the invalid name itself."""
     source: str | None = None
-    """Where a setting comes from."""
+    """Where the setting comes from."""
     column: str | None = None
     table: str | None = None
     constraint: str | None = None
     """The table's constraint that rows would break."""
     keys: Mapping[str, object] | None = None
-    """The key that several rows have, by column."""
+    """The key that several rows share, by column."""
     in_rows: bool = False
-    """Whether it is a value of some rows, and not how they or the call are made."""
+    """Whether values in the rows are at fault, and not their columns or the call."""
 
 
 class InvalidName(InvalidInput):
@@ -199,7 +200,7 @@ class SchemaMismatch(InvalidInput):
     """The rows do not fit the queue's schema; nothing was staged."""
 
     queues: Sequence[str] = ()
-    """The queues that have to get columns first."""
+    """The queues to which columns must be added first."""
 
 
 class LimitExceeded(InvalidInput):
@@ -279,7 +280,7 @@ class TransactionAborted(TransactionError):
     transaction_id: str
     reason: str | None = None
     receipt: Receipt | None = None
-    """The commit of another attempt of the same id, which was faster."""
+    """The receipt of another attempt with the same id that committed first."""
 
 
 class TransactionIdReused(TransactionAborted):
@@ -294,7 +295,7 @@ class TransactionUnknown(TransactionError):
 
     transaction_id: str
     attempt: str | None = None
-    """Which of its attempts; ``outcome`` and ``rollback`` take it beside the id."""
+    """The attempt; ``outcome`` and ``rollback`` take it beside the id."""
     last_error: BaseException | None = None
 
 
@@ -314,7 +315,7 @@ class TransactionNotGiven(TransactionError):
     """Inside a transaction block say transaction=tx, or transaction=None to stay outside."""
 
     transaction_id: str | None = None
-    """The transaction whose block it is."""
+    """The transaction of the block."""
 
 
 class TransactionMismatch(TransactionError):
@@ -340,7 +341,7 @@ class DecidedByDatabase(TransactionError):
 
     transaction_id: str
     database: str
-    """The name that it was enlisted by, with ``last=True``."""
+    """The name under which the database was enlisted with ``last=True``."""
 
 
 class DatabaseUnavailable(TransactionError):
@@ -388,10 +389,10 @@ class LeaseLost(TxnQueueError):
     """The lease was lost and others may have the messages now; nothing was changed."""
 
     consumer: str | None = None
-    """Whose lease it was."""
+    """The consumer id that held the lease."""
     queue: str | None = None
     claim: tuple[int, int] | None = None
-    """Its lane and its number there."""
+    """The claim's lane and its sequence number in that lane."""
 
 
 class AlreadySettled(TxnQueueError):
@@ -428,25 +429,25 @@ class NotErasable(TxnQueueError):
     """
 
     queue: str
-    """The queue in which they are in use."""
+    """The queue in which the messages are in use."""
     in_flight: int = 0
-    """How many are in flight; 0 if they are needed to tell duplicates."""
+    """The number in flight; 0 if the messages are needed to detect duplicates."""
     purged: int = 0
-    """How many were purged before one was claimed; their payload is still there."""
+    """The number purged before one was claimed; their payload still exists."""
 
 
 class HistoryRemoved(TxnQueueError):
     """That was removed from the history: history.horizon() is the oldest known commit."""
 
     commit_seq: int
-    """The first commit that is still known."""
+    """The oldest commit that is still known."""
 
 
 class HandlerFailed(TxnQueueError):
     """The handler failed too often in a row, or by a mistake of the job: see this one's cause."""
 
     result: DrainResult
-    """What was consumed before."""
+    """The result of the drain up to the failure."""
 
 
 class Busy(TxnQueueError):

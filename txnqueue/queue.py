@@ -1,4 +1,4 @@
-"""A queue as its users hold it: send, receive, look, move, purge, alter, drain, drop."""
+"""The public class ``Queue``: send, receive, peek, move, purge, alter, drain and drop."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ if TYPE_CHECKING:
 
 
 class Queue:
-    """A queue of a store. Every call is its own transaction unless one is given."""
+    """A queue of a store. Each call is a transaction by itself unless it is given one."""
 
     def __init__(self, client: Client, info: QueueInfo, attempt: Attempt | None = None) -> None:
-        """Hold a queue; users get it from ``manager.queue`` or ``tx.queue``."""
+        """Wrap a queue; users get it from ``manager.queue`` or ``tx.queue``."""
         self._client = client
         self._opened = info
         self._attempt = attempt
 
     @property
     def _bound(self) -> Attempt | None:
-        """What its calls work in, unless they say otherwise."""
+        """The attempt that calls without ``transaction=`` work in; None outside a transaction."""
         return self._attempt
 
     @property
     def _info(self) -> QueueInfo:
-        """The queue as it was read last, by whatever call."""
+        """The newest description of the queue that any call of this client has read."""
         return self._client.cache.newest(self._opened)
 
     @property
@@ -82,12 +82,12 @@ class Queue:
 
     @property
     def info(self) -> QueueInfo:
-        """What the catalog says of the queue."""
+        """The queue's description in the catalog."""
         return self._info
 
     @property
     def schema(self) -> StructType:
-        """The payload's columns."""
+        """The columns of the queue's payload."""
         from pyspark.sql.types import StructType
 
         return StructType.fromJson(dict(self._info.schema))
@@ -96,7 +96,7 @@ class Queue:
     def _repr_html_(self) -> str:
         """Show depth, dead letters and columns in a notebook.
 
-        It reads the states of the queue and of its dead-letter queue, and no payload.
+        Reads the states of the queue and of its dead-letter queue, and no payload.
         """
         return queue_shown(self._client, self._info, self.depth(), self.in_flight())
 
@@ -105,21 +105,21 @@ class Queue:
         return f"<Queue {self.name} of {self._client.store.root}>"
 
     def purge(self, where: str | None = None, *, reason: str | None = None) -> int:
-        """Delete messages for good, and record that.
+        """Delete messages for good, on record.
 
         Messages in flight stay with their holder, who may still accept, reject or move them. If
         they would return to the queue (release, rollback, expired lease), they are purged
         instead.
 
         Args:
-            where: Only messages that match this SQL predicate over the columns of ``df``.
-            reason: Why; recorded in the history.
+            where: Only messages that match this SQL predicate over the columns of ``Batch.df``.
+            reason: The reason, recorded in the history.
 
         Returns:
             The number of messages deleted at once.
 
         Raises:
-            TransactionNotGiven: Inside a transaction.
+            TransactionNotGiven: The call was made inside a transaction.
         """
         return self._purge(None, where, reason)
 
@@ -133,17 +133,17 @@ class Queue:
         limit: int | None = None,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> int:
-        """Move waiting messages to another queue of the same columns; nothing is copied.
+        """Move waiting messages to another queue with the same columns; nothing is copied.
 
-        They get new places by that queue's rules, and keep priority, delay and time to live;
-        messages in flight stay. Inside a transaction they are acquired now and are in the other
-        queue from its commit on; a rollback returns them as they were.
+        The other queue's rules give them new places; priority, delay and time to live are kept.
+        Messages in flight stay. Inside a transaction the messages are acquired now and are in
+        the other queue once it commits; a rollback returns them as they were.
 
         Args:
             to: The other queue, or its name.
-            where: Only messages that match this SQL predicate over the columns of ``df``.
+            where: Only messages that match this SQL predicate over the columns of ``Batch.df``.
             matching: Instead, only messages that have a match in this DataFrame.
-            on: The columns that match.
+            on: The columns to match on.
             limit: At most this many, the first ones of each lane in turn; all when left out.
             transaction: The transaction that moves them; None moves at once.
 
@@ -151,8 +151,8 @@ class Queue:
             The number of messages moved.
 
         Raises:
-            QueueNotFound: There is no such queue.
-            SchemaMismatch: It has other columns.
+            QueueNotFound: The other queue does not exist.
+            SchemaMismatch: The other queue has other columns.
 
         Example::
 
@@ -174,7 +174,7 @@ class Queue:
 
         Returns:
             The dead letters of this queue; for a dead-letter queue itself, all messages that came
-            into it. ``redrive(where=…)`` on that queue sends some of them back.
+            into it. ``redrive(where=…)`` on the dead-letter queue sends some of them back.
 
         Example::
 
@@ -192,10 +192,10 @@ class Queue:
     ) -> int:
         """Send dead letters back to the queues and lanes that they came from.
 
-        Their deliveries are counted from 0 again. Messages that were sent here stay.
+        Their delivery counts start at 0 again. Messages that were sent to this queue stay.
 
         Args:
-            where: Only messages that match this SQL predicate over the columns of ``df``,
+            where: Only messages that match this SQL predicate over the columns of ``Batch.df``,
                 such as ``"_message.origin.reason = 'deliveries_max'"``.
             limit: At most this many; all when left out.
             transaction: As in ``move``.
@@ -204,7 +204,7 @@ class Queue:
             The number of messages sent back.
 
         Raises:
-            QueueNotFound: A queue that they came from is gone.
+            QueueNotFound: A queue that some of them came from no longer exists.
         """
         tx = self._resolve(transaction, f"{self.name}.redrive")
 
@@ -217,28 +217,28 @@ class Queue:
     def alter(
         self, add: str | StructType | None = None, **settings: Unpack[ChangeableSettings]
     ) -> dict[str, tuple[object, object]]:
-        """Add columns to the queue, or change settings, while others work on it.
+        """Add columns to the queue, or change its settings, while others work on it.
 
-        Messages that are there, and sends that were staged before, have null in new columns.
-        The dead-letter queue gets the columns too. Repeating it changes nothing.
+        Existing messages, and sends staged before the change, have null in the new columns.
+        The dead-letter queue gets the columns too. Repeating the call changes nothing.
 
         Args:
             add: Nullable columns, as DDL or ``StructType``.
             **settings: New values of ``lease_seconds``, ``deliveries_max``,
                 ``redelivery_delay_seconds``, ``redelivery_delay_seconds_max``,
                 ``dead_letter_expired`` or ``delay_step_seconds``, as ``create_queue`` takes
-                them; the others are fixed. What waits already for its redelivery goes by the
-                new values.
+                them; the other settings are fixed. Messages that already wait for their
+                redelivery follow the new values.
 
         Returns:
-            What changed: by name, the former and the new value.
+            The changes: by name, the former and the new value.
 
         Raises:
-            SchemaMismatch: A column cannot be null, or is there with another type.
+            SchemaMismatch: A column is not nullable, or exists with another type.
             InvalidInput: A setting is fixed, or its value cannot be used.
             QueueInUse: Columns of a dead-letter queue follow those of the queue that uses it.
             QueueClosed: The queue is being dropped.
-            TransactionNotGiven: Inside a transaction.
+            TransactionNotGiven: The call was made inside a transaction.
         """
         at_once(self._client, f"{self.name}.alter", self._bound)
         columns = None if add is None else schema_from(self._client.store.spark, add)
@@ -247,25 +247,25 @@ class Queue:
         return alter(self._client, self._info, columns, settings)
 
     def drop(self, *, reason: str | None = None) -> QueueDropResult:
-        """Drop exactly this queue with everything in it; repeating it goes on.
+        """Drop exactly this queue with all its messages.
 
-        ``manager.drop_queue`` drops the queue that has the name now, which may have been created
-        since this one was opened.
+        Repeating the call continues a drop that is not finished. ``manager.drop_queue`` drops the
+        queue that has the name now, which may have been created since this one was opened.
 
-        From the first step on it takes no work: a commit of an open transaction that sent to
-        it or received from it is aborted. A prepared transaction holds the second step back
-        until it is decided; then drop again, or ``manager.recover()``. Its history stays, and
-        so does its dead-letter queue, which can be dropped after it.
+        From the first step on the queue is closing: an open transaction that sent to it or
+        received from it cannot commit and is aborted. A prepared transaction delays the second
+        step until it is decided; then drop again, or call ``manager.recover()``. The history
+        stays, and so does the dead-letter queue, which can be dropped afterwards.
 
         Args:
-            reason: Why; recorded in the history.
+            reason: The reason, recorded in the history.
 
         Returns:
-            Whether it is gone, and what holds it back if not.
+            Whether the queue is gone, and if not, what holds it back.
 
         Raises:
-            QueueInUse: It takes the dead letters of another queue.
-            TransactionNotGiven: Inside a transaction.
+            QueueInUse: The queue takes the dead letters of another queue.
+            TransactionNotGiven: The call was made inside a transaction.
         """
         at_once(self._client, f"{self.name}.drop", self._bound)
         reason = check_text("reason", reason)
@@ -278,7 +278,7 @@ class Queue:
         return resolve(self._client, transaction, what, self._bound)
 
     def _purge(self, gone: removal.Gone | None, where: str | None, reason: str | None) -> int:
-        """Delete messages, and report those that are deleted at once."""
+        """Delete messages, and pass those that are deleted at once to ``gone``."""
         self._client.open()
         at_once(self._client, f"{self.name}.purge", self._bound)
         reason = check_text("reason", reason)
@@ -315,42 +315,42 @@ class Queue:
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
         progress: bool = False,
     ) -> SendResult:
-        """Send messages: one per row.
+        """Send one message per row.
 
-        Where a value can be a string it names a column of the rows, which need not be one of
-        the queue's; a null there means what leaving it out means. Instants that differ by row
-        are rounded up to the queue's ``delay_step_seconds``.
+        A string for ``priority``, ``available_at``, ``delay_seconds`` or ``ttl_seconds`` names a
+        column of the rows, which need not be one of the queue's; null there means the default.
+        Instants that differ by row are rounded up to the queue's ``delay_step_seconds``.
 
         Args:
             rows: A DataFrame, a pandas or Arrow table, or a list of dicts, with the queue's
                 columns. A ``_message`` column is left out; missing nullable columns are null.
-            order_by: Columns that order the messages; the rows' own order when left out.
-            priority: 0 to 9; the highest is received first, 4 when left out.
+            order_by: Columns that order the messages; the order of the rows when left out.
+            priority: 0 to 9; the highest is received first; 4 when left out.
             available_at: The messages cannot be received before this instant.
-            delay_seconds: The same, from now on.
+            delay_seconds: The messages cannot be received until this many seconds have passed.
             ttl_seconds: The messages expire after this many seconds: they are no longer
                 delivered, and go to the dead-letter queue with ``dead_letter_expired``.
-            headers: Headers that all these messages get, as strings by name. Those called
-                ``correlation_id`` and ``reply_to`` have columns of their own in ``_message``.
-            header_columns: Columns of the rows that headers are taken from, by the headers'
-                names: strings, whole numbers, booleans or dates. They need not be the queue's.
+            headers: Headers of all these messages, as strings by name. The headers
+                ``correlation_id`` and ``reply_to`` also have a field in ``_message`` each.
+            header_columns: By header name, the column of the rows that the header is taken from:
+                strings, whole numbers, booleans or dates. It need not be one of the queue's.
             durable: Whether the messages are kept in the store; the queue's setting when left
-                out. Others are kept in the memory of this process only, with the same
+                out. False keeps them in the memory of this process only, with the same
                 transactions and no Delta commit: they are gone when the process ends.
             transaction: The transaction that sends them; None commits at once.
-            progress: Whether to show in a notebook or a terminal that it is under way, and for
-                how long.
+            progress: Whether to show in a notebook or a terminal that the send is under way,
+                and for how long.
 
         Returns:
             The number of messages and the send id.
 
         Raises:
-            SchemaMismatch: A column is unknown, missing, of another type or null though it
-                may not be; nothing was staged.
+            SchemaMismatch: A column is unknown, missing, of another type, or null without being
+                nullable; nothing was staged.
             LimitExceeded: The rows have too many different delays and priorities for one send,
                 or there is no memory left for transient messages.
-            QueueClosed: The queue is being dropped; after that it is ``QueueNotFound``.
-            TransactionNotGiven: Inside a block, ``transaction=`` was left out.
+            QueueClosed: The queue is being dropped; once dropped, ``QueueNotFound``.
+            TransactionNotGiven: ``transaction=`` was left out inside a transaction block.
         """
         check_flag("progress", progress)
         options = SendOptions(
@@ -374,15 +374,15 @@ class Queue:
     def resend(
         self, batch: Batch, *, transaction: Transaction | NotGiven | None = NOT_GIVEN
     ) -> SendResult:
-        """Send copies of a batch's messages here, such as of those that ``replay`` shows.
+        """Send copies of a batch's messages to this queue, for example of a ``replay``.
 
-        The copies are new messages, with the payload and the headers of the first ones, and a
-        header ``txnqueue.origin`` with their ids; priority, delay and time to live are not
-        copied. In a transaction with an id of its own it may be repeated: they are sent once.
+        The copies are new messages with the payload and the headers of the originals, whose ids
+        they carry in the header ``txnqueue.origin``; priority, delay and time to live are not
+        copied. Repeated in a transaction with the same id, the call sends them once.
 
         Args:
-            batch: The messages, of a queue with the same columns; what becomes of the batch itself
-                is not changed.
+            batch: The messages, of a queue with the same columns; the batch itself is neither
+                settled nor changed.
             transaction: As in ``send``.
 
         Returns:
@@ -390,7 +390,7 @@ class Queue:
 
         Raises:
             SchemaMismatch: As in ``send``.
-            PayloadRemoved: Their payload is past its retention.
+            PayloadRemoved: The payload of the messages is past its retention.
             QueueClosed: As in ``send``.
             TransactionNotGiven: As in ``send``.
 
@@ -427,26 +427,26 @@ class Queue:
     ) -> Callable[[DataFrame, int], None]:
         """Make a function for ``foreachBatch`` that sends each micro-batch of a stream once.
 
-        A micro-batch is one transaction, named by the id of the streaming query, which its
+        Each micro-batch is one transaction, named by the id of the streaming query, which its
         checkpoint holds, and the batch's number: a batch that is run again after a crash is not
-        sent again. A query whose checkpoint was deleted is a new one and sends what it reads
-        again; a queue with ``message_id`` and ``duplicate_window_seconds`` leaves that out.
+        sent again. A query whose checkpoint was deleted is a new one and sends again what it
+        reads again; ``message_id`` with ``duplicate_window_seconds`` drops such duplicates.
 
         Args:
-            name: Tells several sinks that one ``foreachBatch`` calls for this queue apart.
+            name: Tells the sinks for this queue apart if one ``foreachBatch`` calls several.
             order_by: As in ``send``.
             priority: As in ``send``.
             available_at: As in ``send``.
-            delay_seconds: As in ``send``, from when the batch is sent.
+            delay_seconds: As in ``send``, counted from when the micro-batch is sent.
             ttl_seconds: As in ``send``.
             headers: As in ``send``.
             header_columns: As in ``send``.
 
         Returns:
-            The function; it raises what ``send`` raises, and the streaming query fails by that.
+            The function; it raises what ``send`` raises, and then the streaming query fails.
 
         Raises:
-            InvalidInput: The session is one of Spark Connect, or a value cannot be used.
+            InvalidInput: The session is a Spark Connect session, or a value cannot be used.
 
         Example::
 
@@ -488,32 +488,32 @@ class Queue:
         wait_seconds: float = 0.0,
         transaction: Transaction | NotGiven | None = NOT_GIVEN,
     ) -> Batch:
-        """Receive the first available messages: at most ``limit``, maybe none.
+        """Receive the first available messages: at most ``limit``, possibly none.
 
-        What failed once comes again in batches of at most the size that it had, what failed
-        more often in ever smaller ones, so that one bad message ends up alone.
+        Messages that failed once come back in batches of at most their former size; after
+        further failures the batches get smaller, until a bad message is alone.
 
         Args:
             limit: At most this many messages.
-            lease_seconds: For how long they are held; the queue's setting when left out.
+            lease_seconds: How long the messages are held; the queue's setting when left out.
             where: Only messages that match this SQL predicate over the columns of
-                ``Batch.df``, ``_message`` included. It is evaluated over what waits, in
-                growing pieces, until enough is found.
+                ``Batch.df``, ``_message`` included. It is evaluated over the waiting messages,
+                in growing pieces, until enough are found.
             matching: Instead, only messages that have a match in this DataFrame, which is
                 evaluated for each piece.
-            on: The columns that match.
-            wait_seconds: Wait so long for a message if there is none. Only the journal's
-                version is asked meanwhile, ever more seldom.
+            on: The columns to match on.
+            wait_seconds: How long to wait for a message if there is none. Waiting reads only the
+                journal's version, at growing intervals.
             transaction: The transaction that acquires them; None holds them under a lease.
 
         Returns:
             The batch; ``len(batch)`` is 0 if nothing is available.
 
         Raises:
-            Busy: Other consumers were faster at every try.
+            Busy: Every try lost to another consumer.
             LeaseLost: Another instance opened this manager's consumer id.
-            QueueClosed: The queue is being dropped; after that it is ``QueueNotFound``.
-            TransactionNotGiven: Inside a block, ``transaction=`` was left out.
+            QueueClosed: The queue is being dropped; once dropped, ``QueueNotFound``.
+            TransactionNotGiven: ``transaction=`` was left out inside a transaction block.
         """
         check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         tx = self._resolve(transaction, f"{self.name}.receive")
@@ -541,18 +541,19 @@ class Queue:
 
         Args:
             limit: At most this many messages.
-            where: Only messages that match this SQL predicate over the columns of ``df``.
+            where: Only messages that match this SQL predicate over the columns of ``Batch.df``.
 
         Returns:
-            A DataFrame as ``Batch.df``; committed state only, in no particular order.
+            A DataFrame with the columns of ``Batch.df``; committed state only, in no particular
+            order.
         """
         parts, carried = self._first(limit, where)
         frame = self._client.payload.frame(self.schema, parts)
-        del carried  # what is in memory stays there until it is read
+        del carried  # it keeps transient rows in memory until they are read
         return frame
 
     def peek_messages(self, limit: int = 20, where: str | None = None) -> list[Message]:
-        """Look at the first available messages as dicts, in delivery order; as ``peek``."""
+        """Look at the first available messages as ``peek`` does, as dicts in delivery order."""
         parts, carried = self._first(limit, where)
         rows = messages_of(self._client.payload.table(self.schema, parts))
         del carried
@@ -566,24 +567,24 @@ class Queue:
         where: str | None = None,
         limit: int | None = None,
     ) -> ReplayedBatch:
-        """Look at the messages again that were consumed between two commits, as they were.
+        """Read again the messages that were consumed between two commits, as they were.
 
-        A message is in it if a commit accepted it here; what was rejected, moved, purged or kept
-        in memory only is not. The queue may be dropped by now, as long as its payload is there.
+        These are the messages that a commit accepted in this queue, not those rejected, moved,
+        purged or transient. The queue may be dropped meanwhile, if its payload still exists.
 
         Args:
-            after: The commit_seq to begin after; all that is known when left out.
+            after: The commit_seq to begin after; the beginning of the history when left out.
             upto: The last commit_seq; the newest when left out.
-            where: Only messages that match this SQL predicate over the columns of ``df``.
+            where: Only messages that match this SQL predicate over the columns of ``Batch.df``.
             limit: At most this many messages, those that were consumed first; all when left out.
 
         Returns:
-            A batch that can be read, but not settled; in commit order. Columns as ``Batch.df``.
+            A batch that can be read but not settled, in commit order; columns as in ``Batch.df``.
 
         Raises:
-            PayloadRemoved: Payload of some of them was removed; the message says after which
-                commit it is all there.
-            HistoryRemoved: What came after that commit is not all known any more.
+            PayloadRemoved: Some of the payload was removed; the error says after which commit
+                the payload is complete.
+            HistoryRemoved: The history after ``after`` is no longer complete.
             InvalidInput: There is no such commit yet, or the predicate cannot be evaluated.
 
         Example::
@@ -598,20 +599,20 @@ class Queue:
         )
 
     def depth(self, *, lapsed: bool = False) -> int:
-        """Count what can be received now: not in flight, not delayed, not expired.
+        """Count the messages that can be received now: not in flight, delayed or expired.
 
-        What a lease, a transaction or a branch holds that is over counts as in flight until
-        the next receive or recover.
+        Messages whose lease, transaction or branch has ended count as in flight until the next
+        ``receive`` or ``recover``.
 
         Args:
-            lapsed: Whether to count that as well, because the next receive gets it: so asks who
-                starts a consumer only if there is something for it.
+            lapsed: Whether to count those as well, since the next receive gets them: a scheduler
+                that starts a consumer only for waiting messages needs this count.
         """
         check_flag("lapsed", lapsed)
         return browse.depth(self._client, self._info, lapsed=lapsed)
 
     def in_flight(self) -> int:
-        """Count what is received and not settled."""
+        """Count the messages that are received and not settled."""
         return browse.total(self._client, self._info, QueueState.in_flight)
 
     def drain(
@@ -633,48 +634,50 @@ class Queue:
     ) -> DrainResult:
         """Consume the queue batch by batch, each batch in one transaction.
 
-        In the steady state a batch costs one append, which is its commit and the claim of
-        the next one. When the handler fails, its batch is rolled back and redelivered: once as
-        it was, then in smaller pieces, until what fails is alone and goes to the dead-letter
-        queue. If all that is left waits for its redelivery, the drain ends unfinished. An error
-        that no message can cause ends the drain at once, and counts no delivery; until a batch
-        has succeeded, of the others only the first counts.
+        In the steady state a batch costs one append, which commits it and claims the next one.
+        When the handler fails, its batch is rolled back and redelivered: once as it was, then in
+        smaller pieces, until the failing message is alone and goes to the dead-letter queue. If
+        all remaining messages wait for their redelivery, the drain ends unfinished. A mistake of
+        the job ends the drain at once; neither that nor a failure of the store counts as a
+        delivery. Until a batch has succeeded, only the first of the other failures counts.
 
-        With ``ahead=1`` that append runs while the next batch is handled: the handler of a
-        batch begins before the one before it is committed, and may have to be repeated if that
-        fails. It must not rely on what the handler before it wrote, and holds its messages for up
-        to twice as long. ``tx.table()`` and databases in the transaction are refused then.
+        With ``ahead=1`` this append runs while the next batch is handled: a handler begins before
+        the previous batch is committed, and may have to be repeated if that commit fails. It must
+        not rely on what the previous call of the handler wrote, and holds its messages for up to
+        twice as long. ``tx.table()`` and databases in the transaction are then refused.
 
         Args:
             handler: ``handler(batch, tx)``; ``tx.queue(name)`` gives queues to send to. It
-                may see messages again, so effects outside of the transaction need a key. What it
-                releases is available at once, also to this drain: ``modify`` or ``reject`` it.
-                It has done its work when it returns: a coroutine or a generator is refused.
+                may get messages again, so effects outside the transaction need a key. Messages
+                that it releases are available at once, also to this drain: ``modify`` or
+                ``reject`` them instead. A coroutine or a generator is refused, because the work
+                must be done when the handler returns.
             where: Only messages that match this SQL predicate over the columns of
-                ``Batch.df``, ``_message`` included; each message is looked at once.
+                ``Batch.df``, ``_message`` included; it is evaluated once per message.
             batch_size: At most this many messages in a batch.
-            run_id: Names the run: repeated with the same id it goes on after the last
+            run_id: Names the run: repeated with the same id, it continues after the last
                 committed batch, and a finished run claims nothing.
-            until: ``snapshot``: what was there when it began; ``empty``: until nothing is left.
+            until: ``snapshot``: until the messages that were there at the start are consumed;
+                ``empty``: until nothing is left.
             max_seconds: Begin no batch after this many seconds.
             max_messages: Begin no batch after this many messages.
             max_batches: Begin no batch after this many batches.
             errors_max: Give up after this many failures in a row.
             on_batch: Called with the number of messages after each commit.
-            stopped: Asked before each batch; true: the one at hand is the last.
-            ahead: How many batches are handled before the one before them is committed: 0 or 1.
-            progress: Whether to show in a notebook or a terminal how far it is.
+            stopped: Called before each batch; once it returns true, the batch in hand is the last.
+            ahead: How many batches are handled before the previous one is committed: 0 or 1.
+            progress: Whether to show the progress in a notebook or a terminal.
 
         Returns:
-            What was consumed, and how it ended.
+            The counts of what was consumed, and how the drain ended.
 
         Raises:
             HandlerFailed: The handler failed ``errors_max`` times in a row, or by a mistake of
-                the job: a queue or table that is not there, wrong columns, ``NameError``.
+                the job: a missing queue or table, wrong columns, ``NameError``.
             QueueClosed: This queue, or one that the handler sent to, is being dropped.
             InvalidInput: ``ahead=1`` on an ordered queue, or a function is async or has a yield.
-            TransactionNotGiven: Inside a transaction: a drain begins a transaction for each
-                batch.
+            TransactionNotGiven: The call was made inside a transaction; a drain begins its own
+                transaction for each batch.
             PlatformMissing: ``progress`` in a terminal needs rich.
         """
         at_once(self._client, f"{self.name}.drain", self._bound)
@@ -711,27 +714,27 @@ class Queue:
         errors_max: int = 20,
         on_batch: Callable[[int], None] | None = None,
     ) -> Stream:
-        """Consume the queue in a thread of its own, whenever something comes, until it is stopped.
+        """Consume the queue in a background thread until the stream is stopped.
 
-        It is a drain that goes on: each batch is one transaction, and what fails comes again as
-        ``drain`` says. While there is nothing it asks the journal only for its version, at most
-        5 seconds apart, and wakes when a delay or a lease ends. It needs no checkpoint: a stream
-        that was killed, and one that is started beside others, goes on with what is left.
+        A stream is a drain that goes on: each batch is one transaction, and failed messages are
+        redelivered as in ``drain``. While the queue is empty it reads only the journal's version,
+        at least every 5 seconds, and wakes when a delay or a lease ends. It needs no checkpoint:
+        a stream that is restarted, or started beside others, continues with what is left.
 
         Args:
             handler: As in ``drain``; it runs in the stream's thread.
-            where: As in ``drain``; each time that it wakes, what waits is looked at anew.
+            where: As in ``drain``; evaluated anew over the waiting messages at each wake-up.
             batch_size: At most this many messages in a batch.
-            max_messages: End after this many messages; go on when left out.
+            max_messages: End after this many messages; unbounded when left out.
             errors_max: Give up after this many failures in a row.
             on_batch: Called with the number of messages after each commit.
 
         Returns:
-            The stream, which has started.
+            The running stream.
 
         Raises:
             InvalidInput: A value cannot be used.
-            TransactionNotGiven: Inside a transaction.
+            TransactionNotGiven: The call was made inside a transaction.
 
         Example::
 
@@ -759,7 +762,7 @@ class Queue:
     # -------------------------------------------------------------------------- helpers
 
     def _send(self, rows: Rows, options: SendOptions, inside: Attempt | None) -> SendResult:
-        """Send messages in an attempt, or in one of their own."""
+        """Send messages in the given attempt, or in a new one that commits at once."""
         tx = inside or Attempt(self._client)
         tx.check_active()
         if tx.already_committed:
@@ -772,7 +775,7 @@ class Queue:
     def _staged(
         self, rows: Rows, options: SendOptions, tx: Attempt, *, recorded: bool = True
     ) -> StagedSend:
-        """Stage messages in an attempt, which records them unless the caller lets it."""
+        """Stage messages in an attempt, which records them unless ``recorded`` is false."""
         check_not_streaming(rows, f"{self.name}.send", "queue.sink()")
         self._client.states.check_open(self._info)
         info = self._info
@@ -795,7 +798,7 @@ class Queue:
         try:
             return stage_rows()
         except SchemaMismatch:
-            if not self._client.cache.renewed(info):  # columns that came since may be meant
+            if not self._client.cache.renewed(info):  # the rows may have columns added since
                 raise
             return stage_rows()
 
@@ -809,7 +812,7 @@ class Queue:
         *,
         among: Callable[[Segment], bool] = lambda _segment: True,
     ) -> int:
-        """Move what waits, by the commit of an attempt or at once."""
+        """Move waiting messages, by the commit of an attempt or at once."""
         if tx is not None:
             tx.follow_memory()
         return acquisition.move(
@@ -830,10 +833,10 @@ class Queue:
 
 
 def _check_functions(**functions: object) -> None:
-    """Check that what is to be called can be; only the handler has to be there.
+    """Check that the given functions can be called; only the handler is required.
 
     Raises:
-        InvalidInput: It cannot.
+        InvalidInput: One of them cannot be called.
     """
     for name, called in functions.items():
         if called is not None or name == "handler":
@@ -843,10 +846,10 @@ def _check_functions(**functions: object) -> None:
 def send_with(
     queue: Queue, rows: Rows, options: SendOptions, transaction: Transaction | NotGiven | None
 ) -> SendResult:
-    """Send to a queue with options made elsewhere, for the library's own rooms."""
+    """Send to a queue with prepared options; for the library's own packages."""
     return queue._send(rows, options, queue._resolve(transaction, f"{queue.name}.send"))
 
 
 def stage_with(queue: Queue, rows: Rows, attempt: Attempt) -> StagedSend:
-    """Stage what a call sends that records it itself, for the library's own rooms."""
+    """Stage rows without recording them in the attempt; for the library's own packages."""
     return queue._staged(rows, SendOptions(), attempt, recorded=False)

@@ -1,7 +1,6 @@
-"""The types that users meet in signatures: what is sent, what is read, what takes part.
+"""The types in public signatures: rows, messages, history rows, settings and databases.
 
-What a message carries beside its columns, and a step of a trace, are dicts whose keys a type
-checker and an editor know.
+The rows of results are typed dicts, so that type checkers and editors know their keys.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ArrowTable(Protocol):
-    """A table of Arrow, as pyarrow has it."""
+    """An Arrow table, such as ``pyarrow.Table``."""
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """List the rows as dicts."""
@@ -28,17 +27,17 @@ class ArrowTable(Protocol):
 
 
 class PandasFrame(Protocol):
-    """A table of pandas."""
+    """A pandas DataFrame."""
 
     def iterrows(self) -> Iterable[tuple[Any, Any]]:
-        """Go through the rows."""
+        """Iterate over the rows."""
         ...
 
 
 Tabular = Union["DataFrame", ArrowTable, PandasFrame]
-"""A table: a Spark DataFrame, a pandas or an Arrow table."""
+"""A Spark DataFrame, a pandas DataFrame or an Arrow table."""
 Rows = Union["DataFrame", ArrowTable, PandasFrame, Sequence[Mapping[str, Any]]]
-"""What can be sent, published or written to a table: a table, or a list of dicts."""
+"""Rows that can be sent, published or written to a table: a table, or a list of dicts."""
 Matching = Union["DataFrame", ArrowTable, Iterable[str | Mapping[str, Any]]]
 """Messages of a batch: a table with ``_message``, dicts from ``messages()``, or message ids."""
 
@@ -49,10 +48,10 @@ class Origin(TypedDict):
     """Where a message was before it was moved.
 
     Attributes:
-        queue: The queue, or the exchange of an unroutable message.
-        reason: Why it was moved.
-        delivery_count: How often it had been delivered there.
-        error: What its last delivery failed with, of a dead letter by count.
+        queue: The queue, or for an unroutable message the exchange.
+        reason: Why the message was moved.
+        delivery_count: Its delivery count there.
+        error: The error of the last delivery, if the message was dead-lettered by its count.
     """
 
     queue: str
@@ -62,23 +61,23 @@ class Origin(TypedDict):
 
 
 class MessageInfo(TypedDict):
-    """What ``_message`` says of a message.
+    """The fields of ``_message``: a message's identity, place, deliveries and headers.
 
     Attributes:
-        id: Names it, in every queue that it comes to: ``<send id>:<offset>``.
-        message_id: The column that the queue was given to name its messages, else the id.
+        id: The id of the message in every queue that it comes to: ``<send id>:<offset>``.
+        message_id: The value of the queue's ``message_id`` column; the id if it has none.
         queue: The queue.
         lane: The lane.
-        delivery_count: How many deliveries of it have failed.
-        redelivered: Whether it was delivered before.
-        enqueued_at: When it came into the queue.
+        delivery_count: The number of failed deliveries.
+        redelivered: Whether an earlier delivery failed, so that ``delivery_count`` is not 0.
+        enqueued_at: When the message came into the queue.
         transaction_id: The transaction that sent it.
-        headers: Its headers by name; None if it has none.
+        headers: The headers by name; None if there are none.
         correlation_id: The header of this name.
         reply_to: The header of this name.
-        origin: Where it was before it was moved; None if it was sent here.
+        origin: Where the message was before it was moved; None if it was sent here.
         send_id: The send that it was part of.
-        send_offset: Its place there.
+        send_offset: Its offset in that send.
     """
 
     id: str
@@ -100,14 +99,14 @@ class MessageInfo(TypedDict):
 if TYPE_CHECKING:
 
     class Message(dict[str, Any]):
-        """A message as a dict: the payload's columns, and ``_message``."""
+        """A message as a dict with the payload's columns and ``_message``."""
 
         @overload
         def __getitem__(self, key: Literal["_message"]) -> MessageInfo: ...
         @overload
         def __getitem__(self, key: str) -> Any: ...
         def __getitem__(self, key: str) -> Any:
-            """Read a column, or what is known of the message beside them."""
+            """Read a column, or the message's fields under ``_message``."""
 
 else:
     Message = dict
@@ -119,10 +118,10 @@ class Author(TypedDict):
     """Who wrote an entry of the journal, when and why.
 
     Attributes:
-        reason: Why, as the author said.
+        reason: The reason that the author gave.
         actor: The author.
-        run_id: The run of a job that the work belonged to.
-        recorded_at: When, by the author's clock.
+        run_id: The job run that the work belonged to.
+        recorded_at: The instant of writing, by the author's clock.
     """
 
     reason: str | None
@@ -136,16 +135,16 @@ class TraceStep(Author):
 
     Attributes:
         message_id: The message.
-        step: What happened to it; ``History.trace`` lists what there is.
-        queue: The queue that it happened in.
+        step: What happened to the message; ``History.trace`` lists the steps.
+        queue: The queue in which the step happened.
         lane: The lane.
-        target: The queue that it was moved to, or the table that was changed.
-        exchange: The exchange that it was published to.
-        rows: How many rows of the table's change were staged.
+        target: The queue that the message was moved to, or the table that was changed.
+        exchange: The exchange that the message was published to.
+        rows: The number of rows staged for the change of the table.
         transaction_id: The transaction that did it.
         attempt: The attempt of that transaction.
-        decision: What became of the attempt; None also if that was removed from the history.
-        commit_seq: Its place in commit order.
+        decision: The outcome of the attempt; None also if it was removed from the history.
+        commit_seq: The step's place in commit order.
     """
 
     message_id: str
@@ -177,7 +176,7 @@ class ChangeRow(Author):
 
 
 class RehearsalRow(TypedDict):
-    """What a rehearsed handler would have done to a queue or a table, beside what was done."""
+    """What a rehearsed handler would have done to a queue or table, and what was really done."""
 
     what: str
     queue: str | None
@@ -187,9 +186,9 @@ class RehearsalRow(TypedDict):
 
 
 class ChangedRow(TypedDict):
-    """A row that a rehearsed handler would have changed a table with, beside what was done.
+    """A row of a rehearsed handler's change of a table, compared with what was really done.
 
-    ``how`` is what a merge, an update or a delete says, ``row`` the row: both are JSON.
+    ``how`` holds the options of a merge, an update or a delete, ``row`` the row; both as JSON.
     """
 
     operation: str
@@ -263,7 +262,7 @@ class ExchangeRow(TypedDict):
 
 
 class QueueCounts(TypedDict):
-    """What became of a queue's messages, as ``Snapshot.counts`` shows it."""
+    """The number of a queue's messages by state, as ``Snapshot.counts`` shows it."""
 
     queue: str
     lanes: int
@@ -281,11 +280,11 @@ class QueueCounts(TypedDict):
     duplicates: int
 
 
-# ---------------------------------------------------------------------- what is there now
+# -------------------------------------------------------------------------- present state
 
 
 class QueueMetrics(TypedDict):
-    """What is measured of a queue; ``txnqueue.reports.metrics.GAUGES`` says what each number is."""
+    """The metrics of a queue; ``txnqueue.reports.metrics.GAUGES`` describes each of them."""
 
     queue: str
     messages: int
@@ -315,7 +314,7 @@ class DeadLetterCount(TypedDict):
 
 
 class ExchangeDescription(TypedDict):
-    """What ``Exchange.describe`` tells."""
+    """The description of an exchange that ``Exchange.describe`` returns."""
 
     name: str
     type: str
@@ -330,15 +329,15 @@ class ExchangeDescription(TypedDict):
 # ------------------------------------------------------------------------------- settings
 
 ExchangeKind = Literal["direct", "topic", "fanout", "headers"]
-"""By what an exchange knows which queue wants a message."""
+"""The type of an exchange: how it matches messages with bindings."""
 Unwanted = Literal["return", "dead_letter", "refuse"]
-"""What becomes of messages that no binding wants."""
+"""How an exchange treats messages that no binding matches."""
 Until = Literal["snapshot", "empty"]
-"""Where a drain ends: after what was there at its start, or when nothing is left."""
+"""When a drain ends: after the messages present at its start, or when none are left."""
 
 
 class ChangeableSettings(TypedDict, total=False):
-    """The settings of a queue that can be changed later."""
+    """The settings of a queue that ``Queue.alter`` can change."""
 
     lease_seconds: float
     deliveries_max: int
@@ -359,11 +358,11 @@ class Database(Protocol):
         ...
 
     def commit(self) -> object:
-        """Commit what was done on the connection."""
+        """Commit the connection's transaction."""
         ...
 
     def rollback(self) -> object:
-        """Roll back what was done on the connection."""
+        """Roll back the connection's transaction."""
         ...
 
 
@@ -387,11 +386,11 @@ class TwoPhaseDatabase(Protocol):
         ...
 
     def tpc_rollback(self, xid: Any = ..., /) -> object:
-        """Roll a branch back."""
+        """Roll back a branch."""
         ...
 
     def tpc_recover(self) -> Iterable[Any]:
-        """List the branches that are prepared."""
+        """List the prepared branches."""
         ...
 
 
@@ -401,7 +400,7 @@ class NotGiven(enum.Enum):
     NOT_GIVEN = "not given"
 
     def __repr__(self) -> str:
-        """Show up readably in signatures."""
+        """Show a readable default in signatures."""
         return "NOT_GIVEN"
 
 

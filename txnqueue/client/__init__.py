@@ -1,1 +1,1 @@
-"""One driver's view of a store: what it has read, and how it appends."""
+"""One driver's view of a store: its cache, its states, and its appends."""

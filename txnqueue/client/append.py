@@ -1,8 +1,8 @@
 """Land one append, whatever the store answers.
 
-An exception is not an outcome. After anything but success the journal is read first:
-mine is there - done, and what I got is what the journal says, not what I last planned;
-another's is there - plan again; nothing is there - say the same again.
+An exception is not an outcome. After anything but success the journal is read first. If the
+append is there, it is done, with the entries in the journal and not those last planned; if
+another's is there, it is planned again; if none is there, the same entries are tried again.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from txnqueue.storage.journal import AppendConflict, Journal
 from txnqueue.version import __version__
 
 Planner = Callable[[int], Plan | None]
-"""Plans an append, given how often it was lost so far; None: there is nothing to do.
+"""Plans an append, given how often it was lost so far; None if there is nothing to do.
 
-It reads the journal afresh at each call and raises a typed error when what was wanted can
-no longer be done."""
+It reads the journal's new entries at each call, and raises a typed error when the operation is no
+longer possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """An append that is in the journal: its entries as they stand there."""
+    """An append that is in the journal, with its entries as recorded there."""
 
     entries: tuple[Entry, ...]
     version: int
@@ -51,7 +51,7 @@ def _no_reading(missing: NotRead) -> None:
 
 
 class Append:
-    """One append, from its first plan until it is surely in the journal, or surely cannot be."""
+    """One append, from its first plan until it certainly is in the journal or certainly cannot."""
 
     def __init__(
         self,
@@ -63,15 +63,15 @@ class Append:
         queue: str | None = None,
         read: Callable[[NotRead], None] = _no_reading,
     ) -> None:
-        """Describe an append that nothing is planned of yet.
+        """Describe an append that is not planned yet.
 
         Args:
-            journal: Where to append.
-            runtime: The ids, the clock and the patience.
-            operation: What the store's history calls the commit.
+            journal: The journal to append to.
+            runtime: The ids, the clock and the retry policy.
+            operation: The operation's name in the metadata of the Delta commit.
             transaction_id: The transaction that the append belongs to.
             queue: The queue that it is about.
-            read: Reads what a plan lacks, if no lock is held; else it raises what it got.
+            read: Reads what a plan lacks, if no lock is held; else raises the ``NotRead`` again.
         """
         self._journal = journal
         self._runtime = runtime
@@ -87,28 +87,27 @@ class Append:
 
     @property
     def lost(self) -> int:
-        """How often it was planned and did not land."""
+        """How many tries did not land."""
         return self._retries.failed
 
     def land(self, plan: Planner, riding: Sequence[Entry] = ()) -> Landed | None:
-        """Append what is planned, whatever the store answers.
+        """Land the planned append, whatever the store answers.
 
         Args:
-            plan: Plans the append; asked again after each conflict.
-            riding: Facts that expect nothing and go with it.
+            plan: Plans the append; called again after each conflict.
+            riding: Entries without conditions that go with it.
 
         Returns:
-            What landed, or None if the plan says that there is nothing to do.
+            The entries that landed; None if the plan has nothing to do.
 
         Raises:
-            Busy: Others were faster at every try; nothing landed.
+            Busy: Every try met a conflict; nothing landed.
             LayoutUnsupported: A newer version of the library changed the layout; nothing landed.
-            TransactionUnknown: An earlier try may still land, whatever keeps another one from
-                landing.
+            TransactionUnknown: An earlier try may still land, though another one failed.
             QueueClosed: A queue that it works on is being dropped; nothing landed.
-            QueueNotFound: The same, when the drop is done.
+            QueueNotFound: The queue was dropped; nothing landed.
             ExchangeClosed: An exchange that it publishes to is being dropped; nothing landed.
-            ExchangeNotFound: The same, when the drop is done.
+            ExchangeNotFound: The exchange was dropped; nothing landed.
         """
         while True:
             try:
@@ -125,7 +124,7 @@ class Append:
                 return found
             if planned is None:
                 return self._find(None)
-            if self._in_doubt:  # a try that landed since is what the plan goes on from
+            if self._in_doubt:  # the plan may have read a try that has landed since
                 found = self._find(None)
                 if found is not None:
                     return found
@@ -137,7 +136,7 @@ class Append:
     # ---------------------------------------------------------------------------- steps
 
     def _learned(self, missing: NotRead) -> Landed | None:
-        """Read what a plan lacks, or let it be planned without; an earlier try may have landed."""
+        """Read what a plan lacks, or plan without it; return an earlier try that landed, if any."""
         try:
             self._read(missing)
         except Exception as error:
@@ -150,7 +149,7 @@ class Append:
         return None
 
     def _unit(self, planned: Plan) -> Unit:
-        """Give a plan its append id: that of the last try if it says the same, else a new one."""
+        """Make the plan's unit: the last try if the content is equal, else one with a new id."""
         if not self._tried:  # what the plan has read is known by now
             self._since = self._journal.known_version() - 1
         append_id = self._runtime.new_id()
@@ -161,7 +160,7 @@ class Append:
         return unit
 
     def _try(self, unit: Unit) -> Landed | None:
-        """Try once; None if it did not land, and may be planned anew."""
+        """Try once; return None if it did not land and may be planned anew."""
         cause: Exception | None = None
         refused = False
         try:
@@ -185,7 +184,7 @@ class Append:
         return found
 
     def _landed(self, unit: Unit, version: int, ordinal: int) -> Landed:
-        """Return what landed: an earlier try that was in doubt may have landed as well."""
+        """Return the tries that landed: this one, and earlier ones that were in doubt."""
         placed = (replace(e, version=version, ordinal=ordinal) for e in unit.entries)
         mine = Landed(tuple(placed), version)
         earlier = self._in_doubt and len(self._tried) > 1
@@ -195,8 +194,8 @@ class Append:
         """Wait before the next try.
 
         Raises:
-            Busy: There have been enough of them; nothing landed.
-            TransactionUnknown: The same, and one of them may still land.
+            Busy: No try is left; nothing landed.
+            TransactionUnknown: No try is left, and an earlier one may still land.
         """
         if not self._retries.fail():
             if self._in_doubt:
@@ -218,7 +217,7 @@ class Append:
     # ---------------------------------------------------------------------------- doubt
 
     def _found_despite(self, error: Exception) -> Landed | None:
-        """Find the earlier try that landed since, if one conflicts with a plan.
+        """Find an earlier try that landed and so made the plan fail; None if there is none.
 
         Raises:
             TransactionUnknown: An earlier try may still land.
@@ -234,10 +233,10 @@ class Append:
         return None
 
     def _find(self, cause: Exception | None) -> Landed | None:
-        """Look whether any try is in the journal, by append id.
+        """Find the tries that are in the journal, by append id; None if there are none.
 
         Raises:
-            TransactionUnknown: It cannot be read, or may have been removed since.
+            TransactionUnknown: The journal cannot be read, or a try may have been removed since.
         """
         if not self._tried:
             return None
@@ -247,7 +246,7 @@ class Append:
         beginning = -1
         try:
             found = journal.read({*shards, model.FENCE}, after=self._since).entries
-            if model.horizon(found) > self._since:  # what landed may have left the journal already
+            if model.horizon(found) > self._since:  # a try may have left the journal already
                 found += journal.archive.read(append_ids=sorted(ids))
                 beginning = model.beginning(journal.read([model.FENCE]).entries)
         except Exception as error:
@@ -259,14 +258,14 @@ class Append:
         return Landed(tuple(mine), mine[0].version) if mine else None
 
     def _check_open(self) -> None:
-        """Find out whether it was refused because a queue or an exchange is being dropped.
+        """Check that the append was not refused because a queue or exchange is being dropped.
 
-        What closed stays closed, and bars for ever what expects it to be open.
+        A closed queue stays closed, and bars for ever every try that expects it to be open.
 
         Raises:
-            QueueClosed: So it is; of an exchange: ExchangeClosed.
-            QueueNotFound: So it is, and the queue is gone; of an exchange: ExchangeNotFound.
-            TransactionUnknown: So it is, but an earlier try that it does not bar may still land.
+            QueueClosed: A queue is closing; for an exchange, ``ExchangeClosed``.
+            QueueNotFound: A queue is gone; for an exchange, ``ExchangeNotFound``.
+            TransactionUnknown: One is closed, but an earlier try that it does not bar may land.
         """
         try:
             error = closed_by(self._journal, self._tried[-1])
@@ -281,10 +280,10 @@ class Append:
         raise error
 
     def _check_layout(self) -> None:
-        """Check that nothing lands any more because a newer version changed the layout.
+        """Check that no newer version changed the layout, which bars every append.
 
         Raises:
-            LayoutUnsupported: So it is; nothing landed.
+            LayoutUnsupported: A newer version did; nothing landed.
         """
         changed = model.layout_unchanged()
         if changed in self._tried[-1].conditions:
@@ -296,10 +295,10 @@ class Append:
     def _may_land(self, cause: Exception) -> bool:
         """Return whether the conditions of one of the tries still hold, so that it may land.
 
-        What is expected and does not hold any more never holds again.
+        A condition that no longer holds never holds again.
 
         Raises:
-            TransactionUnknown: The outcome is unknown.
+            TransactionUnknown: The journal cannot be read.
         """
         shards = {shard for unit in self._tried for shard in unit.reads}
         try:
@@ -317,7 +316,7 @@ class Append:
 
 
 def in_doubt(known_as: str, attempt: str | None, cause: BaseException | None) -> TransactionUnknown:
-    """Make the error of an outcome in doubt, with the way to ask for it."""
+    """Make the error of an outcome in doubt, with the call that resolves the doubt."""
     asked = f"{known_as!r}" + (f", attempt={attempt!r}" if attempt else "")
     return TransactionUnknown(
         f"The outcome of {known_as!r} is in doubt: ask manager.outcome({asked}) before trying "
@@ -337,7 +336,7 @@ def layout_unsupported(store: str, layout: int) -> LayoutUnsupported:
 
 
 def closed_by(journal: Journal, unit: Unit) -> QueueError | None:
-    """Return the error of what is closing or dropped though an append expects it open, if any."""
+    """Return the error of a closed queue or exchange that an append expects open; None if none."""
     streams = {c.stream for c in unit.conditions if _expects_open(c)}
     fence = journal.read([model.FENCE]).entries if streams else ()
     found = [entry for entry in fence if entry.stream in streams]

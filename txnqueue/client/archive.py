@@ -1,9 +1,9 @@
-"""Read what the journal says, and what it said before it left for the archive.
+"""Read the entries of the journal and of the archive.
 
-An entry is copied into the archive before it leaves the journal. So the journal is read
-first and the archive after it: what is moved in between is found there. That something is
-removed from the archive is said in the journal before: so whether what is missing may have
-been removed is read last.
+An entry is copied into the archive before it leaves the journal. So the journal is read first and
+the archive after it: an entry moved in between is found in the archive. A removal from the archive
+is recorded in the journal beforehand. So whether missing entries may have been removed is read
+last.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from txnqueue.storage.store import Store
 
 _Name = TypeVar("_Name", str, int)
 NAMES_MAX = 1_000
-"""How many ids one filter names at most."""
+"""The most ids that one filter names."""
 
 
 class Past:
-    """What is known of a store up to a commit; read as far as it is asked for.
+    """The known entries of a store up to a commit, read on demand.
 
     Attributes:
         version: The newest version that belongs to it.
         upto: The last commit_seq that belongs to it.
-        beginning: From this version on all entries are there; -1: none was ever removed. Of what
-            is older there is what matters to a message that is known.
+        beginning: The version from which on all entries are there; -1 if none was ever removed. Of
+            older entries only those about a message that is still known are there.
     """
 
     _needed = sys.maxsize
-    """From this commit_seq on everything was asked for: it must still be known when it is read."""
+    """The commit_seq from which on callers need all entries, checked again at each reading."""
 
     def __init__(self, store: Store, upto: int | None = None) -> None:
-        """Look how far the history reaches.
+        """Read how far the history reaches.
 
         Args:
             store: The store.
-            upto: Leave out everything after this commit_seq.
+            upto: Leave out entries after this commit_seq.
         """
         self._store = store
         self._archived = False
@@ -54,37 +54,37 @@ class Past:
         self._refresh(store.journal.read([model.FENCE]).entries)
 
     def check_known(self, commit_seq: int) -> None:
-        """Check that the history reaches back to a commit, now and whenever anything is read.
+        """Check that the history reaches back to a commit, now and at each later reading.
 
         Raises:
-            HistoryRemoved: It does not.
+            HistoryRemoved: The history begins later.
         """
         if self.beginning >= 0 and commit_seq < model.commit_seq(self.beginning):
             raise removed(f"commit_seq={commit_seq} is not known any more", self.beginning)
         self._needed = min(self._needed, commit_seq)
 
     def horizon(self) -> int:
-        """Read how far the horizon had advanced; -1 if no decision can be missing."""
+        """Read how far the horizon had advanced; -1 if no entry was ever removed."""
         if self.beginning < 0:
             return -1
         advanced = EntryFilter(shards=[model.FENCE], kinds=[model.HORIZON_ADVANCED])
         return model.horizon(self.find(advanced))
 
     def catalog(self) -> list[Entry]:
-        """Read what the catalog says; nothing of it ever leaves the journal."""
+        """Read the catalog's entries, which never leave the journal, in commit order."""
         return sorted(
             self._store.journal.find(self._narrowed(EntryFilter(shards=[model.CATALOG]))),
             key=Order.COMMIT.key,
         )
 
     def find(self, *wanted: EntryFilter) -> list[Entry]:
-        """Read the entries that one of some filters lets through, in commit order.
+        """Read the entries that match one of some filters, in commit order.
 
-        What entries from before the beginning say of positions that were removed is ``known``
-        only to a caller that has the positions.
+        Entries from before the beginning may name removed positions: ``known`` leaves these out
+        for a caller that has the positions.
 
         Raises:
-            HistoryRemoved: What it would need was removed meanwhile.
+            HistoryRemoved: Entries that the reading needs were removed meanwhile.
         """
         journal, narrowed = self._store.journal, [self._narrowed(one) for one in wanted]
         while True:
@@ -97,11 +97,11 @@ class Past:
     def stream(self, order: Order, after: int = -1) -> Iterator[Entry]:
         """Read all entries after a commit in an order, a bounded part at a time.
 
-        In commit order, where positions come before what names them, it leaves out what older
-        entries say of positions that were removed.
+        In commit order, where positions come before the entries that name them, older entries are
+        read without the removed positions.
 
         Raises:
-            HistoryRemoved: What it would need was removed meanwhile.
+            HistoryRemoved: Entries that the reading needs were removed meanwhile.
         """
         narrowed = self._narrowed(EntryFilter(after=after))
         while True:
@@ -115,7 +115,7 @@ class Past:
         return known(told, self.beginning) if order is Order.COMMIT else told
 
     def newest(self, wanted: EntryFilter | None = None) -> Newest:
-        """Find how far the entries reach, without reading them."""
+        """Find the newest commit_seq and recorded instant of the entries, without reading them."""
         narrowed = self._narrowed(wanted or EntryFilter())
         here = self._store.journal.newest(narrowed)
         if not self._has_archive():
@@ -126,10 +126,10 @@ class Past:
         )
 
     def archived_ahead(self) -> int | None:
-        """Find the newest archived commit if the journal does not reach so far; None if it does.
+        """Find the newest archived commit if it is newer than the journal; None if it is not.
 
-        So it is in a copy of a store whose archive was copied after a maintenance, and whose
-        journal before it.
+        It is newer in a copy of a store whose journal was copied before a maintenance, and whose
+        archive after it.
         """
         journal = self._store.journal
         try:
@@ -145,7 +145,7 @@ class Past:
         return replace(wanted, upto=upto)
 
     def _has_archive(self) -> bool:
-        """Look whether anything can have left the journal by now."""
+        """Return whether entries can have left the journal by now."""
         if not self._archived:
             self._archived = model.horizon(self._store.journal.read([model.FENCE]).entries) >= 0
         return self._archived
@@ -156,11 +156,11 @@ class Past:
         self._archived = model.horizon(fence) >= 0
 
     def _has_moved(self) -> bool:
-        """Look whether the history begins later than when it was last looked at.
+        """Return whether the history begins later than at the last reading.
 
         Raises:
-            HistoryRemoved: It begins behind the last commit that belongs to this, or behind one
-                that was asked for.
+            HistoryRemoved: It begins after the last commit that belongs to this past, or after one
+                that a caller needs.
         """
         before = self.beginning
         if self._archived:
@@ -169,9 +169,9 @@ class Past:
         return self.beginning != before
 
     def _decided(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Leave out what was prepared and lacks its decision: that was removed before it.
+        """Leave out archived prepared entries without a decision, which was removed before them.
 
-        What is prepared and undecided never leaves the journal. Only versions before 0.2 removed
+        A prepared, undecided entry never leaves the journal. Only versions before 0.2 removed
         decisions.
         """
         if self._decisions_from < 0:
@@ -187,10 +187,10 @@ class Past:
 
 
 def known(entries: Iterable[Entry], beginning: int) -> Iterator[Entry]:
-    """Leave out what entries from before the beginning say of positions that were removed (pure).
+    """Leave removed positions out of the entries from before the beginning (pure).
 
-    A claim may hold messages of several positions, and one of them may be known for longer
-    than another.
+    A claim may hold messages of several positions, of which one stays known for longer than
+    another.
 
     Args:
         entries: Entries in commit order, with the positions that they name.
@@ -213,9 +213,9 @@ def known(entries: Iterable[Entry], beginning: int) -> Iterator[Entry]:
 
 
 def decided(archived: Iterable[Entry], here: Iterable[Entry]) -> list[Entry]:
-    """Leave out what was prepared and lacks its decision: that was removed before it (pure).
+    """Leave out archived prepared entries without a decision, which was removed first (pure).
 
-    What is prepared and undecided never leaves the journal.
+    A prepared, undecided entry never leaves the journal.
     """
     found = list(archived)
     attempts = {e.attempt for e in (*found, *here) if e.kind in model.DECISIONS}
@@ -223,31 +223,31 @@ def decided(archived: Iterable[Entry], here: Iterable[Entry]) -> list[Entry]:
 
 
 def of_lane(queue_id: str, lane: int) -> EntryFilter:
-    """Mean what lies in a lane's dispatch log, and in the queue's backlog of that lane."""
+    """Make the filter of a lane's dispatch log, and of the queue's backlog of that lane."""
     shards = (model.lane_shard(queue_id, lane), model.backlog_shard(queue_id))
     return EntryFilter(shards=shards, streams=[model.lane_stream(lane)])
 
 
 def of_lanes(queue_id: str, lanes: int) -> EntryFilter:
-    """Mean what lies in a queue's dispatch logs, and in its backlog."""
+    """Make the filter of a queue's dispatch logs and backlog."""
     shards = [model.lane_shard(queue_id, lane) for lane in range(lanes)]
     return EntryFilter(shards=[*shards, model.backlog_shard(queue_id)])
 
 
 def of_fence(queue_id: str) -> EntryFilter:
-    """Mean what the fence says of a queue: that it is closing, and that it was dropped."""
+    """Make the filter of a queue's entries in the fence: closing and dropped."""
     return EntryFilter(shards=[model.FENCE], streams=[model.queue_stream(queue_id)])
 
 
 def of_messages(past: Past, messages: Collection[tuple[str, int]]) -> list[Entry]:
-    """Read what concerns some messages, wherever they went, in commit order.
+    """Read the entries about some messages, wherever they went, in commit order.
 
-    First where they were posted; then what names them there; then what is about the claims that
-    held them, and what was decided of all of those.
+    These are their positions, the entries of those lanes that name them, the entries about claims
+    that held them, the decisions of the attempts of all of these, and the catalog.
 
     Args:
-        past: What is known.
-        messages: A send id and an offset of each; at most a thousand.
+        past: The known entries.
+        messages: The send id and the offset of each message; at most a thousand.
     """
     offsets = {offset for _, offset in messages}
     wanted = EntryFilter(
@@ -282,7 +282,7 @@ def of_messages(past: Past, messages: Collection[tuple[str, int]]) -> list[Entry
 
 
 def _of_attempts(past: Past, entries: Iterable[Entry]) -> list[Entry]:
-    """Read what was decided of the attempts that wrote some entries, tables included."""
+    """Read the decisions and the table changes of the attempts that wrote some entries."""
     attempts = {e.attempt: e.transaction_key or "" for e in entries if e.attempt is not None}
     wanted = []
     for names in portions(attempts):
@@ -296,7 +296,7 @@ def _of_attempts(past: Past, entries: Iterable[Entry]) -> list[Entry]:
 
 
 def beginning_of(journal: Journal) -> int:
-    """Read from which version on the history is whole; -1 if nothing was ever removed."""
+    """Read from which version on the history is complete; -1 if nothing was ever removed."""
     return model.beginning(journal.read([model.FENCE]).entries)
 
 
@@ -306,7 +306,7 @@ def decisions_beginning_of(journal: Journal) -> int:
 
 
 def removed(what: str, beginning: int) -> HistoryRemoved:
-    """Make the error of something that lies before the beginning of the history."""
+    """Make the error of a question about the time before the beginning of the history."""
     first = model.commit_seq(beginning)
     return HistoryRemoved(
         f"{what}: the history begins at commit_seq {first}; "
@@ -325,7 +325,7 @@ def of_append(store: Store, append_id: str, shard: str) -> list[Entry]:
 
 
 def of_shard(store: Store, shard: str, prefix: str) -> list[Entry]:
-    """Read the entries of a shard whose streams' names begin alike."""
+    """Read the entries of a shard in the streams whose names begin with a prefix."""
     journal = store.journal
     found = _and_fence(journal, shard)
     if model.horizon(found) >= 0:
@@ -338,12 +338,12 @@ def _and_fence(journal: Journal, shard: str) -> tuple[Entry, ...]:
 
 
 def _opened(entries: Iterator[Entry]) -> Iterator[Entry]:
-    """Take the first of some entries, so that from now on they are those of one version."""
+    """Read the first entry at once, so that all entries come from one version."""
     return chain(list(islice(entries, 1)), entries)
 
 
 def _once(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Take each of some sorted entries once; copies that differ are no copies."""
+    """Yield each of some sorted entries once; entries that differ at all are all yielded."""
     before = None
     for entry in entries:
         if entry != before:
@@ -352,7 +352,7 @@ def _once(entries: Iterable[Entry]) -> Iterator[Entry]:
 
 
 def portions(names: Iterable[_Name]) -> Iterator[list[_Name]]:
-    """Divide ids among filters."""
+    """Divide ids into sorted lists that are short enough for one filter each."""
     left = sorted(names)
     for start in range(0, len(left), NAMES_MAX):
         yield left[start : start + NAMES_MAX]

@@ -1,6 +1,6 @@
-"""What one manager has read of a store: the catalog, the transactions, the table changes.
+"""One manager's cache of a store: the catalog, the transactions, the table changes.
 
-Entries never change: what was read once is kept, and only what came since is read again.
+Entries never change: those read once are kept, and only new ones are read.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ logger = logging.getLogger("txnqueue")
 
 
 class Cache:
-    """What is known of a store, read on whenever it is asked for.
+    """The known entries of a store, of which each call reads the new ones.
 
     The states of queues, which change with every message, are in ``states``.
     """
 
     def __init__(self, store: Store, runtime: Runtime) -> None:
-        """Look at a store; nothing is read yet."""
+        """Cache a store; nothing is read yet."""
         self.store = store
         self.runtime = runtime
         self._closed: dict[str, QueueError] = {}
@@ -43,9 +43,9 @@ class Cache:
     # ---------------------------------------------------------------------------- store
 
     def open(self) -> None:
-        """Check once that the store is there and has a layout that this library knows.
+        """Check once that the store exists and has a layout that this library knows.
 
-        The same query reads which queues there are.
+        The same query reads the catalog.
 
         Raises:
             StoreNotFound: There is no store at this root.
@@ -80,11 +80,11 @@ class Cache:
         self.layout = newest.sequence or 0
         self._store_id = str(newest.body["store_id"])
         self._know(entry for entry in found if entry.shard == model.CATALOG)
-        # Last: it says to other threads that all of this is known.
+        # Last, because it tells other threads that all of the above is set.
         self._slice_width = int(newest.body.get("slice_width", SLICE_WIDTH_UNSAID))
 
     def layouts(self) -> list[model.Entry]:
-        """Read the entries that say which layout the store has."""
+        """Read the entries that record the store's layout."""
         return _layouts(self.store.journal.read([model.FENCE]).entries)
 
     @property
@@ -98,14 +98,14 @@ class Cache:
 
     @property
     def store_id(self) -> str:
-        """What tells this store from every other."""
+        """The unique id of the store."""
         self.open()
         return self._store_id
 
     def version_to_begin(self) -> int:
-        """Return a version of the journal that was the newest a moment ago.
+        """Return a version of the journal that was recently the newest.
 
-        Work that begins at an old one may be below the horizon before it is decided.
+        Work that begins at an old version may be below the horizon before it is decided.
         """
         return self.store.journal.known_version()
 
@@ -121,17 +121,17 @@ class Cache:
         return dict(self._queues)
 
     def newest(self, info: QueueInfo) -> QueueInfo:
-        """Give the newest that was read so far of a queue; it costs nothing."""
+        """Return the newest description of a queue read so far; it reads nothing."""
         known = self._infos.get(info.queue_id, info)
         return known if known.sequence > info.sequence else info
 
     def learn(self, info: QueueInfo) -> None:
-        """Record what a queue is now; names are looked up again."""
+        """Record a queue's newest description; names are then looked up again."""
         self._infos[info.queue_id] = info
         self._queues = {}
 
     def renewed(self, info: QueueInfo) -> bool:
-        """Read the catalog, and say whether it knows something newer of a queue."""
+        """Read the catalog, and return whether it has a newer description of a queue."""
         self.queues()
         return self.newest(info).sequence > info.sequence
 
@@ -151,25 +151,25 @@ class Cache:
         return info
 
     def catalog_entries(self) -> list[model.Entry]:
-        """Read the catalog as it is now: one query, of what is new."""
+        """Read the catalog's entries, by one query of the new ones."""
         self.open()
         return self._shards.read([model.CATALOG])
 
     def topology(self) -> Topology:
-        """Read which exchanges and bindings there are now."""
+        """Read the present exchanges and bindings."""
         return Topology.of(self.catalog_entries())
 
     def learn_closed(self, error: QueueError) -> None:
-        """Remember which queue an error says is closed, and look names up again from now on."""
+        """Remember the queue that an error reports as closed, and look names up again."""
         queue_id = error.details.get("queue_id")
         if queue_id is not None:
             self._closed[str(queue_id)] = error
             self._queues = {}
 
     def closed(self, info: QueueInfo) -> QueueError | None:
-        """Return the error of work on a queue or its transient part, if it was read to be closed.
+        """Return the error of work on a queue or its transient part, if it is known to be closed.
 
-        It costs nothing. The transient part of a queue is closed with the durable one.
+        It reads nothing. The transient part of a queue is closed with the durable one.
         """
         own = self._closed.get(info.queue_id)
         if own is not None or not info.transient:
@@ -180,37 +180,37 @@ class Cache:
     # ---------------------------------------------------------- transactions and tables
 
     def survey(self) -> overview.Survey:
-        """Read what the journal says but the queues' own entries: one query, of what is new."""
+        """Read the journal without lanes and backlogs, by one query of the new entries."""
         self.open()
         entries, horizon = self._shards.read_with_horizon(overview.SHARDS)
         infos = self._know(entry for entry in entries if entry.shard == model.CATALOG)
         return overview.Survey.of(entries, horizon, infos.values())
 
     def table_entries(self, table_ids: Iterable[str] | None) -> list[model.Entry]:
-        """Read what the journal says of changes of some tables, or of all."""
+        """Read the shards with the entries about changes of some tables, or of all."""
         if table_ids is None:
             return self._shards.read(model.ALL_TABLES)
         return self._shards.read(map(model.table_shard, table_ids))
 
     def transaction_entries(self, keys: Iterable[str] | None = None) -> list[model.Entry]:
-        """Read what the journal says of all transactions, or of those in some keys' shards."""
+        """Read the entries of all transactions, or of those in the shards of some keys."""
         if keys is not None:
             return self._shards.read(map(model.transaction_shard, keys))
         return self._shards.read(model.ALL_TRANSACTIONS)
 
     def shard_entries(self, shard: str) -> list[model.Entry]:
-        """Read one shard."""
+        """Read the entries of one shard."""
         return self._shards.read([shard])
 
     def key_states(
         self, keys: Iterable[str], archived_since: int | None = None
     ) -> dict[str, TransactionState]:
-        """Read what the journal says of some transaction keys: one query.
+        """Read the states of some transaction keys, by one query.
 
         Args:
             keys: The keys.
-            archived_since: Look into the archive too, if what was decided after this version
-                may be there; None: never.
+            archived_since: Read the archive too, if decisions after this version may be there;
+                None for never.
         """
         wanted = sorted(set(keys))
         if not wanted:
@@ -223,16 +223,17 @@ class Cache:
         return {key: TransactionState.of(key, entries, horizon) for key in wanted}
 
     def key_state(self, key: str, archived_since: int | None = -1) -> TransactionState:
-        """Read what the journal, or else the archive, says of one transaction key."""
+        """Read the state of one transaction key, from the journal and if needed the archive."""
         return self.key_states([key], archived_since)[key]
 
     def check_known(self, owner: AttemptOwner) -> None:
         """Check that the history reaches back to where an attempt began.
 
-        That it is found nowhere says something only then. To be called after it was looked for.
+        Only then the absence of a decision proves that there was none. Call this after the
+        decision was looked for.
 
         Raises:
-            HistoryRemoved: It may have been decided, and that may have been removed.
+            HistoryRemoved: The attempt may have had a decision that was removed.
         """
         beginning = archive.decisions_beginning_of(self.store.journal)
         if owner.begun < beginning:
@@ -240,10 +241,10 @@ class Cache:
             raise archive.removed(what, beginning)
 
     def never_decided(self, state: TransactionState, owner: AttemptOwner) -> bool:
-        """Return whether an attempt has ended for ever without a decision.
+        """Return whether an attempt has no decision and can never have one.
 
         Raises:
-            HistoryRemoved: It has ended, and its decision may have been removed.
+            HistoryRemoved: The attempt is over, and its decision may have been removed.
         """
         if state.decided(owner.attempt) is not None or not state.is_over(owner):
             return False

@@ -1,4 +1,4 @@
-"""What the parts of one manager share: the store, the runtime, the folds that it keeps."""
+"""The client that the parts of one manager share: store, runtime, cache and states."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txnqueue")
 Result = TypeVar("Result")
 ASKING_SECONDS = 30.0
-"""How long a client claims available messages before it looks once at those that others hold."""
+"""How long a client claims available messages before it once looks up those that others hold."""
 
 
 class Block(Protocol):
-    """A transaction block that a thread is inside of."""
+    """A transaction block that a thread is in."""
 
     id: str
     status: Status
@@ -47,31 +47,31 @@ class Block(Protocol):
 
 
 class Stoppable(Protocol):
-    """What consumes in a thread of its own until it is stopped."""
+    """A consumer in a background thread."""
 
     def stop(self) -> bool:
-        """End it after what it is about, and wait for that."""
+        """End the consumer after its present batch, and wait for that."""
 
 
 _FIRST = threading.Lock()
 
 
 class Client:
-    """One manager's view of a store, or of the transient messages of one.
+    """One manager's view of a store, or of the store's transient messages.
 
     Attributes:
-        cache: What was read of the store but the states of queues; both views share it.
-        states: The states of its queues.
-        streams: What consumes in threads of its own by this manager.
+        cache: The cache of the store without the states of queues; both views share it.
+        states: The states of the view's queues.
+        streams: The manager's consumers in background threads.
     """
 
     def __init__(self, store: Store, runtime: Runtime, durable: Client | None = None) -> None:
-        """Share a store; nothing is read yet.
+        """Make a view of a store; nothing is read yet.
 
         Args:
-            store: The store, or the transient one.
-            runtime: The clock, and who is acting.
-            durable: For a view of transient messages: the view of the durable ones.
+            store: The store, or its transient store.
+            runtime: The clock, the ids and the actor.
+            durable: For a view of transient messages, the view of the durable ones.
         """
         self.store = store
         self.runtime = runtime
@@ -85,7 +85,7 @@ class Client:
             self.cache = durable.cache
             source = TransientStates(store.transient, self.cache)
             self.payload = durable.payload
-            self.log_max = sys.maxsize  # the memory forgets what is not needed by itself
+            self.log_max = sys.maxsize  # the transient store removes old entries itself
         self.states = States(source, self.cache, runtime)
         self.lock = source.lock
         self._source = source
@@ -108,23 +108,23 @@ class Client:
             return self
         if self._transient is None:
             made = Client(self.store.transient, self.runtime, durable=self)
-            with _FIRST:  # of two views, each would take what the other one holds for its own past
+            with _FIRST:  # two views would take over each other's claims as their own past
                 self._transient = self._transient or made
         return self._transient
 
     def of(self, info: QueueInfo) -> Client:
-        """Return the view of the store that holds a queue or, given its description, its part."""
+        """Return the view that holds a queue, or the transient part that a description is of."""
         return self.transient if info.transient else self
 
     def parts_of(self, info: QueueInfo) -> list[QueuePart]:
-        """List the parts of a queue: durable, and transient if there may be any."""
+        """List the parts of a queue: the durable one, and the transient one if there may be one."""
         durable = QueuePart(self, info)
         if not self.store.transient.used:
             return [durable]
         return [durable, QueuePart(self.transient, info.in_memory())]
 
     def open(self) -> None:
-        """Check once that the store is there and has a layout that this library knows.
+        """Check once that the store exists and has a layout that this library knows.
 
         Raises:
             StoreNotFound: There is no store at this root.
@@ -135,15 +135,15 @@ class Client:
     # ----------------------------------------------------------------------------- lock
 
     def holds_lock(self) -> bool:
-        """Return whether this thread holds a lock that others may be waiting for."""
+        """Return whether this thread holds the lock of this view or of the transient store."""
         locks = (self.lock, self.store.transient.lock)
         return any(custody.Custody(lock).held() for lock in locks)
 
     def informed(self, act: Callable[[], Result]) -> Result:
-        """Do something with states; what it finds that it needs of the payload is read first.
+        """Run a function on states under the lock, reading first the payload that it needs.
 
-        It is done with the lock, and begun again after each reading, which is without. A
-        caller that holds a lock lets go of it before anything is read.
+        The function is begun again after each reading, which is made without the lock. If the
+        caller holds a lock, ``NotRead`` is raised so that it releases the lock before the reading.
         """
         while True:
             try:
@@ -156,7 +156,7 @@ class Client:
         """Read what was found missing under the lock, unless a lock is still held.
 
         Raises:
-            NotRead: One is held: its holder must release it first.
+            NotRead: This thread holds a lock, and must release it first.
         """
         if self.holds_lock():
             raise missing
@@ -181,9 +181,9 @@ class Client:
         transaction_id: str | None = None,
         queue: str | None = None,
     ) -> Landed | None:
-        """Append what is planned, whatever the store answers.
+        """Land a planned append, whatever the store answers.
 
-        What is to be confirmed of table changes rides along: facts that expect nothing.
+        Pending confirmations ride along: they are entries without conditions.
         """
 
         def append() -> Landed | None:
@@ -227,7 +227,7 @@ class Client:
             self._staging.add(payload_id)
 
     def confirm(self, facts: Iterable[model.Entry] = ()) -> None:
-        """Append what is to be confirmed now, and some more facts."""
+        """Append the pending confirmations now, with some more entries."""
         with self.lock:
             now = (*self.confirmations, *facts)
             self.confirmations = []
@@ -235,39 +235,39 @@ class Client:
             return
 
         def confirmed(_lost: int) -> Plan:
-            # A try that lands late must not repeat entries that have left the journal since.
+            # The horizon bars a late try, which would repeat entries that have left the journal.
             begun = self.cache.version_to_begin()
             return Plan(now, (model.layout_unchanged(), model.horizon_at_most(begun)))
 
         try:
             self.land(confirmed, "confirm changes")
         except BaseException:
-            self.add_confirmations(now)  # said twice it says the same
+            self.add_confirmations(now)  # a confirmation may be repeated
             raise
 
     def add_confirmations(self, facts: Iterable[model.Entry]) -> None:
-        """Keep facts for the next append."""
+        """Keep confirmations for the next append."""
         with self.lock:
             self.confirmations.extend(facts)
 
     # ------------------------------------------------------------- consumers and blocks
 
     def epoch(self, fold: QueueState) -> int:
-        """Open this manager's consumer id on a queue: one above what it left in flight."""
+        """Return this manager's epoch on a queue: one above those of its id's claims at opening."""
         if fold.queue_id not in self._epochs:
             mine = [c.owner.epoch for c in fold.claims() if c.owner.consumer == self.consumer]
             self._epochs[fold.queue_id] = max(mine, default=0) + 1
         return self._epochs[fold.queue_id]
 
     def turn(self, queue_id: str) -> int:
-        """Count the receives on a queue, so that each starts at the next lane."""
+        """Count the receives on a queue, so that each begins at the next lane."""
         self._turns[queue_id] = self._turns.get(queue_id, -1) + 1
         return self._turns[queue_id]
 
     def asks_again(self, queue_id: str) -> bool:
-        """Return whether to look for a queue's messages with other holders, though it has more.
+        """Return whether to look up messages that others hold, though there are available ones.
 
-        The answer is true once every ``ASKING_SECONDS``, the first time after one such period.
+        It is true once every ``ASKING_SECONDS``, the first time after one such period.
         """
         now = self.runtime.monotonic()
         if now - self._asked.setdefault(queue_id, now) < ASKING_SECONDS:
@@ -282,7 +282,7 @@ class Client:
 
     @property
     def blocks(self) -> list[Block]:
-        """The transaction blocks that this thread is inside of, innermost last."""
+        """The transaction blocks that this thread is in, innermost last."""
         if not hasattr(self._local, "blocks"):
             self._local.blocks = []
         blocks: list[Block] = self._local.blocks
@@ -294,8 +294,8 @@ class QueuePart:
     """The durable or the transient part of a queue, with the view of the store that holds it.
 
     Attributes:
-        client: Reads its state, and appends to its journal.
-        info: Describes it as a queue of its own.
+        client: Reads the part's state, and appends to its journal.
+        info: Describes the part as a separate queue.
     """
 
     client: Client
@@ -318,5 +318,5 @@ class QueuePart:
             yield self.client.states.for_read(self.info)
 
     def same_part_of(self, other: QueueInfo) -> QueueInfo:
-        """Describe the part of another queue that is of the same kind."""
+        """Return the description of the same part, durable or transient, of another queue."""
         return other.in_memory() if self.info.transient else other

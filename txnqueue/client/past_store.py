@@ -1,7 +1,7 @@
-"""A store as it was after a commit, to be worked on without changing it.
+"""A store as it was after a commit, for work that does not change the store.
 
-What was there is read from the store as far as it is asked for. What is added stays in the
-memory of this object, by the same rules as in every store.
+Its past is read from the store on demand. Work done on it stays in this object's memory, by the
+same rules as in every store.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _UNDECIDED = ("transaction/", "table/", "protocol/")
-"""Shards of which only what was in the journal then can matter to whoever works there."""
+"""Shards of which only the entries in the journal at that commit matter."""
 
 
 class PastStore:
-    """A store as it was after a commit; what is done here stays here."""
+    """A store as it was after a commit; changes stay in this object."""
 
     def __init__(self, store: Store, past: Past) -> None:
-        """Look at a store; nothing is read yet.
+        """Wrap a store; nothing is read yet.
 
         Args:
             store: The store, which is only read.
-            past: What is known of it up to the commit.
+            past: The known entries of the store up to the commit.
         """
         self.spark: SparkSession | None = store.spark
         self.root = store.root
@@ -54,32 +54,32 @@ class PastStore:
         self.transient = TransientStore(f"the past of {store.root}")
 
     def exists(self) -> bool:
-        """Return whether the journal is there: it was read."""
+        """Return true: the journal was read."""
         return True
 
     def create(self) -> None:
-        """Refuse to make what was not there."""
+        """Refuse to create a store."""
         raise OnlyRehearsed
 
     def take_over(self, about: Mapping[str, object]) -> None:
-        """Take nothing over: nothing is written."""
+        """Do nothing: the store is not written to."""
 
     def close(self) -> None:
-        """Let go of nothing: what is held belongs to the store."""
+        """Do nothing: all resources belong to the store."""
 
 
 class PastJournal(MemoryJournal):
-    """The journal up to a commit, and behind it what is appended here."""
+    """The journal up to a commit, followed by the entries appended in memory."""
 
     def __init__(self, store: Store, past: Past) -> None:
-        """Begin behind the last version that belongs to the past."""
+        """Begin after the last version that belongs to the past."""
         super().__init__()
         self._past, self._known = past, set[str]()
         self._store = store
         self.archive = PastArchive(self, store, past.upto)
 
     def known_version(self) -> int:
-        """Return the newest version: that of the past, until something is appended."""
+        """Return the newest version: that of the past, plus one for each append in memory."""
         return self._past.version + len(self.commits) - 1
 
     def read(self, shards: Collection[str], after: int = -1, upto: int | None = None) -> Reading:
@@ -93,23 +93,23 @@ class PastJournal(MemoryJournal):
         return super().read_all(after, upto)
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
-        """Read the entries that one of some filters lets through."""
+        """Read the entries that match one of some filters."""
         mine = (e for e in self.landed() if any(one.matches(e) for one in wanted))
         return (*self._past.find(*wanted), *mine)
 
     def landed(self) -> list[Entry]:
-        """List what was appended here."""
+        """List the entries appended in memory."""
         with self._lock:
             return [entry for found, _ in self.commits for entry in found]
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
-        """Append units here: the store's own journal does not hear of it."""
+        """Append units in memory only."""
         shards = {shard for unit in units for shard in unit.reads}
         self._look_up(shards | {entry.shard for unit in units for entry in unit.entries})
         return super().append(units, metadata)
 
     def _look_up(self, shards: Collection[str]) -> None:
-        """Read what there was in some shards, once; lanes with what has left the journal since."""
+        """Read the past of some shards once, with entries that have left the journal since."""
         missing = set(shards) - self._known
         if not missing:
             return
@@ -129,14 +129,14 @@ class PastJournal(MemoryJournal):
             self._known |= missing
 
     def _left_since(self, wanted: EntryFilter) -> list[Entry]:
-        """Find what was in the journal then and has left it: what was read there comes before.
+        """Find entries that were in the journal then and left it since; call it after reading that.
 
-        That is what was not below the horizon of then; and below it what was prepared, which stays
-        until it is decided, so that its decision belongs to it.
+        These are the entries at and above the horizon of then; below it, the prepared entries,
+        which stay in the journal until they are decided, and their decisions.
         """
         horizon = model.horizon(self.read([model.FENCE]).entries)
         if model.horizon(self._store.journal.read([model.FENCE]).entries) <= horizon:
-            return []  # nothing has left since
+            return []  # no entry has left since
         old = self._store.journal.archive
         found = [*old.find(replace(wanted, after=model.commit_seq(horizon) - 1))]
         prepared = old.find(replace(wanted, kinds=[model.PREPARED]))
@@ -146,10 +146,10 @@ class PastJournal(MemoryJournal):
 
 
 class PastArchive(MemoryArchive):
-    """The archive up to a commit; nothing is added to it."""
+    """The archive up to a commit, to which nothing is added."""
 
     def __init__(self, journal: MemoryJournal, store: Store, upto: int) -> None:
-        """Look at a store's archive."""
+        """Wrap a store's archive."""
         super().__init__(journal)
         self._archive, self._upto = store.journal.archive, upto
 
@@ -158,28 +158,28 @@ class PastArchive(MemoryArchive):
         return tuple(e for e in self._archive.read(**wanted) if e.commit_seq <= self._upto)
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
-        """Read nothing: the journal's own ``find`` knows what is here."""
+        """Return no entries: the journal's ``find`` reads the archive, too."""
         return ()
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
-        """Read nothing, as ``find``."""
+        """Return no entries, as ``find``."""
         return iter(())
 
     def newest(self, wanted: EntryFilter) -> Newest:
-        """Find nothing, as ``find``."""
+        """Return no entry, as ``find``."""
         return Newest()
 
 
 class PastPayload(MemoryPayload):
-    """The payload of a store, and what is staged here."""
+    """The payload of a store, and the rows staged in memory."""
 
     def __init__(self, store: Store) -> None:
-        """Look at a store's payload."""
+        """Wrap a store's payload."""
         super().__init__(store.spark)
         self._there = store.payload
 
     def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
-        """Make no table: what is staged here has its columns with it."""
+        """Do nothing: rows staged in memory carry their columns."""
 
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
         """Read messages into memory, in the order of the parts and of their offsets."""
@@ -187,7 +187,7 @@ class PastPayload(MemoryPayload):
         return pa.concat_tables([super().table(schema, ()), *pieces])
 
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
-        """Make a DataFrame of messages, pinned."""
+        """Make a pinned DataFrame of messages."""
         here = [part for part in parts if self._is_here(part)]
         there = [part for part in parts if not self._is_here(part)]
         if not here:
@@ -203,12 +203,12 @@ class PastPayload(MemoryPayload):
     def lanes(
         self, column: str, lanes: int, parts: Sequence[Part]
     ) -> list[dict[int, tuple[Range, ...]]]:
-        """Find the lane of each message by a column that groups them: each part's by lane."""
+        """Find the lane of each message by the group column: for each part its ranges by lane."""
         found = (store.lanes(column, lanes, mine) for store, mine in self._by_store(parts))
         return [by_lane for each in found for by_lane in each]
 
     def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
-        """Count the rows that there are at some places."""
+        """Count the existing rows at some places."""
         return super().rows(payload_id, places) + self._there.rows(payload_id, places)
 
     def slices(self, payload_id: str) -> set[int]:
@@ -218,11 +218,11 @@ class PastPayload(MemoryPayload):
     def staged_rows(
         self, session: SparkSession, payload_id: str, send_ids: Sequence[str]
     ) -> DataFrame:
-        """Show all rows of some sends that were staged here."""
+        """Make a DataFrame of all rows of some sends that were staged in memory."""
         return frame_of(session, pa.concat_tables(self.staged(payload_id, s) for s in send_ids))
 
     def _by_store(self, parts: Sequence[Part]) -> Iterator[tuple[PayloadStore, list[Part]]]:
-        """Split messages where the next ones lie elsewhere."""
+        """Group consecutive parts by the payload store that holds them."""
         mine = cast("PayloadStore", super())
         for here, found in groupby(parts, key=self._is_here):
             yield mine if here else self._there, list(found)
@@ -232,34 +232,34 @@ class PastPayload(MemoryPayload):
 
 
 class PastTables:
-    """The user's tables, as they are now: a change is checked against them, and not applied."""
+    """The user's tables in their present state: changes are checked and never applied."""
 
     def __init__(self, store: Store, payload: PastPayload) -> None:
-        """Look at the tables; rows of changes are staged here."""
+        """Wrap the tables; rows of changes are staged in memory."""
         self._tables = store.tables.for_rows_of(payload.staged_rows)
         self._payload = payload
 
     def describe(self, name: str) -> TableInfo | None:
-        """Look at a table; None if there is none of that name."""
+        """Return the description of a table; None if there is none of that name."""
         return self._tables.describe(name)
 
     def check(self, info: TableInfo, change: Change, transaction_id: str) -> None:
-        """Check all that can be known of a change before it is decided."""
+        """Check a change as far as possible before it is decided."""
         self._tables.check(info, change, transaction_id)
 
     def for_rows_of(self, staged: object) -> PastTables:
-        """Give these tables: where rows are staged is decided here."""
+        """Return these tables, as their rows are always staged in memory."""
         return self
 
     def apply(self, change: Change, stamp: CommitStamp, *, empty: bool = False) -> int | None:
-        """Refuse: nothing is decided here."""
+        """Refuse to apply a change."""
         raise OnlyRehearsed
 
     def rows_of(self, source: Source) -> pa.Table:
-        """Read the rows of a change that were staged here."""
+        """Read the rows of a change that were staged in memory."""
         staged = [self._payload.staged(source.payload_id, one) for one in source.send_ids]
         return pa.concat_tables(staged).rename_columns(source.names)
 
     def history(self, name: str, after: int) -> list[TableCommit]:
-        """List the commits of a table after a version."""
+        """List the Delta commits of a table after a version."""
         return self._tables.history(name, after)

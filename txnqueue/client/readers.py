@@ -1,6 +1,6 @@
-"""What was read of the journal: entries never change, so that only what came since is read again.
+"""Readers of the journal that remember what they read: entries never change.
 
-Shards are remembered as they are, queues as the folds of theirs.
+Shards are remembered as their entries, queues as their folds.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from txnqueue.core.state import QueueState, compaction
 from txnqueue.storage.journal import Journal, Reading
 
 ENTRIES_MAX = 100_000
-"""How many entries are cached at most; beyond that, the cache is dropped and read anew."""
+"""The most entries kept; beyond that, all are dropped and read anew."""
 SHARDS_MAX = 1_000
-"""How many shards, or a few more, are read by one query."""
+"""The number of shards, or a few more, that one query reads."""
 
 
 class ShardReader:
@@ -32,15 +32,15 @@ class ShardReader:
         self._horizon = -1
 
     def read(self, shards: Iterable[str]) -> list[Entry]:
-        """Read all entries of some shards, as they are now; some may be archived by now."""
+        """Read all entries of some shards, among them some that may be archived by now."""
         return self.read_with_horizon(shards)[0]
 
     def read_with_horizon(self, shards: Iterable[str]) -> tuple[list[Entry], int]:
         """Read all entries of some shards, and the horizon of the same version.
 
-        It is one cut, read by one query: whether an attempt is absent and below the horizon
-        can only be told by entries that are as new as the horizon. What is read for the first
-        time is read in full, and everything that is wanted with it.
+        It is one consistent view, read by one query: only entries as new as the horizon show
+        whether an attempt is absent and below it. If a shard is read for the first time, all the
+        given shards are read in full.
         """
         wanted = sorted(set(shards))
         with self._lock:
@@ -52,18 +52,18 @@ class ShardReader:
             since = min((self._known[s][0] for s in wanted if s in self._known), default=None)
             self._read_on(wanted)
             if since is not None and since < self._horizon:
-                self._known.clear()  # what came since may have left: all is read anew
+                self._known.clear()  # new entries may have left already: all is read anew
                 self._read_on(wanted)
             entries = [entry for shard in wanted for entry in self._known[shard][1]]
             return entries, self._horizon
 
     def _read_on(self, shards: list[str]) -> None:
-        """Read what came since the first of these shards was read last."""
+        """Read the entries since the least recent reading of these shards."""
         if not shards:
             return
         known = {shard: self._known.get(shard, (-1, ())) for shard in shards}
         since = min(version for version, _ in known.values())
-        # The horizon comes along: what was added below it may have left the journal since.
+        # The horizon is read too: entries added below it may have left the journal since.
         reading = self._journal.read({*shards, model.FENCE}, after=since)
         self._horizon = max(self._horizon, model.horizon(reading.entries))
         for shard, (version, before) in known.items():
@@ -72,23 +72,23 @@ class ShardReader:
 
 
 class StateReader:
-    """Keeps the folds of queues; one thread at a time may ask it."""
+    """Keeps the folds of queues, for one thread at a time."""
 
     def __init__(self, journal: Journal, mine: custody.Custody | None = None) -> None:
         """Read from a journal; nothing is folded yet.
 
         Args:
             journal: The journal.
-            mine: Says whether this thread is the one that may ask.
+            mine: Checks that this thread may use the folds.
         """
         self._journal = journal
         self._mine = mine
         self._known: dict[str, QueueState] = {}
 
     def read(self, infos: Sequence[QueueInfo]) -> list[QueueState]:
-        """Bring the folds of some queues up to the newest version.
+        """Advance the folds of some queues to the newest version.
 
-        That is one query of what is new, and one more for each thousand shards of queues that
+        It takes one query of the new entries, and one more for each thousand shards of queues that
         were not folded before.
         """
         folds = [self._known.get(info.queue_id) or self._empty(info) for info in infos]
@@ -97,7 +97,7 @@ class StateReader:
             reading = self._read(warm, min(fold.version for fold in warm))
             horizon = model.horizon(reading.entries)
             self._advance([fold for fold in warm if horizon <= fold.version], reading)
-            # What came since a fold was read may have left the journal: it starts afresh.
+            # Entries added since a fold was read may have left the journal: it starts afresh.
             folds = [
                 self._empty(info) if 0 <= fold.version < horizon else fold
                 for info, fold in zip(infos, folds, strict=True)
@@ -120,7 +120,7 @@ class StateReader:
             try:
                 compaction.advance(fold, mine, reading.version)
             except BaseException:
-                del self._known[fold.queue_id]  # half applied: the next one starts afresh
+                del self._known[fold.queue_id]  # half applied: the next reading starts afresh
                 raise
 
     def _empty(self, info: QueueInfo) -> QueueState:

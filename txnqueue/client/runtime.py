@@ -1,6 +1,6 @@
-"""What a client takes from outside the protocol: time, identity, chance and patience.
+"""A client's clocks, ids, randomness, identity and retry policy.
 
-All of it is handed in, so that a test decides what the clock says and which ids are drawn.
+All of them are passed in, so that tests control the clock and the ids.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ def _actor() -> str:
 
 
 class UnderWay(Protocol[Result_co]):
-    """What a worker does meanwhile."""
+    """A call that runs in the background."""
 
     def result(self) -> Result_co:
-        """Wait for it, and give what it returned, or raise what it raised."""
+        """Wait for the call, and return its result or raise its exception."""
         ...
 
 
 class Background(Protocol):
-    """Does things behind what the caller goes on with, one after the other."""
+    """Runs calls in the background, one after the other."""
 
     def submit(self, act: Callable[[], Result], /) -> UnderWay[Result]:
-        """Begin with something, now or when what came before is done."""
+        """Begin a call, at once or when the earlier ones have ended."""
         ...
 
     def shutdown(self, *, wait: bool) -> None:
-        """Take nothing more."""
+        """Take no more calls, and with ``wait`` wait for the present ones."""
         ...
 
 
@@ -53,19 +53,19 @@ def _one_thread() -> Background:
 
 @dataclass(slots=True)
 class Runtime:
-    """The clock, the source of ids, the dice, and who is acting.
+    """The clocks, the sources of ids and chance, the identity and the retry policy of a client.
 
     Attributes:
         now_ms: Epoch milliseconds; decides only when a client may try, never the outcome.
-        monotonic: Seconds for bounding retries.
+        monotonic: Seconds on a monotonic clock, for waits and retries.
         sleep: Waits for a number of seconds.
-        new_id: Draws 32 hexadecimal digits that are unique.
-        dice: Uniform in 0 to 1.
-        actor: Who is written into every entry.
-        run_id: The run of a job that the work belongs to.
-        consumer: Names who holds leases; the same id again takes over what it left behind.
-        retry: How appends that meet a conflict are tried again.
-        new_background: Makes what works behind its caller: a thread.
+        new_id: Draws a unique id of 32 hexadecimal digits.
+        dice: Draws a number, uniform in 0 to 1.
+        actor: The name that is recorded in every entry.
+        run_id: The job run that the work belongs to.
+        consumer: The consumer id; a new process with the same id takes over the old one's leases.
+        retry: The policy by which appends are retried after conflicts.
+        new_background: Makes the worker for background calls: a thread.
     """
 
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
@@ -83,8 +83,8 @@ class Runtime:
 class Retries:
     """The tries of one operation: counted, bounded in number and time, and spaced with jitter.
 
-    What a failed try means, a conflict or a lost reply, and which error ends the operation, is
-    the caller's decision.
+    The caller decides what a failed try means, a conflict or a lost reply, and which error ends
+    the operation.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -92,7 +92,7 @@ class Retries:
         self._runtime = runtime
         self._started = runtime.monotonic()
         self.failed = 0
-        """How many tries have failed."""
+        """The number of failed tries."""
 
     @property
     def last(self) -> bool:
@@ -113,6 +113,6 @@ class Retries:
         return self.failed < policy.attempts_max and elapsed <= policy.seconds_max
 
     def wait(self) -> None:
-        """Wait before the next try; with jitter, so that writers in conflict drift apart."""
+        """Wait before the next try, with jitter, so that conflicting writers drift apart."""
         runtime = self._runtime
         runtime.sleep(runtime.retry.wait_seconds(self.failed, runtime.dice()))

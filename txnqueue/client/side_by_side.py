@@ -1,4 +1,4 @@
-"""Do several things at a time for one caller, who waits for all of them."""
+"""Run several calls at a time for one caller, who waits for all of them."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 THREADS_MAX = 8
-"""So many at a time: Spark's jobs share the cores anyway."""
+"""The most calls at a time: Spark's jobs share the cores anyway."""
 
 
 def side_by_side(spark: SparkSession | None, acts: Sequence[Callable[[], Result]]) -> list[Result]:
-    """Do things on threads that have the caller's local properties; without Spark one by one.
+    """Run calls on threads that inherit the caller's local properties; without Spark one by one.
 
-    All of them are done, or have failed, before anything is raised. A caller that is interrupted
-    waits for none: what they have done is to be nobody's until their results are used.
+    On threads, all calls have ended before an error is raised. An interrupted caller does not wait
+    for them: so their effects must not matter before their results are used.
 
     Args:
-        spark: The caller's session.
-        acts: What to do.
+        spark: The caller's session; None without Spark.
+        acts: The calls.
 
     Returns:
-        The results, in the order of the acts.
+        The results, in the order of the calls.
 
     Raises:
-        Exception: What the first of them raised that failed.
+        Exception: The exception of the first call, in that order, that failed.
     """
     if spark is None or len(acts) == 1:
         return [act() for act in acts]
     pool = ThreadPoolExecutor(THREADS_MAX, "txnqueue side by side")
     try:
-        # Each has properties of its own: one call for all of them would share the object.
+        # Each call inherits a separate copy of the properties, which they must not share.
         under_way = [pool.submit(_inheriting(spark, act)) for act in acts]
         wait(under_way)
         return [one.result() for one in under_way]
@@ -43,7 +43,7 @@ def side_by_side(spark: SparkSession | None, acts: Sequence[Callable[[], Result]
 
 
 def _inheriting(spark: SparkSession, act: Callable[[], Result]) -> Callable[[], Result]:
-    """Let another thread do something with this thread's local properties."""
+    """Wrap a call so that it runs on another thread with this thread's local properties."""
     from pyspark.util import inheritable_thread_target
 
     inherited: Callable[[], Result] = inheritable_thread_target(spark)(act)

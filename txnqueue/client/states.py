@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 
 class StateSource(Protocol):
-    """Where states are read: the tables of a store, or the memory of the process.
+    """A source of states: the tables of a store, or the memory of the process.
 
     Attributes:
-        lock: Must be held as long as a state is used; it does not change meanwhile.
-        serial: Whether appends are made with the lock, one after the other.
+        lock: The lock to hold while a state is used, so that the state does not change.
+        serial: Whether appends are made under the lock, one after the other.
     """
 
     lock: threading.RLock
     serial: bool
 
     def read(self, infos: Sequence[QueueInfo]) -> list[QueueState]:
-        """Bring the states of some queues up to the newest version."""
+        """Advance the states of some queues to the newest version."""
         ...
 
     def queues(self) -> dict[str, QueueInfo]:
-        """Read the catalog: by name the queues, or their transient parts."""
+        """Read the catalog: the queues, or their transient parts, by name."""
         ...
 
     def key_states(self, keys: Iterable[str]) -> dict[str, TransactionState]:
-        """Read what the journal says of some transaction keys."""
+        """Read the states of some transaction keys."""
         ...
 
     def landed(self) -> None:
@@ -56,8 +56,8 @@ class States:
         """Read from a source.
 
         Args:
-            source: Where the states are.
-            cache: Learns which queues were altered or closed.
+            source: The source of the states.
+            cache: Is told which queues were altered or closed.
             runtime: The clock.
         """
         self._source = source
@@ -65,15 +65,15 @@ class States:
         self._runtime = runtime
 
     def fold(self, info: QueueInfo) -> QueueState:
-        """Bring the state of a queue up to the newest version: one query, of what is new."""
+        """Advance the state of a queue to the newest version, by one query of the new entries."""
         (fold,) = self.folds([info])
         return fold
 
     def folds(self, infos: Iterable[QueueInfo]) -> list[QueueState]:
-        """Bring the states of some queues up to the newest version: one query, of what is new.
+        """Advance the states of some queues to the newest version, by one query of new entries.
 
-        Those that were not read before take one more for each thousand shards. One thread at
-        a time: what two have read at once would be applied twice.
+        Queues that were not read before take one more query for each thousand shards. One thread
+        works at a time, because entries that two threads read at once would be applied twice.
         """
         with self._source.lock:
             wanted = list(infos)
@@ -85,21 +85,21 @@ class States:
             return folds
 
     def for_update(self, info: QueueInfo) -> QueueState:
-        """Read the state of a queue that is about to be worked on.
+        """Read the newest state of a queue, for work on it.
 
         Raises:
-            QueueClosed: It is being dropped.
-            QueueNotFound: It is gone.
+            QueueClosed: The queue is being dropped.
+            QueueNotFound: The queue was dropped.
         """
         fold = self.fold(info)
         self.check_open(info)
         return fold
 
     def for_read(self, info: QueueInfo) -> QueueState:
-        """Read the state of a queue that is about to be looked at, which may be closing.
+        """Read the newest state of a queue, which may be closing, for reading only.
 
         Raises:
-            QueueNotFound: It was dropped.
+            QueueNotFound: The queue was dropped.
         """
         fold = self.fold(info)
         if fold.closed is not None and fold.closed.kind == model.QUEUE_DROPPED:
@@ -107,24 +107,24 @@ class States:
         return fold
 
     def check_open(self, info: QueueInfo) -> None:
-        """Check that nothing was read so far of a queue's being dropped; it costs nothing.
+        """Check that a queue is not known to be closing or dropped; an open queue costs nothing.
 
         Raises:
-            QueueClosed: It is being dropped.
-            QueueNotFound: It is gone.
+            QueueClosed: The queue is being dropped.
+            QueueNotFound: The queue was dropped.
         """
-        if isinstance(self._cache.closed(info), QueueClosed):  # it may be gone by now
+        if isinstance(self._cache.closed(info), QueueClosed):  # it may be dropped by now
             self.fold(info)
         error = self._cache.closed(info)
         if error is not None:
             raise copy.copy(error)
 
     def queues(self) -> dict[str, QueueInfo]:
-        """Read the catalog: by name the queues, or their transient parts."""
+        """Read the catalog: the queues, or their transient parts, by name."""
         return self._source.queues()
 
     def key_states(self, keys: Iterable[str]) -> dict[str, TransactionState]:
-        """Read what the journal says of some transaction keys: one query."""
+        """Read the states of some transaction keys, by one query."""
         return self._source.key_states(keys)
 
     def _learn_of(self, info: QueueInfo, fold: QueueState) -> None:
@@ -138,17 +138,17 @@ class States:
 
 
 class StoredStates:
-    """The states in a store's tables; each read applies the entries that are new."""
+    """The states of durable queues; each read applies the new entries of the store's journal."""
 
     def __init__(self, store: Store, cache: Cache) -> None:
-        """Look at a store; nothing is read yet."""
+        """Read from a store; nothing is read yet."""
         self.lock = custody.new_lock()
         self.serial = False
         self._cache = cache
         self._reader = StateReader(store.journal, custody.Custody(self.lock))
 
     def read(self, infos: Sequence[QueueInfo]) -> list[QueueState]:
-        """Bring the states of some queues up to the newest version."""
+        """Advance the states of some queues to the newest version."""
         return self._reader.read(infos)
 
     def queues(self) -> dict[str, QueueInfo]:
@@ -156,28 +156,28 @@ class StoredStates:
         return self._cache.queues()
 
     def key_states(self, keys: Iterable[str]) -> dict[str, TransactionState]:
-        """Read what the journal says of some transaction keys: one query."""
+        """Read the states of some transaction keys, by one query."""
         return self._cache.key_states(keys)
 
     def landed(self) -> None:
-        """Do nothing: the next read finds what has landed."""
+        """Do nothing: the next read finds the append."""
 
 
 class TransientStates:
     """The states in the memory of the process, which all its managers share.
 
-    The catalog is the durable store's; nothing here makes a Delta commit, or waits for one.
+    The catalog is the durable store's; no call here makes a Delta commit, or waits for one.
     """
 
     def __init__(self, store: TransientStore, cache: Cache) -> None:
-        """Look at the transient messages of the store whose catalog is cached."""
+        """Read from the transient store of the store whose catalog is cached."""
         self.lock = store.lock
         self.serial = True
         self._store = store
         self._cache = cache
 
     def read(self, infos: Sequence[QueueInfo]) -> list[QueueState]:
-        """Bring the states of the transient parts of some queues up to now."""
+        """Advance the states of the transient parts of some queues to the newest version."""
         store = self._store
         described = ((info.queue_id, info.settings) for info in infos)
         return [store.fold(name, has.lanes, has.duplicate_window_ms) for name, has in described]
@@ -187,12 +187,12 @@ class TransientStates:
         return {name: info.in_memory() for name, info in self._cache.queues().items()}
 
     def key_states(self, keys: Iterable[str]) -> dict[str, TransactionState]:
-        """Read what is known in memory of some transaction keys."""
+        """Read the states of some transaction keys in memory."""
         wanted = sorted(set(keys))
         shards = [model.transaction_shard(key) for key in wanted]
         entries = self._store.journal.read(shards).entries
         return {key: TransactionState.of(key, entries) for key in wanted}
 
     def landed(self) -> None:
-        """Remove from memory what nothing needs any more, once it is much."""
+        """Remove from memory the entries that are no longer needed, once there are many."""
         self._store.landed()

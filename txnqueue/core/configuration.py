@@ -1,7 +1,7 @@
-"""Where settings come from: argument, Spark's configuration, environment, default (pure).
+"""The sources of settings: argument, Spark's configuration, environment, default (pure).
 
-What ``retry.attempts_max`` is called elsewhere: ``spark.txnqueue.retry.attempts_max`` in Spark's
-configuration, ``TXNQUEUE_RETRY_ATTEMPTS_MAX`` in the environment.
+For example, ``retry.attempts_max`` is ``spark.txnqueue.retry.attempts_max`` in Spark's
+configuration and ``TXNQUEUE_RETRY_ATTEMPTS_MAX`` in the environment.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ VARIABLE_PREFIX = "TXNQUEUE_"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What can be configured.
+    """A setting that can be configured.
 
     Attributes:
-        key: What it is called.
+        key: The setting's name.
         kind: The type of its values.
-        default: The value where nothing is set; None: what the library finds.
-        low: The least number.
-        high: The greatest number.
+        default: The value if no source sets it; None lets the library determine it.
+        low: The least number permitted.
+        high: The greatest number permitted.
     """
 
     key: str
@@ -44,12 +44,12 @@ class Option:
 
     @property
     def variable(self) -> str:
-        """The variable of the environment."""
+        """The name of the environment variable."""
         return VARIABLE_PREFIX + self.key.upper().replace(".", "_")
 
     @property
     def allowed(self) -> str:
-        """What the values may be, in words."""
+        """The permitted values, in words."""
         if self.kind is bool:
             return "true or false"
         if self.kind is str:
@@ -93,12 +93,13 @@ OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A setting as it holds, and who says so.
+    """The effective value of a setting, and its source.
 
     Attributes:
-        key: What it is called.
-        value: What it is; None: whatever the library finds.
-        source: ``argument``, the key of Spark's configuration, the variable, or ``default``.
+        key: The setting's name.
+        value: The value; None lets the library determine it.
+        source: ``argument``, the key in Spark's configuration, the name of the environment
+            variable, or ``default``.
     """
 
     key: str
@@ -107,24 +108,24 @@ class Value:
 
 
 class Configuration:
-    """What Spark's configuration and the environment say."""
+    """The settings in Spark's configuration and in the environment."""
 
     def __init__(self, conf: Callable[[str], str | None], environ: Mapping[str, str]) -> None:
-        """Take both as they are; nothing is asked or checked until a setting is wanted.
+        """Keep both sources; a setting is read and checked only when it is requested.
 
         Args:
-            conf: Looks a key of Spark's configuration up.
-            environ: The environment.
+            conf: Looks up a key of Spark's configuration.
+            environ: The environment variables.
         """
         self._conf = conf
         self._environ = environ
 
     def value(self, key: str, given: object = None) -> Value:
-        """Find what a setting is: the argument, if there is one, or who comes next.
+        """Return the value of a setting from the first source that sets it.
 
         Raises:
-            InvalidInput: What is said cannot be used.
-            LimitExceeded: It is out of range.
+            InvalidInput: The configured value cannot be used.
+            LimitExceeded: The configured number is out of range.
         """
         option = OPTIONS[key]
         if given is not None:
@@ -138,16 +139,16 @@ class Configuration:
         return Value(key, option.default, "default")
 
     def values(self) -> list[Value]:
-        """List all settings."""
+        """List the effective values of all settings."""
         return [self.value(key) for key in OPTIONS]
 
     def retry(self) -> RetryPolicy:
-        """Make the policy of retries."""
+        """Make the configured retry policy."""
         values: Any = {key[6:]: self.value(key).value for key in OPTIONS if key[:6] == "retry."}
         return RetryPolicy(**values)
 
     def queue_settings(self, given: Mapping[str, object]) -> QueueSettings:
-        """Make the settings of a new queue; what is None is not given."""
+        """Make the settings of a new queue; a given None means that it was left out."""
         values: Any = {
             name: self.value(f"queue.{name}", value).value if f"queue.{name}" in OPTIONS else value
             for name, value in given.items()
@@ -156,11 +157,11 @@ class Configuration:
 
 
 def _read(option: Option, text: str, source: str) -> object:
-    """Read a value that was written as text.
+    """Read a value from text.
 
     Raises:
-        InvalidInput: It is none.
-        LimitExceeded: It is out of range.
+        InvalidInput: The text is not a value of the option's type.
+        LimitExceeded: The number is out of range.
     """
     wrong = f"{source}={text!r}: {option.key} is {option.allowed}."
     stripped = text.strip()

@@ -1,8 +1,8 @@
-"""The journal's entries: what they are called, where they lie, what they say.
+"""The journal's entries: their kinds, shards, streams, columns and conditions (pure).
 
-Everything alive in a store is an immutable entry of one journal. An entry lies in a
-*shard* (the unit of conflict and of reading) and belongs to a *stream* inside it (the
-unit of sequence numbers). This module is pure: names, shapes and conditions, no effects.
+The state of a store is the immutable entries of one journal. An entry lies in a *shard* (the
+unit of conflict and of reading) and belongs to a *stream* inside it (the unit of sequence
+numbers).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALL_TABLES = tuple(f"table/{number}" for number in range(TABLE_SHARDS))
 FENCE = "fence"
 CATALOG = "catalog"
 IN_MEMORY = "~memory"
-"""What the ids of transient queues and of their payload end with."""
+"""The suffix of the ids of transient queues and of their payload."""
 
 # kinds, by the shard that they lie in
 LAYOUT_CHANGED = "layout_changed"
@@ -81,12 +81,12 @@ COMPACTABLE = frozenset(
 )
 """Entries of lanes and backlogs that a compaction can replace; other kinds prevent it."""
 SETTLEMENTS = frozenset({ACCEPTED, RELEASED, REJECTED, MOVED})
-"""Entries that end a claim, or a part of it; ``moved`` is one if it names a claim."""
+"""Entries that end a claim, or a part of it; ``moved`` does so if it names a claim."""
 REMOVALS = frozenset({DEAD_LETTERED, EXPIRED, PURGED, MOVED, DUPLICATE})
 """Entries of a lane's log that take available messages out of it for good."""
 DECISIONS = frozenset({COMMITTED, ROLLED_BACK})
 KEPT_FOR_EVER = DECISIONS | {PREPARED, HEURISTIC, FORGOTTEN}
-"""What never leaves the archive, so that what became of a transaction is known for ever."""
+"""Entries that never leave the archive, so that every transaction's outcome stays known."""
 BRANCH = frozenset({STARTED, ASSOCIATED, SUSPENDED, ENDED, PART, TIMEOUT_SET, ROLLBACK_ONLY})
 """Entries of a transaction that several sessions share: they have sequence numbers."""
 
@@ -103,7 +103,7 @@ _NUMBERED_KEY = re.compile(r"(.+)/(?:[0-9]+|end)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One immutable row of the journal; the columns of design and table alike.
+    """One immutable row of the journal, with the columns of its table.
 
     ``append_id``, ``ordinal`` and ``index`` are set when the entry becomes part of an
     append, ``version`` (the Delta version of the journal) when it is read or has landed.
@@ -136,13 +136,13 @@ class Entry:
     def in_lane(
         cls, queue_id: str, lane: int, kind: str, *, sequence: int, **columns: Any
     ) -> Entry:
-        """Make an entry of a lane's dispatch log, which has a number there."""
+        """Make an entry of a lane's dispatch log, with its sequence number there."""
         shard, stream = lane_shard(queue_id, lane), lane_stream(lane)
         return cls(shard, stream, kind, sequence=sequence, queue_id=queue_id, lane=lane, **columns)
 
     @classmethod
     def in_backlog(cls, queue_id: str, lane: int, kind: str, **columns: Any) -> Entry:
-        """Make a fact of a queue's backlog: of one lane, and without a number."""
+        """Make an entry of a queue's backlog, about one lane and without a sequence number."""
         shard, stream = backlog_shard(queue_id), lane_stream(lane)
         return cls(shard, stream, kind, queue_id=queue_id, lane=lane, **columns)
 
@@ -163,7 +163,7 @@ class Entry:
 
     @property
     def entry_id(self) -> PositionId:
-        """What names the entry for ever: its append id and its index in it."""
+        """The entry's permanent name: its append id and its index in the append."""
         return (self.append_id, self.index)
 
     @property
@@ -173,10 +173,10 @@ class Entry:
 
 
 def each_once(entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Take each entry once (pure): as it landed first.
+    """Take each entry once (pure), as it landed first.
 
-    One that is being archived is in both tables. And a confirmation of a table change may stand
-    twice in the journal of an older store: there a late try of it could land beside the next one.
+    An entry that is being archived is in both tables. In the journal of an older store the
+    confirmation of a table change may also appear twice: a late try could land after the next one.
     """
     found: dict[PositionId, Entry] = {}
     for entry in entries:
@@ -195,8 +195,8 @@ def commit_seq(version: int, ordinal: int = 0) -> int:
 class Condition:
     """What must hold of the entries of one stream when an append lands.
 
-    The set of entries that match every given field must be empty, or not empty with
-    ``present``. A next sequence number n is "no entry has a sequence of n or more".
+    The set of entries that match every given field must be empty, or with ``present`` not empty.
+    To expect the next sequence number n is to expect no entry with a sequence of n or more.
     """
 
     shard: str
@@ -209,7 +209,7 @@ class Condition:
     present: bool = False
 
     def matches(self, entry: Entry) -> bool:
-        """Return whether an entry is one of those that the condition is about."""
+        """Return whether an entry matches every given field of the condition."""
         return (
             entry.shard == self.shard
             and entry.stream == self.stream
@@ -227,13 +227,13 @@ class Condition:
         )
 
     def holds(self, entries: Iterable[Entry]) -> bool:
-        """Return whether the condition holds of these entries."""
+        """Return whether the condition holds for a set of entries."""
         return any(map(self.matches, entries)) == self.present
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What goes into the journal wholly or not at all: entries, and what they expect."""
+    """Entries that go into the journal all or none, and the conditions for that."""
 
     append_id: str
     entries: tuple[Entry, ...]
@@ -256,16 +256,16 @@ class Unit:
 
     @property
     def reads(self) -> frozenset[str]:
-        """The shards that the append reads: those of its conditions, and one of its entries'.
+        """The shards that the append reads: those of its conditions, and one of its entries.
 
-        So a try that lands late finds that another one, with the same append id, has landed.
+        Thus a try that lands late finds that another one with the same append id has landed.
         """
         shards = frozenset(condition.shard for condition in self.conditions)
         own = {entry.shard for entry in self.entries}
         return shards if shards & own else shards | set(sorted(own)[:1])
 
     def same_content(self, other: Unit) -> bool:
-        """Return whether another unit says the same, whatever its append id."""
+        """Return whether another unit has equal entries and conditions, whatever its append id."""
 
         def bare(unit: Unit) -> list[Entry]:
             return [replace(e, append_id="", recorded_at_ms=0) for e in unit.entries]
@@ -277,7 +277,7 @@ class Unit:
 
 
 def generated_key(shard: int, unique: str) -> str:
-    """Name a transaction that the client did not name; it carries its driver's shard."""
+    """Make the key of a transaction that the client did not name; it contains the shard."""
     return f"t{shard:x}-{unique}"
 
 
@@ -289,8 +289,8 @@ def is_generated_key(key: str) -> bool:
 def transaction_shard(key: str) -> str:
     """Find the shard of a transaction key.
 
-    A generated key carries its shard. The keys of one run, ``<run id>/<n>`` and
-    ``<run id>/end``, share a shard, so that one read finds how far the run came.
+    A generated key contains its shard. The keys of one run, ``<run id>/<n>`` and
+    ``<run id>/end``, share a shard, so that one read finds how far the run got.
     """
     generated = _GENERATED_KEY.fullmatch(key)
     if generated:
@@ -301,7 +301,7 @@ def transaction_shard(key: str) -> str:
 
 
 def run_of(entry: Entry) -> str | None:
-    """Find the run that an entry belongs to: the one that was said, else that of its key.
+    """Return the run that an entry belongs to: its recorded run id, else the one in its key.
 
     The transactions of a drain are called ``<run id>/<n>``.
     """
@@ -312,12 +312,12 @@ def run_of(entry: Entry) -> str | None:
 
 
 def table_shard(table_id: str) -> str:
-    """Find the shard of what was decided of a user's table; its stream is the table's id."""
+    """Find the shard of the changes of a user's table; the stream is the table's id."""
     return f"table/{zlib.crc32(table_id.encode()) % TABLE_SHARDS}"
 
 
 def protocol_shard(stream: str) -> str:
-    """Find the shard of what a protocol needs to survive and the core has no word for."""
+    """Find the shard of a protocol's durable state that the core has no entries for."""
     return f"protocol/{zlib.crc32(stream.encode()) % PROTOCOL_SHARDS}"
 
 
@@ -327,20 +327,20 @@ def lane_shard(queue_id: str, lane: int) -> str:
 
 
 def backlog_shard(queue_id: str) -> str:
-    """Name the shard of a queue's facts: positions posted, claims settled."""
+    """Name the shard of a queue's backlog: positions posted, claims settled by transactions."""
     return f"backlog/{queue_id}"
 
 
 def in_memory(owner_id: str) -> str:
-    """Name the part of a queue, or of its payload, that is in the memory of a process.
+    """Make the id of the transient part of a queue, or of its payload.
 
-    It is a queue of its own there. A name has no "~", so that no queue is called that.
+    The transient part is a separate queue in memory. Names have no "~", so no queue's id ends so.
     """
     return owner_id if is_in_memory(owner_id) else owner_id + IN_MEMORY
 
 
 def is_in_memory(owner_id: str) -> bool:
-    """Return whether an id names what is in the memory of a process."""
+    """Return whether an id names a transient queue or its payload."""
     return owner_id.endswith(IN_MEMORY)
 
 
@@ -355,7 +355,7 @@ def exchange_stream(exchange_id: str) -> str:
 
 
 def lane_stream(lane: int) -> str:
-    """Name a lane's stream: the same in its dispatch log and in the backlog."""
+    """Name a lane's stream, which is the same in its dispatch log and in the backlog."""
     return f"lane/{lane}"
 
 
@@ -385,19 +385,19 @@ def horizon_at_most(begun: int) -> Condition:
 
 
 def payload_stream(payload_id: str) -> str:
-    """Name the stream of a payload table in the catalog: it says only that its rows are gone."""
+    """Name the stream in the catalog that records only that a payload table was removed."""
     return f"payload/{payload_id}"
 
 
 def erasure_stream(payload_id: str) -> str:
-    """Name the stream of the catalog that says which rows of a payload table were erased."""
+    """Name the stream in the catalog that records which rows of a payload table were erased."""
     return f"erased/{payload_id}"
 
 
 def payload_there(payload_id: str) -> Condition:
     """Expect that a payload table without a queue has not been removed.
 
-    Versions before 0.2 do that.
+    Versions before 0.2 remove such tables.
     """
     return Condition(CATALOG, payload_stream(payload_id), kinds=(PAYLOAD_REMOVED,))
 
@@ -408,7 +408,7 @@ def layout_unchanged() -> Condition:
 
 
 def undecided(key: str, attempt: str, *, unprepared: bool) -> Condition:
-    """Expect that an attempt is undecided, and with ``unprepared`` that it never prepared."""
+    """Expect that an attempt is undecided, and with ``unprepared`` also not prepared."""
     kinds = (COMMITTED, ROLLED_BACK, PREPARED) if unprepared else (COMMITTED, ROLLED_BACK)
     return Condition(transaction_shard(key), key, kinds=kinds, attempts=(attempt,))
 
@@ -416,8 +416,8 @@ def undecided(key: str, attempt: str, *, unprepared: bool) -> Condition:
 def key_free(key: str, attempt: str, rolled_back: Iterable[str] = ()) -> Condition:
     """Expect that no other attempt of a key is prepared or committed.
 
-    ``rolled_back`` names other attempts that were read as rolled back: that they were
-    prepared once conflicts with no other append, and can never change.
+    ``rolled_back`` names other attempts that were read as rolled back: they may have been
+    prepared once, but that is final and does not conflict.
     """
     others = tuple(sorted({attempt, *rolled_back}))
     return Condition(
@@ -426,12 +426,12 @@ def key_free(key: str, attempt: str, rolled_back: Iterable[str] = ()) -> Conditi
 
 
 def unused(key: str) -> Condition:
-    """Expect that nothing is written of a key."""
+    """Expect that a transaction key has no entries."""
     return Condition(transaction_shard(key), key)
 
 
 def not_forgotten(key: str, attempt: str) -> Condition:
-    """Expect that the heuristic decision of an attempt is not forgotten."""
+    """Expect that the heuristic decision of an attempt has not been forgotten."""
     return Condition(transaction_shard(key), key, kinds=(FORGOTTEN,), attempts=(attempt,))
 
 
@@ -448,14 +448,15 @@ def horizon(entries: Iterable[Entry]) -> int:
 
 
 def archive_day(entries: Iterable[Entry]) -> str:
-    """Find the day (ISO) under which what leaves the journal is kept; "" if none was said yet."""
+    """Find the day (ISO) under which entries are archived now; "" if none is recorded yet."""
     return newest_day(entries)[1]
 
 
 def newest_day(entries: Iterable[Entry]) -> tuple[int, str, int]:
-    """Find the newest day that was said: after how many corrections, the day (ISO), its version.
+    """Find the newest recorded day: the number of corrections before it, the day, its version.
 
-    A day that a clock said which was ahead is corrected once; after that days count anew.
+    A day (ISO) that was recorded by a clock that was ahead is corrected once; after that, days
+    count anew.
     """
     said = (
         (e.body.get("corrections", 0), e.body.get("day", ""), e.version)
@@ -466,17 +467,17 @@ def newest_day(entries: Iterable[Entry]) -> tuple[int, str, int]:
 
 
 def attempt_id(attempt: str | None, begun: int | None) -> str:
-    """Name an attempt to people, so that it is known by that when nothing of it is found."""
+    """Make an attempt's public id, which identifies it even if no entry of it is found."""
     return f"{attempt}@{begun}"
 
 
 def beginning(entries: Iterable[Entry]) -> int:
-    """Find the version from which on the history is whole; -1 if nothing was ever removed."""
+    """Find the version from which on the history is complete; -1 if nothing was ever removed."""
     return max((e.begun or 0 for e in entries if e.kind == HISTORY_REMOVED), default=-1)
 
 
 def decisions_beginning(entries: Iterable[Entry]) -> int:
-    """Find the version from which on every decision is known; -1: none was ever removed.
+    """Find the version from which on every decision is known; -1 if none was ever removed.
 
     Only versions before 0.2 removed decisions with the rest of the history.
     """
@@ -501,7 +502,7 @@ def newest_sequence(entries: Iterable[Entry]) -> int:
 
 
 def pack_items(items: Iterable[Item]) -> tuple[list[list[Any]], tuple[Range, ...], int]:
-    """Lay items out for an entry: the body's list, the ranges column and the count."""
+    """Write items for an entry: the list in the body, the ranges column and the count."""
     listed: list[list[Any]] = []
     ranges: list[Range] = []
     for (append_id, index), part in items:
@@ -511,9 +512,9 @@ def pack_items(items: Iterable[Item]) -> tuple[list[list[Any]], tuple[Range, ...
 
 
 def superseded(entry: Entry) -> list[tuple[int, int]]:
-    """Read which claims of its lane an entry ends, and when the delivery of each ended.
+    """Read which claims of its lane an entry ends, and when (ms) the delivery of each ended.
 
-    Entries that do not say when it was are as late as they were recorded.
+    Where an entry does not say when, the instant at which it was recorded counts.
     """
     sequences = entry.body.get("supersedes", ())
     ended = entry.body.get("ended_at") or [entry.recorded_at_ms] * len(sequences)
@@ -521,19 +522,19 @@ def superseded(entry: Entry) -> list[tuple[int, int]]:
 
 
 def was_moved(origin: Mapping[str, Any] | None) -> bool:
-    """Return whether messages came from another position; what an exchange posts has none."""
+    """Return whether an origin names a former position; that of a published message does not."""
     return origin is not None and "position" in origin
 
 
 def published_to(kind: str, body: Mapping[str, Any]) -> str | None:
-    """Find the exchange that what an entry posts was published to, if it was."""
+    """Return the id of the exchange to which an entry's messages were published; None if none."""
     if kind != POSTED or was_moved(body.get("origin")):
         return None
     return body.get("exchange")
 
 
 def unpack_items(entry: Entry) -> list[Item]:
-    """Read the items of an entry back: the inverse of ``pack_items``."""
+    """Read the items of an entry: the inverse of ``pack_items``."""
     items: list[Item] = []
     at = 0
     for append_id, index, length in entry.body.get("items", ()):

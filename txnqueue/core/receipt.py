@@ -14,9 +14,9 @@ from txnqueue.core.model import Entry
 class Status(str, enum.Enum):
     """The status of a transaction.
 
-    ``UNDECIDED`` is what the journal says of a transaction without a decision, ``UNKNOWN`` that
-    it cannot be told here: a client of its own commit that was not answered, or the journal of what
-    was removed from the history.
+    ``UNDECIDED``: the journal has no decision of the transaction. ``UNKNOWN``: the status cannot
+    be determined here, because the client's commit got no reply, or because the transaction was
+    removed from the history.
     """
 
     NOT_STARTED = "not_started"
@@ -30,15 +30,15 @@ class Status(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Receipt(Facts):
-    """What a commit answers.
+    """The result of a commit.
 
     Attributes:
         transaction_id: The transaction.
-        commit_seq: Its place in commit order, which is total and never changes.
-        journal_version: The Delta version of the journal that holds it; without durable work
-            the one at which it began.
-        committed_at: When, by the committing client's clock: information only.
-        applied: Whether its table changes have been applied; true if it has none.
+        commit_seq: The commit's place in commit order, which is total and never changes.
+        journal_version: The Delta version of the journal that holds the commit; without durable
+            work, the version at which the transaction began.
+        committed_at: The instant by the committing client's clock; for information only.
+        applied: Whether the table changes have been applied; true if there are none.
     """
 
     transaction_id: str
@@ -49,7 +49,7 @@ class Receipt(Facts):
 
     @classmethod
     def of(cls, entry: Entry, *, applied: bool = True) -> Receipt:
-        """Read the receipt from the entry that decided."""
+        """Read the receipt from the entry that committed the transaction."""
         instant = datetime.datetime.fromtimestamp(
             entry.recorded_at_ms / 1000, datetime.timezone.utc
         )
@@ -57,9 +57,10 @@ class Receipt(Facts):
 
     @classmethod
     def in_memory(cls, transaction_id: str, begun: int, committed_at_ms: int) -> Receipt:
-        """Write the receipt of a commit without durable work.
+        """Make the receipt of a commit without durable work.
 
-        It has no place of its own in commit order: it names the version that it began at.
+        Such a commit has no place in commit order: the receipt names the version at which the
+        transaction began.
         """
         instant = datetime.datetime.fromtimestamp(committed_at_ms / 1000, datetime.timezone.utc)
         return cls(transaction_id, model.commit_seq(begun), begun, instant)

@@ -1,4 +1,4 @@
-"""Settings: what they are called, what they default to, what they may be (pure)."""
+"""Settings and limits: their names, defaults and permitted values (pure)."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ MESSAGES_PER_RECEIVE_MAX = 100_000_000
 POSITIONS_PER_SEND_MAX = 10_000
 RANGES_PER_SEND_MAX = 100_000
 RUNS_PER_SEND_MAX = 2 * RANGES_PER_SEND_MAX + 1
-"""The ranges that staged rows may lie in; where one ends, one of a queue ends or begins."""
+"""The ranges that staged rows may lie in; each ends where a range of a queue ends or begins."""
 RANGES_PER_CALL_MAX = 100_000
-"""The ranges of neighbours that the messages of one call may lie in."""
+"""The ranges of consecutive offsets that the messages of one call may lie in."""
 TRANSACTION_ID_LENGTH_MAX = 200
 REASON_LENGTH_MAX = 500
-"""So much of an error is kept as a reason, and of a reason beside a dead letter."""
+"""The characters kept of an error that becomes a reason, and of a dead letter's reason."""
 BRANCH_PREFIX = "xid:"
-"""So the keys of branches begin; the ids of other transactions may not."""
+"""The prefix of the keys of branches; the ids of other transactions may not begin with it."""
 BRANCH_SECONDS_DEFAULT = 300.0
 BRANCH_SECONDS_MAX = 366 * 24 * 3600
 TRANSIENT_BYTES_MAX = 1 << 30
-"""So much the transient messages of one store may carry in the memory of a process."""
+"""The memory that the transient messages of one store may use in a process."""
 TRANSIENT_KEYS_MAX = 10_000
 """The committed transaction ids without durable work that a process remembers."""
 SLICE_WIDTH = 100
-"""How many versions of the journal share a slice of the payload; what a new store writes down."""
+"""The versions of the journal that share a slice of the payload, as a new store records it."""
 SLICE_WIDTH_UNSAID = 1_000
-"""How many do in a store that does not say it."""
+"""The same for a store that does not record its slice width."""
 
 MESSAGE_COLUMN = "_message"
-"""What is known of a message beside its payload."""
+"""The column with a message's properties beside its payload."""
 RESERVED_COLUMNS = frozenset(
     {"slice", "send_id", "send_offset", "headers", "arrangement", MESSAGE_COLUMN}
 )
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 _CUT_URI = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
-"""What a path object makes of a URI."""
+"""A URI that a path object has damaged: one slash instead of two."""
 
 
 def check_name(name: object, what: str = "queue") -> str:
-    """Check a name before it goes anywhere near a path or a statement.
+    """Check a name, and return it as a plain string that is safe in paths and statements.
 
     Raises:
-        InvalidName: It is no string, too long, or has characters that are not allowed.
+        InvalidName: The name is not a string, is too long, or has characters not allowed.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > NAME_LENGTH_MAX:
         raise InvalidName(
@@ -74,10 +74,10 @@ def check_name(name: object, what: str = "queue") -> str:
 
 
 def check_transaction_id(key: object) -> str:
-    """Check a transaction id that a client gives.
+    """Check a transaction id given by a client, and return it as a plain string.
 
     Raises:
-        InvalidInput: It is empty, too long or no string, or begins like a branch's.
+        InvalidInput: The id is empty, too long or not a string, or begins like a branch's.
     """
     if isinstance(key, str) and key.startswith(BRANCH_PREFIX):
         raise InvalidInput(
@@ -94,10 +94,10 @@ def check_transaction_id(key: object) -> str:
 
 
 def check_reason(reason: object) -> str:
-    """Check the reason of an operation that needs one.
+    """Check the reason of an operation that requires one, and return it as a plain string.
 
     Raises:
-        InvalidInput: It is empty or no string.
+        InvalidInput: The reason is empty or not a string.
     """
     said = check_text("reason", reason) or ""
     if not said.strip():
@@ -106,10 +106,10 @@ def check_reason(reason: object) -> str:
 
 
 def check_text(name: str, value: object) -> str | None:
-    """Check a text that is recorded in the journal unchanged; None: no text.
+    """Check a text that the journal records unchanged; None stays None.
 
     Raises:
-        InvalidInput: It is no text that can be written.
+        InvalidInput: The value is not a text that can be written.
     """
     if value is None:
         return None
@@ -119,10 +119,10 @@ def check_text(name: str, value: object) -> str | None:
 
 
 def check_root(root: object) -> str:
-    """Check where a store is said to be; a path object is a path, also without a "/".
+    """Check the root of a store, and return it as text; a path object needs no "/".
 
     Raises:
-        InvalidInput: It is neither a path nor the name of a catalog schema.
+        InvalidInput: The root is neither a path nor the name of a catalog schema.
     """
     said = os.fspath(root) if isinstance(root, os.PathLike) else root
     if isinstance(said, str) and said is not root:
@@ -144,10 +144,10 @@ def check_root(root: object) -> str:
 
 
 def check_flag(name: str, value: object) -> bool:
-    """Check that something is yes or no.
+    """Check that a value is True or False, and return it.
 
     Raises:
-        InvalidInput: It is neither.
+        InvalidInput: The value is neither.
     """
     if not isinstance(value, bool):
         raise InvalidInput(f"{name}={value!r}: say True or False.", name=name)
@@ -155,17 +155,17 @@ def check_flag(name: str, value: object) -> bool:
 
 
 def check_metadata(metadata: object) -> dict[str, Any]:
-    """Check what a transaction's decision is to say for auditors.
+    """Check the metadata that a transaction's decision records for auditors, as a JSON dict.
 
     Raises:
-        InvalidInput: It is no dict that can be written as JSON.
+        InvalidInput: The metadata is not a dict that can be written as JSON.
     """
     if metadata is None:
         return {}
     try:
         if isinstance(metadata, Mapping) and all(isinstance(name, str) for name in metadata):
             return dict(as_json(dict(metadata)))
-    except (TypeError, ValueError):  # it is said below
+    except (TypeError, ValueError):  # the error below says so
         pass
     raise InvalidInput(
         f"metadata={metadata!r}: give a dict of what JSON knows, by strings.", name="metadata"
@@ -173,10 +173,10 @@ def check_metadata(metadata: object) -> dict[str, Any]:
 
 
 def check_id(key: object, name: str = "transaction_id") -> str:
-    """Check a name that a caller looks up, which the store may know.
+    """Check an id that a caller looks up, whether or not the store knows it.
 
     Raises:
-        InvalidInput: It is no text.
+        InvalidInput: The id is not text.
     """
     said = check_text(name, key)
     if said is None:
@@ -185,10 +185,10 @@ def check_id(key: object, name: str = "transaction_id") -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Write an error as the reason of what it led to, whatever characters it has.
+    """Write an error as a reason of bounded length, whatever characters it has.
 
-    Of a long one its beginning and its end: an error of Spark begins with what happened, and one
-    of Python in a worker of Spark ends with it.
+    A long error keeps its beginning and its end: an error of Spark begins with the cause, one of
+    Python in a Spark worker ends with it.
     """
     said = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
     if len(said) <= REASON_LENGTH_MAX:
@@ -198,11 +198,11 @@ def describe_error(error: BaseException) -> str:
 
 
 def as_json(value: object) -> Any:
-    """Give a value as it comes back from JSON that every reader knows.
+    """Return a value as it comes back from standard JSON.
 
     Raises:
-        TypeError: JSON has no word for something in it.
-        ValueError: It has a number that is none, or text that no table can hold.
+        TypeError: Something in the value has no form in JSON.
+        ValueError: The value has NaN or an infinity, or text that no table can hold.
     """
     written = json.dumps(value, ensure_ascii=False, allow_nan=False)
     written.encode()  # a lone surrogate: see ``is_text``
@@ -210,12 +210,12 @@ def as_json(value: object) -> Any:
 
 
 def plain_text(text: str) -> str:
-    """Give a text without the class that a caller's has: an enum's member is written otherwise."""
+    """Return a text as a plain ``str``: a subclass, such as an enum, may be written differently."""
     return str.__str__(text)
 
 
 def is_text(value: object) -> TypeGuard[str]:
-    """Return whether something is text that a table can hold."""
+    """Return whether a value is text that a table can hold."""
     if not isinstance(value, str):
         return False
     try:
@@ -226,18 +226,18 @@ def is_text(value: object) -> TypeGuard[str]:
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """Write what a mistyped name may have meant: the nearest of those that there are."""
+    """Suggest the known name nearest to a mistyped one, or list all known names."""
     names = sorted(map(str, known))
     near = difflib.get_close_matches(str(name), names, 1, 0.5)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}."
 
 
 def check_number(name: str, value: object, low: float, high: float) -> None:
-    """Check that a number lies in its range.
+    """Check that a number lies in its range, the ends included.
 
     Raises:
-        InvalidInput: It is not a number.
-        LimitExceeded: It is out of range.
+        InvalidInput: The value is not a number.
+        LimitExceeded: The number is out of range.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidInput(f"{name}={value!r}: give a number from {low} to {high}.", name=name)
@@ -246,10 +246,10 @@ def check_number(name: str, value: object, low: float, high: float) -> None:
 
 
 def check_retry(retry: object) -> RetryPolicy:
-    """Check that something says how often a conflict is tried again.
+    """Check that a value is a retry policy, and return it.
 
     Raises:
-        InvalidInput: It does not.
+        InvalidInput: The value is not a ``RetryPolicy``.
     """
     if not isinstance(retry, RetryPolicy):
         raise InvalidInput(f"retry={retry!r}: give a RetryPolicy.", name="retry")
@@ -257,11 +257,11 @@ def check_retry(retry: object) -> RetryPolicy:
 
 
 def check_count(name: str, value: object, low: float, high: float) -> None:
-    """Check that a number of things is a whole one, and lies in its range.
+    """Check that a count is a whole number in its range, the ends included.
 
     Raises:
-        InvalidInput: It is no whole number.
-        LimitExceeded: It is out of range.
+        InvalidInput: The value is not a whole number.
+        LimitExceeded: The number is out of range.
     """
     if not isinstance(value, int):
         raise InvalidInput(f"{name}={value!r}: give a whole number from {low} on.", name=name)
@@ -270,24 +270,26 @@ def check_count(name: str, value: object, low: float, high: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings(Facts):
-    """What a queue is created with.
+    """The settings with which a queue is created.
 
     Attributes:
-        lanes: The units of order and of parallel consumption.
-        group_by: A column whose equal values stay in order, in one lane.
-        lease_seconds: How long received messages are held before others may have them.
-        deliveries_max: The failed deliveries of a message alone after which it is dead.
-        redelivery_delay_seconds: What comes back from a failed delivery waits for so long, and
-            twice as long after each further one.
-        redelivery_delay_seconds_max: It never waits longer than this.
-        dead_letter: Whether dead messages go to the queue ``<name>.dead``.
-        dead_letter_expired: Whether messages whose time to live is over go there too.
-        delay_step_seconds: Delays and times to live that differ by row are rounded up to it.
-        ordered: Whether one consumer at a time has messages of a lane in flight.
+        lanes: The number of lanes, the units of order and of parallel consumption.
+        group_by: The column of the group key: rows with equal values stay in order, in one lane.
+        lease_seconds: How long received messages are held before others may receive them.
+        deliveries_max: The number of failed deliveries after which a message is dead-lettered,
+            the last of them on its own.
+        redelivery_delay_seconds: How long a message waits after its first failed delivery; the
+            wait doubles with each further failure.
+        redelivery_delay_seconds_max: The longest wait for a redelivery.
+        dead_letter: Whether rejected and undeliverable messages go to the queue ``<name>.dead``.
+        dead_letter_expired: Whether expired messages go there too.
+        delay_step_seconds: The step to which delays and times to live that differ by row are
+            rounded up.
+        ordered: Whether only one consumer at a time has messages of a lane in flight.
         durable: Whether messages are kept in the store unless a send says otherwise.
         message_id: A column that names the messages; it may not be null.
-        duplicate_window_seconds: For so long after the first message of an id, in commit
-            order, no other one of that id is delivered; None: all are.
+        duplicate_window_seconds: How long after the first message of an id, in commit order,
+            others with that id are duplicates; None delivers all.
     """
 
     lanes: int = 1
@@ -345,33 +347,34 @@ class QueueSettings(Facts):
 
     @property
     def detects_by(self) -> str | None:
-        """The column by which duplicates are known; None if they are delivered."""
+        """The column by which duplicates are detected; None if they are delivered."""
         return None if self.duplicate_window_seconds is None else self.message_id
 
     @property
     def lanes_by(self) -> str | None:
-        """The column that says in which lane a message is put; None spreads them evenly.
+        """The column that determines a message's lane; None spreads messages evenly.
 
-        Duplicates are found across lanes. In one lane the first row of a send is the first.
+        Duplicates are detected across lanes; within one lane, the first row of a send that has
+        an id is the one delivered.
         """
         return self.group_by or self.detects_by
 
     @property
     def duplicate_window_ms(self) -> int | None:
-        """The window in milliseconds; None if duplicates are delivered."""
+        """The duplicate window in milliseconds; None if duplicates are delivered."""
         window = self.duplicate_window_seconds
         return None if window is None else round(window * 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy(Facts):
-    """How often and how long a conflict is tried again: bounded, with full jitter.
+    """How often and how long conflicts are retried: bounded, with full jitter.
 
     Attributes:
         attempts_max: The most tries in all.
-        seconds_max: The seconds after which there is no further try.
-        wait_seconds_first: The first wait is drawn from 0 to this.
-        wait_seconds_max: No wait is drawn from a wider range than 0 to this.
+        seconds_max: The seconds after which no further try begins.
+        wait_seconds_first: The upper bound of the first wait, which is drawn from 0 on.
+        wait_seconds_max: The highest upper bound of any wait; the bound doubles with each try.
     """
 
     attempts_max: int = 12
@@ -387,17 +390,17 @@ class RetryPolicy(Facts):
         check_number("wait_seconds_max", self.wait_seconds_max, 0, 3_600)
 
     def wait_seconds(self, tries: int, jitter: float) -> float:
-        """Draw the wait after a number of tries; ``jitter`` is uniform in 0 to 1."""
+        """Draw the wait in seconds after a number of tries; ``jitter`` is uniform in 0 to 1."""
         widest = min(self.wait_seconds_max, self.wait_seconds_first * 2.0 ** min(tries - 1, 30))
         return widest * jitter
 
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo(Facts):
-    """What the catalog says of one queue.
+    """The description of one queue in the catalog.
 
-    ``sequence`` numbers what the catalog says under its name, over all queues of that name;
-    a ``closing`` queue is being dropped and takes no more work.
+    ``sequence`` numbers the catalog entries of its name, over all queues that had the name; a
+    ``closing`` queue is being dropped and takes no more work.
     """
 
     name: str
@@ -414,7 +417,7 @@ class QueueInfo(Facts):
 
     @property
     def redelivery(self) -> Redelivery:
-        """The rules by which its messages are delivered again."""
+        """The rules by which the queue's messages are redelivered."""
         settings = self.settings
         return Redelivery(
             settings.deliveries_max if self.dead_letter_id else None,
@@ -424,11 +427,11 @@ class QueueInfo(Facts):
 
     @property
     def transient(self) -> bool:
-        """Whether this is the part of a queue that is in the memory of this process."""
+        """Whether this is the transient part of a queue, in the memory of this process."""
         return is_in_memory(self.queue_id)
 
     def in_memory(self) -> QueueInfo:
-        """Describe the transient part of the queue, whose dead letters are transient as well."""
+        """Return the transient part's description; its dead letters are transient as well."""
         dead = self.dead_letter_id
         return replace(
             self,

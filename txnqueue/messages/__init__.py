@@ -1,1 +1,1 @@
-"""What is planned and done on a queue: send, claim, settle, move, select."""
+"""The operations on a queue: send, claim, settle, move, select."""

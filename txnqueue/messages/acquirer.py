@@ -1,4 +1,4 @@
-"""What the planning of messages asks of the attempt of a transaction that it works for."""
+"""The interface of an attempt that the planning of sends and claims depends on."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Acquirer(Protocol):
 
     @property
     def slice(self) -> int:
-        """The slice that its payload is staged into."""
+        """The slice into which its payload is staged."""
 
     def check_active(self) -> None:
-        """Check that it takes more work."""
+        """Check that the attempt takes more work."""
 
     def claiming(self, *, transient: bool = False) -> None:
         """Record that a claim is about to be appended."""

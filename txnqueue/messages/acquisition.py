@@ -1,8 +1,8 @@
-"""Acquire what waits for a move inside a transaction.
+"""Acquire waiting messages for a move inside a transaction.
 
-Everything that a move outside would take is claimed by the transaction: delayed and
-redelivered messages too, each lane's in as many claims as they have histories. The claims
-deliver nothing, so that a roll back puts the messages back as they were.
+The transaction claims every message that a move outside would take, delayed and redelivered ones
+included: in each lane one claim for each history. The claims deliver nothing, so a rollback
+returns the messages as they were.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _EVERYTHING = 1 << 62
 
 
 class Mover(Acquirer, Protocol):
-    """An attempt of a transaction that moves what it acquires."""
+    """An attempt of a transaction that moves the messages it acquires."""
 
     def add_account(self, account: Account) -> None:
-        """Record messages acquired inside."""
+        """Record messages acquired inside the transaction."""
 
 
 def move(
@@ -45,20 +45,20 @@ def move(
     limit: int | None,
     among: Callable[[Segment], bool] = lambda _segment: True,
 ) -> int:
-    """Move what waits: by the commit of a transaction, or at once.
+    """Move waiting messages, by the commit of a transaction or at once.
 
     Args:
-        client: Who does it.
+        client: The client that moves.
         info: The queue.
         tx: The transaction; None moves at once.
-        route_of: Says where the messages of each part of the queue go.
-        reason: What the history says of it.
-        selector: What is meant; None: all that waits.
-        limit: The most messages; None: any number.
-        among: Which messages come into question at all.
+        route_of: Returns the route of the messages in each part of the queue.
+        reason: The reason recorded in the history.
+        selector: Selects messages; None for all that wait.
+        limit: The most messages; None for any number.
+        among: Returns whether a segment is eligible at all.
 
     Returns:
-        How many moved, or will by the commit.
+        The number of messages moved, or to be moved by the commit.
     """
     if limit is not None:
         check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
@@ -87,18 +87,18 @@ def move_inside(
     among: Callable[[Segment], bool] = lambda _segment: True,
     limit: int | None = None,
 ) -> int:
-    """Move what waits in a transaction: acquired now, moved by its commit.
+    """Acquire waiting messages now, and let the transaction's commit move them.
 
     Args:
-        routes: The parts of the queue, and where the messages of each go.
+        routes: The parts of the queue, each with the route of its messages.
         tx: The transaction.
-        reason: What the history says of it.
-        wanted: Cuts what is meant out of segments of a lane; None for all that waits.
-        among: Which messages come into question at all.
-        limit: The most messages; None: any number.
+        reason: The reason recorded in the history.
+        wanted: Cuts the selected messages out of segments of a lane; None for all that wait.
+        among: Returns whether a segment is eligible at all.
+        limit: The most messages; None for any number.
 
     Returns:
-        How many the commit will move.
+        The number of messages that the commit will move.
     """
     moved = 0
     for part, route in routes:
@@ -126,12 +126,12 @@ def _move_held(account: Account, tx: Mover, route: Route, reason: str) -> int:
     )
     account.say(tx.attempt_id, chosen)
     moved = count(chosen)
-    tx.add_account(account)  # not before it is said where they go: else a commit accepts them
+    tx.add_account(account)  # only after the dispositions: without them a commit accepts these
     return moved
 
 
 class _Taker(ClaimPlanner):
-    """Claims whatever waits, and knows where it goes before it does."""
+    """Claims all waiting messages that are wanted, and routes them before it claims them."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class _Taker(ClaimPlanner):
         self._lanes: dict[PositionId, tuple[str, dict[int, tuple[Range, ...]]]] = {}
 
     def plan(self, lost: int) -> Plan | None:
-        """Plan the claims of everything that is wanted; None if nothing is."""
+        """Plan the claims of all wanted messages; None if there are none."""
         with self.client.lock:
             return self._plan_claims()
 
@@ -195,7 +195,7 @@ class _Taker(ClaimPlanner):
         return plan
 
     def planned_route(self, segments: Sequence[Segment]) -> list[tuple[Target, list[Segment]]]:
-        """Route messages as it was found out before they were claimed."""
+        """Route messages as was determined before they were claimed."""
         found: dict[str, list[Segment]] = {}
         for segment in segments:
             queue_id, _ = self._lanes[segment.position.position_id]
@@ -220,7 +220,7 @@ class _Taker(ClaimPlanner):
         return iter(waiting if self.wanted is None else self.wanted(lane, waiting))
 
     def _note(self, segments: Sequence[Segment]) -> None:
-        """Find out where messages go; an earlier plan of other messages may have landed too."""
+        """Note where messages go, besides those of earlier plans, which may have landed too."""
         for target, going in self._route(segments):
             for segment in going:
                 position = segment.position

@@ -1,4 +1,4 @@
-"""Look at what waits in a queue, without taking it."""
+"""Count and read waiting messages without claiming them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def total(client: Client, info: QueueInfo, count: Callable[[QueueState], int]) -> int:
-    """Count something in both parts of the queue."""
+    """Add up a count over the durable and the transient part of a queue."""
     found = 0
     for part in client.parts_of(info):
         with part.state_for_read() as state:
@@ -30,7 +30,7 @@ def total(client: Client, info: QueueInfo, count: Callable[[QueueState], int]) -
 
 
 def depth(client: Client, info: QueueInfo, *, lapsed: bool) -> int:
-    """Count what can be received, maybe with what the next receive takes back from others."""
+    """Count the messages that can be received, with ``lapsed`` also those to be taken over."""
     now_ms = client.runtime.now_ms()
 
     def available(fold: QueueState) -> int:
@@ -57,16 +57,16 @@ def depth(client: Client, info: QueueInfo, *, lapsed: bool) -> int:
 def left(
     client: Client, info: QueueInfo, upto: VersionLimit | None, selector: Selector | None = None
 ) -> tuple[bool, int]:
-    """Say, by one reading, whether there is something to receive, and how much is not ours.
+    """Return, by one reading, whether a client can receive something, and how much it cannot yet.
 
     Args:
-        client: Who asks.
+        client: The client that would receive.
         info: The queue.
-        upto: Leave out what was posted after this.
-        selector: Only what it wants.
+        upto: Leave out messages posted after this.
+        selector: Only messages that it selects; those in flight are all counted.
 
     Returns:
-        Whether there is something, and how many messages are in flight, are for other
+        Whether there is a message to receive, and how many messages are in flight, are for other
         consumers only, or wait because their last delivery failed.
     """
     ordered, now_ms = info.settings.ordered, client.runtime.now_ms()
@@ -107,15 +107,15 @@ def _wanted(
 def first(
     client: Client, info: QueueInfo, limit: int, selector: Selector | None
 ) -> tuple[list[Part], list[TransientRows]]:
-    """Return where the first available messages lie, over all lanes in turn.
+    """Find the first available messages, over all lanes in turn.
 
     Returns:
-        Where they lie, and what keeps those that are in memory there.
+        The parts of the payload, and the objects that keep the transient ones in memory.
     """
     parts: list[Part] = []
     carried: list[TransientRows] = []
     now_ms, memory = client.runtime.now_ms(), client.store.transient.payload
-    seen: dict[str, int] = {}  # what comes while the selector looks is left out
+    seen: dict[str, int] = {}  # messages posted while the selector is evaluated are left out
 
     def look(one: QueuePart, left: int) -> list[Part]:
         fold = one.client.states.for_read(one.info)

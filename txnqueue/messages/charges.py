@@ -1,7 +1,7 @@
-"""What a failed batch is charged with: whose fault an error is, and which failures count.
+"""Who may be to blame for the error of a batch, and which failures count as deliveries.
 
 A message that fails too often becomes a dead letter. So a delivery may count only if the message
-can be what failed, and not if it was the job, or the store.
+may have caused the failure, and not if the job or the store did.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from txnqueue.errors import (
 from txnqueue.messages.claim import HeldClaim
 
 NARROWING = 10
-"""The next batch of a run without a success is at most such a part of the one that failed."""
+"""The divisor that gives the next batch's size from the failed one's, in a run without success."""
 
 
 class Fault(enum.Enum):
@@ -70,13 +70,13 @@ _MISTAKES = (
     NameError,
 )
 _MAYBE = (LimitExceeded, Unroutable, UnboundLocalError)
-"""Mistakes by their class that the content of a message can lead to."""
+"""Errors of the classes above that the content of a message can cause nevertheless."""
 
 
 def fault_of(error: BaseException) -> Fault:
     """Return who may be to blame for an error of a handler, or of its commit.
 
-    What is not surely the job's or the store's may be a message's.
+    An error that is not certainly the job's or the store's may be a message's.
     """
     if isinstance(error, TransactionAborted) and error.__cause__ is not None:
         refused = isinstance(error.__cause__, InvalidInput)  # a table refuses the rows
@@ -92,13 +92,13 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def _is_analysis(error: BaseException) -> bool:
-    """Return whether Spark could not even plan what it was asked for."""
+    """Return whether Spark could not even plan the query."""
     spark = sys.modules.get("pyspark.errors")
     return spark is not None and isinstance(error, spark.AnalysisException)
 
 
 def _is_defect(error: BaseException) -> bool:
-    """Return whether the library itself raised an error that is none of its own classes."""
+    """Return whether the library's code raised an error that is not one of its classes."""
     if isinstance(error, (TxnQueueError, OSError, MemoryError)) or error.__traceback__ is None:
         return False
     trace = error.__traceback__
@@ -108,13 +108,14 @@ def _is_defect(error: BaseException) -> bool:
 
 
 class Charges:
-    """Which failures of a run count as deliveries, and what it tries next.
+    """Which failures of a run count as deliveries, and which messages the run tries next.
 
-    A job that is broken fails with every batch, and nothing tells that from messages that are:
-    until a batch of the run succeeds, only its first failure counts, so that a message is charged
-    with one delivery at most. What does not count does not narrow either. So the run itself
-    tries smaller batches, and once it is down to a single message other ones, unless the queue is
-    ordered. With the first success all failures count, and narrow by the queue's rules.
+    A broken job fails with every batch, which cannot be told from broken messages. So until a
+    batch of the run succeeds, only its first failure counts, and a message is charged with at
+    most one delivery. Failures that do not count do not narrow the claims either. So the run
+    itself tries smaller batches and, once it is down to a single message, other messages, unless
+    the queue is ordered. After the first success all failures count, and narrow the claims by the
+    queue's rules.
     """
 
     def __init__(self, *, ordered: bool) -> None:
@@ -136,17 +137,17 @@ class Charges:
         return bool(self._passed)
 
     def limit(self, size: int) -> int:
-        """How many messages the next batch may hold."""
+        """Return how many messages the next batch may hold, at most ``size``."""
         return size if self._limit is None else min(size, self._limit)
 
     def succeeded(self) -> None:
-        """Record that the job can succeed."""
+        """Record that a batch succeeded, so the job is not broken."""
         self.proven = True
         self._limit = None
         self._passed = {}
 
     def recall(self, decisions: Iterable[Entry]) -> None:
-        """Record what the journal says of the run: others may have worked on it."""
+        """Record the run's decisions in the journal, which others may have written."""
         for entry in decisions:
             if entry.kind == model.COMMITTED:
                 self.succeeded()
@@ -154,7 +155,7 @@ class Charges:
                 self.charged = True
 
     def failed(self, held: Sequence[HeldClaim], *, counted: bool) -> None:
-        """Record a batch that failed, maybe because of its messages."""
+        """Record a batch that failed, possibly because of its messages."""
         if counted or self.proven:
             self.charged = True
             return
@@ -167,11 +168,11 @@ class Charges:
                     self._passed[position_id] = ranges.normalised((*before, *part))
 
     def forgive(self) -> None:
-        """Take those again that were left out: there are no others."""
+        """Try again the messages that were left out, as there are no others."""
         self._passed = {}
 
     def wanted(self, lane: LaneState, segments: Iterable[Segment]) -> Iterator[Segment]:
-        """Leave single messages out that failed."""
+        """Yield the messages except those that failed as single messages."""
         for segment in segments:
             whole = ((segment.first, segment.last),)
             passed = self._passed.get(segment.position.position_id, ())

@@ -1,7 +1,7 @@
-"""Claim messages: read the queue, choose among what is available or may be taken over, plan.
+"""Plan the claims of a receive: messages that are available or can be taken over.
 
-The planner of a receive is asked again after each lost race; it always plans from what it
-has just read. What it got is read from the entries that landed.
+The planner plans anew after each lost race, always from the queue as it has just read it. The
+entries that landed show which messages it got.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Wanting = Callable[[LaneState, Sequence[Segment]], Iterable[Segment]]
 
 @dataclass(frozen=True, slots=True)
 class HeldClaim:
-    """A claim of ours: its name, its owner, and what it holds of which positions."""
+    """A claim of this client, with the positions of its messages."""
 
     info: QueueInfo
     claim: Claim
@@ -46,7 +46,7 @@ class HeldClaim:
 
     @property
     def items(self) -> tuple[Item, ...]:
-        """What was claimed, in delivery order."""
+        """The messages that were claimed, in delivery order."""
         return tuple(self.claim.items.items())
 
 
@@ -69,17 +69,17 @@ class ClaimPlanner:
         """Describe the receive.
 
         Args:
-            client: Whose receive it is.
+            client: The client that receives.
             info: The queue.
             limit: The most messages.
-            lease_seconds: For how long they are held.
-            transaction: What acquires them; None for a lease of the consumer.
+            lease_seconds: How long the messages are held.
+            transaction: The attempt that acquires them; None for a lease of the consumer.
             upto: Leave out positions that were posted after this version.
-            beside: The attempts of the same drain that are not decided, and whose claims are
-                not to be taken over, however late it is: the same append commits one of them,
-                or they are at work.
-            wanted: Cuts what a selector wants out of segments of a lane.
-            fresh_only: Whether what came back from a failure is left for another receive.
+            beside: The undecided attempts of the same drain, whose claims are never taken over,
+                however late: the same append commits one of them, or their handlers run.
+            wanted: Cuts the selected messages out of segments of a lane.
+            fresh_only: Whether to leave messages that came back from a failure for another
+                receive.
         """
         self.client = client
         self.info = info
@@ -95,7 +95,7 @@ class ClaimPlanner:
         self._positions: dict[PositionId, Position] = {}
 
     def plan(self, lost: int) -> Plan | None:
-        """Plan the claim from what the queue holds now; None when it has nothing for us.
+        """Plan the claim from the queue's present state; None if there is nothing to claim.
 
         Raises:
             LeaseLost: Another client opened the same consumer id later.
@@ -111,7 +111,7 @@ class ClaimPlanner:
         owner = self._owner(fold)
         stamp = client.stamp()
         if self.wanted is not None and self.upto is None:
-            self.upto = fold.version  # what comes while the selector looks is left for the next
+            self.upto = fold.version  # leaves messages posted during the selector's query
         in_turn = self._in_turn(fold, lost)
         takeover = self.takeovers.find(fold, owner, stamp.now_ms)
         chosen = self._choose(fold, takeover, stamp.now_ms, in_turn)
@@ -149,10 +149,10 @@ class ClaimPlanner:
         return plan
 
     def held(self, entries: Iterable[Entry]) -> list[HeldClaim]:
-        """Read from what landed what is ours now.
+        """Read this client's claims from the entries that landed.
 
-        If several tries landed, one after a lost reply, the first may be over by now: then
-        the later one has its messages.
+        If several tries landed, one of them without a reply, the first may have ended meanwhile:
+        then the later one holds its messages.
         """
         found = []
         entries = [e for e in entries if e.queue_id == self.info.queue_id]
@@ -190,9 +190,9 @@ class ClaimPlanner:
         return self.transaction.owner.claiming_as(lease)
 
     def _in_turn(self, fold: QueueState, lost: int) -> list[int]:
-        """List the lanes in the order in which they are tried: the next one in turn first.
+        """List the lanes in the order in which they are tried, beginning with the next in turn.
 
-        After a lost race others come before it; unless the try may still land.
+        After a lost race other lanes come first, unless the lost try may still land.
         """
         lanes = len(fold.lanes)
         if self._turn is None:  # once in a receive, however often it is planned
@@ -218,8 +218,8 @@ class ClaimPlanner:
             if not selection:
                 continue
             if selection.segments:
-                # What failed takes no other message with it: what failed once goes with what failed
-                # once in other lanes, as it did before; what failed more often is tried alone.
+                # Failed messages share a claim with no others: those that failed once go together
+                # over all lanes, as before; those that failed more often go lane by lane.
                 if failures not in (None, selection.delivery_count):
                     continue
                 failures = selection.delivery_count
@@ -237,7 +237,7 @@ class ClaimPlanner:
         return {claim.lane for claim in others if not takeover.ends(claim)}
 
     def _removals(self, selection: Selection, errors: Mapping[PositionId, Errors]) -> list[Removal]:
-        """Return what the claim removes from the lane for good: what it found on its way."""
+        """Return the removals of the dead, expired and duplicate messages that the claim found."""
         info = self.info
         dead_letters = Target(info.dead_letter_id) if info.dead_letter_id else None
         kept = dead_letters if info.settings.dead_letter_expired else None
@@ -250,7 +250,7 @@ class ClaimPlanner:
         ]
         found = [removal for removal in found if removal.segments]
         if selection.supersedes and not found and not selection.segments:
-            # What the claims that are over still held was purged, or is to wait: this ends them.
+            # The ended claims hold only purged or waiting messages: this entry ends the claims.
             return [Removal(model.PURGED, (), "lease over")]
         return found
 
@@ -281,7 +281,8 @@ class ClaimPlanner:
             in_order=self.info.settings.ordered,
             pieces_max=pieces_max,
         )
-        # What is to wait from now on is said to: else it would wait for as long as it is held.
+        # An entry ends these claims so that the wait of their messages begins: else it would begin
+        # anew at each look until the lease ends.
         waiting = any(segment.waits(now_ms, rules) for segment in returning)
         chosen.ending = waiting or takeover.purges(lane)
         return chosen

@@ -1,4 +1,4 @@
-"""Find the duplicates among messages: by the ids beside their positions, or in the payload."""
+"""Find the duplicates among messages by their ids, from the journal or from the payload."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from txnqueue.storage.payload import Part
 
 
 def left_out(client: Client, info: QueueInfo, fold: QueueState) -> LeftOut | None:
-    """Make what says which messages of a queue are duplicates, by the fold as it is now.
+    """Make the function that returns which messages are duplicates, by the fold's present state.
 
-    It reads the payload at most once for many messages, and nothing at all of what was sent
-    as a few rows: their ids are in the journal.
+    It reads the payload at most once for many messages, and not at all for small sends, whose ids
+    are in the journal.
 
     Args:
         client: Reads the payload; its lock must be held as long as the answer is used.
@@ -27,8 +27,8 @@ def left_out(client: Client, info: QueueInfo, fold: QueueState) -> LeftOut | Non
         fold: The queue's fold.
 
     Returns:
-        None if the queue delivers duplicates. What it makes raises ``NotRead`` if ids are to be
-        read first.
+        The function, which raises ``NotRead`` if ids must be read first; None if the queue
+        delivers duplicates.
     """
     duplicates = fold.duplicates
     if duplicates is None:
@@ -45,10 +45,10 @@ def left_out(client: Client, info: QueueInfo, fold: QueueState) -> LeftOut | Non
 
 
 def _look(client: Client, info: QueueInfo, known: Duplicates, position: Position) -> None:
-    """Learn the ids up to a position.
+    """Find the duplicates up to a position.
 
     Raises:
-        NotRead: Some are to be read from the payload first.
+        NotRead: Some ids must be read from the payload first.
     """
     arrivals = known.to_look_at(position, client.runtime.now_ms())
     unread = [arrival for arrival in arrivals if arrival.ids is None]
@@ -61,7 +61,7 @@ def _read(client: Client, info: QueueInfo, unread: Sequence[Arrival]) -> None:
     """Read the ids of some arrivals from the payload; every reader finds the same.
 
     Raises:
-        PayloadRemoved: Some of them are not there any more.
+        PayloadRemoved: The payload of some of them no longer exists.
     """
     column = info.settings.message_id
     assert column is not None

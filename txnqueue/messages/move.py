@@ -1,7 +1,7 @@
-"""Where messages are after they were moved, rejected or sent back, and the entries that say so.
+"""Route moved, rejected and redriven messages, and plan their new positions.
 
-A move is a new position on the same payload: nothing is copied. The target's rules say in
-which lane each message is; its priority, its delay and its time to live stay.
+A move is a new position on the same payload: nothing is copied. The target's rules determine the
+lane of each message; its priority, delay and time to live stay.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from txnqueue.messages.parts import part_of
 
 Lanes = Mapping[PositionId, Mapping[int, tuple[Range, ...]]]
 Route = Callable[[Sequence[Segment]], list[tuple[Target, list[Segment]]]]
-"""Says for some messages where they go: each target, with its messages."""
+"""Returns where some messages go: each target, with its messages."""
 
 
 def target_of(client: Client, to: object) -> QueueInfo:
-    """Find the queue that messages are to move to, which must be one of the same store.
+    """Find the queue that messages are to move to, which must be in the same store.
 
     Raises:
-        InvalidInput: It is no queue, or is in another store.
+        InvalidInput: The value is not a queue, or the queue is in another store.
         QueueNotFound: There is no such queue.
     """
     if isinstance(to, str):
@@ -48,12 +48,12 @@ def target_of(client: Client, to: object) -> QueueInfo:
 
 
 def to_queue(client: Client, info: QueueInfo, target: QueueInfo) -> Route:
-    """Route messages to another queue, each to the lane that its rules give it.
+    """Route messages to another queue, each to the lane that that queue's rules give it.
 
-    The route raises ``NotRead`` to a caller with a lock, if keys are to be read first.
+    The route raises ``NotRead`` to a caller that holds the lock, if keys must be read first.
 
     Raises:
-        InvalidInput: It is the same queue.
+        InvalidInput: Both are the same queue.
         SchemaMismatch: The other queue has other columns.
     """
     if target.queue_id == info.queue_id:
@@ -76,9 +76,9 @@ def to_queue(client: Client, info: QueueInfo, target: QueueInfo) -> Route:
             )
 
     def check() -> None:
-        """Check by what was read with the messages: a queue had grown before they came into it.
+        """Check the columns as read with the messages: a queue grew before they came into it.
 
-        The memory is not told of that.
+        The journal in memory has no entries of that, so the catalog is read for transient messages.
         """
         nonlocal known, target
         known, target = client.cache.newest(known), client.cache.newest(target)
@@ -90,7 +90,7 @@ def to_queue(client: Client, info: QueueInfo, target: QueueInfo) -> Route:
     def route(segments: Sequence[Segment]) -> list[tuple[Target, list[Segment]]]:
         if not segments:
             return []
-        check()  # they may have columns that the other queue has not
+        check()  # columns may have been added that the other queue does not have
         names = tuple((s.position.position_id, s.first, s.last) for s in segments)
 
         def read() -> None:
@@ -135,7 +135,7 @@ def to_origin(client: Client) -> Route:
 
 
 def came_from_elsewhere(segment: Segment) -> bool:
-    """Return whether messages came by a move; others have no origin to return to."""
+    """Return whether messages came by a move; only these have an origin to return to."""
     return model.was_moved(segment.position.origin)
 
 
@@ -145,7 +145,7 @@ def same_columns(info: QueueInfo, other: QueueInfo) -> bool:
 
 
 def once_same_columns(info: QueueInfo, other: QueueInfo) -> bool:
-    """Return whether they ever could fit: columns are only added."""
+    """Return whether two queues' columns can ever have been the same: they are only added."""
     shorter, longer = sorted((_columns(info), _columns(other)), key=len)
     return longer[: len(shorter)] == shorter
 
@@ -155,7 +155,7 @@ def _columns(info: QueueInfo) -> list[tuple[str, object]]:
 
 
 def routed(route: Route, one: HeldClaim, disposition: Disposition) -> list[Disposition]:
-    """Return where the messages of a disposition go: one disposition for each target."""
+    """Split a disposition by the targets of its messages: one disposition for each."""
     segments = [
         Segment(one.positions[position_id], first, last)
         for position_id, part in disposition.items or ()
@@ -173,9 +173,9 @@ def routed(route: Route, one: HeldClaim, disposition: Disposition) -> list[Dispo
 def departures(
     one: HeldClaim, disposition: Disposition, stamp: Stamp, owner: AttemptOwner | None = None
 ) -> Plan:
-    """Plan the new positions of rejected and moved messages, if they get any.
+    """Plan the new positions of moved messages, and of rejected ones in the dead-letter queue.
 
-    Rejected ones go to the dead-letter queue, if there is one.
+    The plan is empty for other dispositions, and if there is no dead-letter queue.
     """
     target = disposition.target
     if disposition.kind == model.REJECTED and one.info.dead_letter_id is not None:
@@ -204,7 +204,7 @@ def departures(
 
 
 def in_order(posted: Iterable[Entry], held: Iterable[HeldClaim]) -> list[Entry]:
-    """Sort new positions as their messages stood before, whichever claim brought them."""
+    """Sort new positions by their messages' former order, whichever claims held them."""
     places = {pid: position.place for one in held for pid, position in one.positions.items()}
 
     def former(entry: Entry) -> tuple[int, tuple[int, int, int], tuple[Range, ...]]:
@@ -228,7 +228,7 @@ def _lanes_of(
     target: QueueInfo,
     segments: Sequence[Segment],
 ) -> Lanes:
-    """Find the lane of each message in another queue: by its key, or position by position."""
+    """Find the lane of each message in another queue, by its key or else by its position."""
     lanes, group_by = target.settings.lanes, target.settings.lanes_by
     if lanes == 1 or group_by is None:
         return {

@@ -1,4 +1,4 @@
-"""Where the payload of messages lies, as positions say it."""
+"""The payload parts of positions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txnqueue.storage.payload import Part
 def part_of(
     position: Position, part: tuple[Range, ...], queue: str, lane: int, delivery_count: int
 ) -> Part:
-    """Return where the payload of some messages lies, and what they have in common."""
+    """Return the payload part of some messages of a position, with their common properties."""
     return Part(
         payload_id=position.payload_id,
         slice=position.slice,

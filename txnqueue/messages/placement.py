@@ -1,4 +1,4 @@
-"""Read what a send says beside its rows: priority, delay, time to live, headers."""
+"""Check the options of a send: order, priority, delay, time to live, headers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendOptions:
-    """What a send or a publish says beside its rows, as its caller gave it.
+    """The options of a send or a publish, as the caller gave them.
 
     Attributes:
         order_by: One column, several, or none.
@@ -32,8 +32,8 @@ class SendOptions:
         available_at: An instant, or a column.
         delay_seconds: A duration, or a column.
         ttl_seconds: A duration, or a column.
-        headers: Headers that all messages get.
-        header_columns: Columns that headers are taken from, by the headers' names.
+        headers: Headers of all messages.
+        header_columns: The columns that headers are taken from, by header name.
         durable: Whether the store keeps the messages; None leaves it to the queue or exchange.
     """
 
@@ -47,7 +47,7 @@ class SendOptions:
     durable: bool | None = None
 
     def check(self, schema: StructType, settings: QueueSettings, name: str) -> None:
-        """Check what can be checked before there are rows.
+        """Check the options as far as possible without rows.
 
         Args:
             schema: The columns of the queue or exchange.
@@ -62,7 +62,7 @@ class SendOptions:
         self.all_headers()
 
     def placing(self, settings: QueueSettings, now_ms: int) -> Placing:
-        """Check priority, delay and time to live, and write them as payload stores take them.
+        """Check priority, delay and time to live, and return them in the form of payload stores.
 
         Raises:
             InvalidInput: A value is of a wrong type, or two contradict each other.
@@ -85,14 +85,14 @@ class SendOptions:
         )
 
     def ordering(self, schema: StructType, name: str) -> tuple[str, ...]:
-        """Check the columns that order the rows.
+        """Check and return the columns that order the rows.
 
         Args:
             schema: The columns of the queue or exchange.
             name: Its name.
 
         Raises:
-            InvalidInput: One is not a column, or has a type without an order.
+            InvalidInput: A name is not a column's, or the column's type has no order.
         """
         order_by: object = [self.order_by] if isinstance(self.order_by, str) else self.order_by
         if order_by is not None and not isinstance(order_by, (list, tuple)):
@@ -115,10 +115,10 @@ class SendOptions:
         return tuple(order_by or ())
 
     def all_headers(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Check the headers, those by value and those by column.
+        """Check and return the headers given by value, and those given by column.
 
         Raises:
-            InvalidInput: One is not a string, or is given by value and by column.
+            InvalidInput: A header is not a string, or is given by value and by column.
         """
         headers = {} if self.headers is None else self.headers
         header_columns = {} if self.header_columns is None else self.header_columns
@@ -164,7 +164,7 @@ def _available_at(
 
 
 def _instant(name: str, seconds: float | str | None, now_ms: int) -> int | None:
-    """The instant a number of seconds from now; None if a column gives it, or nothing does."""
+    """Return the instant (ms) some seconds from now; None if a column or nothing gives them."""
     if seconds is None or isinstance(seconds, str):
         return None
     check_number(name, seconds, 0, DELAY_SECONDS_MAX)

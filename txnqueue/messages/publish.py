@@ -1,7 +1,7 @@
-"""Publish: route the rows of one staging to the queues that want them.
+"""Publish: route the rows of one staging to the queues whose bindings match.
 
-The payload is staged once, and belongs to the exchange. What each queue gets of it becomes
-its positions when the transaction commits.
+The payload is staged once, and belongs to the exchange. Each queue's rows become positions of the
+queue when the transaction commits.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ REASON = "unroutable"
 
 @dataclass(frozen=True)
 class PublishResult(Facts):
-    """What a publish answers.
+    """The result of a publish.
 
     Attributes:
-        count: How many messages were published, wanted or not.
-        queues: How many of them each queue gets, by the queues' names.
-        unroutable: The number that no binding wants: returned, or dead letters now.
+        count: The number of messages published, routable or not.
+        queues: The number of messages that each queue gets, by queue name.
+        unroutable: The number that no binding matches: returned, or sent to the dead letters.
         send_id: The send's id; message ids are ``<send id>:<offset>``.
-        transaction_id: The transaction that they belong to.
-        receipt: The commit, if the publish was a transaction of its own.
+        transaction_id: The transaction that publishes them.
+        receipt: The receipt of the commit, if the publish was a transaction by itself.
     """
 
     count: int
@@ -60,17 +60,17 @@ class PublishResult(Facts):
     _carried: TransientRows | None = field(default=None, repr=False)
 
     def returned(self) -> DataFrame:
-        """Show the messages that no binding wants, if the exchange returns them.
+        """Return the messages that no binding matches, if the exchange returns them.
 
         Returns:
-            A DataFrame as ``Batch.df``. It is read from where they were staged, so it can be
-            had whatever became of the transaction, for as long as payload is kept.
+            A DataFrame with the columns of ``Batch.df``. It reads the staged payload, so it works
+            whatever the transaction's outcome, for as long as payload is kept.
         """
         client, schema = self._source()
         return client.payload.frame(schema, self._returned)
 
     def returned_messages(self) -> list[Message]:
-        """Read the messages that no binding wants as dicts; for a few, not for a million."""
+        """Read the messages that no binding matches as dicts; meant for small numbers."""
         if not self._returned:
             return []
         client, schema = self._source()
@@ -83,17 +83,17 @@ class PublishResult(Facts):
 
 
 def in_memory(info: ExchangeInfo) -> ExchangeInfo:
-    """Describe an exchange as the owner of payload that is in memory only."""
+    """Return an exchange's description as the owner of transient payload."""
     return replace(info, payload_id=model.in_memory(info.payload_id))
 
 
 def routes_of(
     topology: Topology, info: ExchangeInfo, key: str, key_column: str | None, *, keep_order: bool
 ) -> tuple[Routes, list[QueueInfo]]:
-    """Return which rows go where, by the bindings that were read.
+    """Make the routes of a publish from the bindings that were read.
 
     Returns:
-        The routes, and the queues by the numbers that routes call them by.
+        The routes, and the queues in the order of the numbers that the routes use.
     """
     grouped = exchanges.by_queue(topology.bindings(info))
     queues = [topology.queues[queue_id] for queue_id in grouped]
@@ -104,7 +104,7 @@ def routes_of(
     otherwise, refuse = None, info.unroutable == exchanges.REFUSE
     if info.unroutable == exchanges.DEAD_LETTER:
         target = topology.queues.get(info.dead_letter_id or "")
-        refuse = target is None  # the queue for them was dropped
+        refuse = target is None  # the dead-letter queue was dropped
         if target is not None:
             otherwise = Destination((), target.settings.lanes, target.settings.group_by)
             queues.append(target)
@@ -125,10 +125,10 @@ def routes_of(
 def staged_sends(
     info: ExchangeInfo, routes: Routes, queues: Sequence[QueueInfo], send: Send, runs: list[Run]
 ) -> list[StagedSend]:
-    """Give each queue its part of what was staged.
+    """Split the staged rows of a publish by queue.
 
     Raises:
-        LimitExceeded: It lies in too many positions or ranges.
+        LimitExceeded: The rows lie in too many positions or ranges.
     """
     standing: dict[int, list[Run]] = defaultdict(list)
     for run in sorted(runs, key=lambda one: one.first):
@@ -154,7 +154,7 @@ def staged_sends(
 
 
 def _add(runs: list[Run], run: Run, lane: int) -> None:
-    """Add a run to a queue's, or lengthen the last one if it goes on."""
+    """Add a run to a queue's runs, or lengthen the last one if the run continues it."""
     last = runs[-1] if runs else None
     goes_on = last is not None and replace(
         run, lane=lane, route="", first=last.first, count=last.count
@@ -195,12 +195,12 @@ def answer(
     sends: Iterable[StagedSend],
     transaction_id: str,
 ) -> PublishResult:
-    """Tell what became of what was staged."""
+    """Make the result of a publish from its staged rows."""
     rest = len(routes.destinations)
     spans: list[Range] = sorted(run.range for run in runs if not run.route)
     dead = sum(run.count for run in runs if rest in dict(places_of(run.route)))
     memory, carried = client.store.transient.payload, None
-    if spans and model.is_in_memory(info.payload_id):  # it stays there as long as this answer
+    if spans and model.is_in_memory(info.payload_id):  # keeps the rows as long as the result
         carried = memory.carried(info.payload_id, send.send_id)
     counts: Counter[str] = Counter()
     for staged in sends:
@@ -244,7 +244,11 @@ def send_of(
     slice_: int,
     transaction_id: str,
 ) -> Send:
-    """Write down how the rows of a publish are staged; they carry their routing keys."""
+    """Describe how the rows of a publish are staged, with the routing key as a header.
+
+    Raises:
+        InvalidInput: The caller gave a header with the name of the routing key's header.
+    """
     if exchanges.ROUTING_KEY in headers or exchanges.ROUTING_KEY in header_columns:
         raise InvalidInput(
             f"The header {exchanges.ROUTING_KEY!r} is the publish's own: give routing_key= or "

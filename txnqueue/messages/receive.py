@@ -1,4 +1,4 @@
-"""Receive from a queue: what is durable and what is in memory, now or when something comes."""
+"""Receive durable and transient messages from a queue, at once or after a wait."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ LONGEST_SECONDS = 5.0
 
 
 class Poller:
-    """How long a caller waits for something to receive.
+    """Waits until another try to receive is worthwhile.
 
-    Between two looks only the journal's version is asked, a listing of one folder, and ever
-    more seldom; the memory of this process, which costs nothing, all the time. A look is
-    worth it when one of them has changed, or when a delay, a lease or the time of a branch
-    has ended meanwhile.
+    Between two tries it reads only the journal's version, a listing of one folder, at growing
+    intervals; the memory of this process, which costs nothing, all the time. A try is worthwhile
+    when one of them has changed, or when a delay, a lease or the time-out of a branch has ended.
     """
 
     def __init__(
@@ -36,13 +35,13 @@ class Poller:
         wait_seconds: float,
         stopping: threading.Event | None = None,
     ) -> None:
-        """Begin to wait, before the first look.
+        """Begin to wait, before the first try.
 
         Args:
-            client: Whose clock and journal they are.
+            client: The client whose clock and journal are used.
             info: The queue.
-            wait_seconds: For how long in all.
-            stopping: Ends it; then it sleeps by this, and not by the client's clock.
+            wait_seconds: How long to wait in all.
+            stopping: Ends the wait when set; sleeps then use this event, not the client's clock.
         """
         self._stopped = (stopping or threading.Event()).is_set
         self._pause: Callable[[float], object] = (
@@ -56,7 +55,7 @@ class Poller:
         self._seen = now(client) if self._waits else (-1, -1)
 
     def wait_for_change(self) -> bool:
-        """Wait until another look is worth it; false when the time is over, or it was stopped."""
+        """Wait until another try is worthwhile; return false once time is up or it was stopped."""
         if not self._waits:
             return False
         runtime, pause, due_ms = self._client.runtime, FIRST_SECONDS, self._due_ms()
@@ -74,9 +73,9 @@ class Poller:
             pause = min(2 * pause, LONGEST_SECONDS)
 
     def _due_ms(self) -> int | None:
-        """When the next delay or lease ends, or the time of a branch that holds something.
+        """Return when (ms) the next delay, lease or time-out of a branch with messages ends.
 
-        What has ended since the last look began counts: that look may have come too early for it.
+        One that has ended since the last try began counts: that try may have been too early.
         """
         now_ms = self._client.runtime.now_ms()
         instants: list[int] = []
@@ -100,7 +99,7 @@ class Poller:
         return min((instant for instant in instants if instant > self._looked_ms), default=None)
 
     def _sleep(self, seconds: float) -> None:
-        """Sleep, but not longer than until something comes into the memory, or it is stopped."""
+        """Sleep, at most until the journal in memory changes or the wait is stopped."""
         memory = self._client.store.transient.journal
         while seconds > 0 and not self._stopped():
             self._pause(min(seconds, FIRST_SECONDS))
@@ -110,11 +109,11 @@ class Poller:
 
 
 VersionLimit = tuple[int, int]
-"""A version of the journal, and one of what is in memory."""
+"""A version of the durable journal, and one of the journal in memory."""
 
 
 MakeReceiver = Callable[[QueuePart, int, bool], ClaimPlanner]
-"""Makes the planner of a claim: of which part of the queue, how many, only fresh ones?"""
+"""Makes a claim's planner from the part of the queue, the limit, and ``fresh_only``."""
 
 
 def now(client: Client) -> VersionLimit:
@@ -124,7 +123,7 @@ def now(client: Client) -> VersionLimit:
 
 
 def upto_of(upto: VersionLimit | None, part: QueueInfo) -> int | None:
-    """Pick the version that concerns a part of a queue."""
+    """Return the version that applies to a part of a queue."""
     return upto[int(part.transient)] if upto is not None else None
 
 
@@ -137,17 +136,17 @@ def gather(
     *,
     before: Sequence[HeldClaim] = (),
 ) -> list[HeldClaim]:
-    """Claim messages of a queue, of both kinds.
+    """Claim durable and transient messages of a queue.
 
-    What came back from a failure is tried alone, and takes nothing of the other kind with it.
+    Messages that came back from a failure are not claimed together with the other kind.
 
     Args:
-        client: Who claims.
+        client: The client that claims.
         info: The queue.
         limit: The most messages.
-        transaction: What acquires them; None for a lease.
+        transaction: The attempt that acquires them; None for a lease.
         make: Makes the planner of each claim.
-        before: What a claim of the durable part has brought already, and counts.
+        before: Claims of the durable part made already, which count towards the limit.
     """
     held = list(before)
     parts = client.parts_of(info)
@@ -186,11 +185,11 @@ def _claimed(client: Client, receiver: ClaimPlanner, info: QueueInfo) -> list[He
         if held or all(entry.kind != model.DUPLICATE for entry in landed.entries):
             return held
 
-        # It found duplicates and nothing else: there may be more behind them.
+        # Only duplicates were found: there may be other messages behind them.
 
 
 def _give_back(memory: Client, one: HeldClaim) -> None:
-    """Release messages in memory that are not delivered, because the rest of a claim failed."""
+    """Release transient messages that are not delivered because the durable claim failed."""
 
     def plan(_lost: int) -> Plan | None:
         claim = memory.states.fold(one.info).claim(*one.claim.name)
@@ -219,18 +218,18 @@ def claim(
     beside: Collection[str] = (),
     before: Sequence[HeldClaim] = (),
 ) -> list[HeldClaim]:
-    """Claim messages of both kinds.
+    """Claim durable and transient messages, for an attempt or under a lease.
 
     Args:
-        client: Who claims.
+        client: The client that claims.
         info: The queue.
         limit: The most messages.
-        acquirer: What acquires them; None for a lease.
-        lease_seconds: For how long they are held.
-        upto: Leave out what was posted after this.
-        wanted: Cuts what a selector wants out of segments of a lane.
-        beside: Attempts of the same drain that are not decided: their claims are left alone.
-        before: What was claimed already and belongs to the batch.
+        acquirer: The attempt that acquires them; None for a lease.
+        lease_seconds: How long the messages are held.
+        upto: Leave out messages posted after this.
+        wanted: Cuts the selected messages out of segments of a lane.
+        beside: The undecided attempts of the same drain, whose claims are not taken over.
+        before: Claims made already that belong to the batch.
     """
     seconds = lease_of(info, acquirer, lease_seconds)
 
@@ -254,7 +253,7 @@ def claim(
 def lease_of(
     info: QueueInfo, acquirer: Acquirer | None, lease_seconds: float | None = None
 ) -> float:
-    """Return for how long messages are held: as the call says, its transaction, or the queue."""
+    """Return the lease in seconds: the call's, else its transaction's, else the queue's."""
     seconds = lease_seconds
     if seconds is None and acquirer is not None:
         seconds = acquirer.lease_seconds

@@ -1,8 +1,8 @@
 """Take waiting messages out of a queue for good: purge them, or move them to another one.
 
-What is in flight is not moved; what of it is purged goes when it would come back. It is one
-append, or several when very many pieces leave a lane; each names what it takes in the lane's
-log, and repeating what failed is harmless.
+Messages in flight are not moved; purged ones are removed if they would return. It takes one
+append, or several when very many pieces leave a lane; each append names its messages in the
+lane's log, and repeating a failed call is harmless.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from txnqueue.messages.move import Route
 from txnqueue.messages.selector import Selector
 
 Sort = Callable[[Sequence[Segment]], list[Removal]]
-"""Says for some messages of one lane how and where to they leave."""
+"""Makes the removals by which some messages of one lane leave."""
 _Marked = tuple[Plan, Selection]
 Mark = Callable[[Selection, Sequence[Segment], Stamp], _Marked]
-"""Writes something about messages of one lane that are in flight."""
+"""Plans an entry about messages of one lane that are in flight."""
 Gone = Callable[[Position, tuple[Range, ...]], None]
-"""Is told which messages of a position have left."""
+"""Called with the messages of a position that have left."""
 
 
 class Choice(Protocol):
-    """Says which messages are meant, as a ``Selector`` does."""
+    """Selects messages, as a ``Selector`` does."""
 
     def of_lane(self, lane: LaneState, segments: Sequence[Segment], /) -> Iterator[Segment]:
-        """Cut what is meant out of some segments of a lane, in the same order."""
+        """Cut the selected messages out of some segments of a lane, in the same order."""
         ...
 
 
@@ -54,23 +54,23 @@ def remove(
     in_flight: Mark | None = None,
     gone: Gone | None = None,
 ) -> int:
-    """Take out all waiting messages, or those that a selector wants, append by append.
+    """Take out all waiting messages, or those that a selector selects, append by append.
 
-    Duplicates among them leave as what they are, so that the lane's log always tells.
+    Duplicates among them leave as duplicates, so that the lane's log always tells them apart.
 
     Args:
-        client: Who does it.
+        client: The client that removes them.
         info: The queue.
-        kind: What the lanes' entries are called.
-        selector: Which messages; None for all that wait.
-        sort: How they leave.
-        among: Which messages come into question at all.
-        limit: The most messages; None: any number.
-        in_flight: What is written of those in flight, by the same append.
-        gone: Is told what has left, append by append.
+        kind: The kind of the lanes' entries.
+        selector: Selects messages; None for all that wait.
+        sort: Makes the removals of the selected messages.
+        among: Returns whether a segment is eligible at all.
+        limit: The most messages; None for any number.
+        in_flight: Plans the entry about those in flight, in the same append.
+        gone: Called after each append with the messages that have left.
 
     Returns:
-        How many left.
+        The number of messages that left, without duplicates.
     """
     upto = client.store.journal.version()
     removed, more = 0, True
@@ -136,10 +136,10 @@ def purge(
     reason: str | None,
     gone: Gone | None = None,
 ) -> int:
-    """Throw away what waits, and mark what is in flight: it goes instead of coming back.
+    """Purge waiting messages, and mark those in flight, which are removed if they would return.
 
     Returns:
-        How many are gone at once.
+        The number of messages removed at once.
     """
 
     def sort(segments: Sequence[Segment]) -> list[Removal]:
@@ -152,7 +152,7 @@ def purge(
 
 
 def moving(route: Route, reason: str) -> Sort:
-    """Make the rule that messages are moved along a route."""
+    """Make the function that removes messages by moving them along a route."""
 
     def sort(segments: Sequence[Segment]) -> list[Removal]:
         return [
@@ -168,16 +168,16 @@ def first_of(
     left_out: LeftOut | None,
     twice: list[Segment],
 ) -> tuple[list[Segment], bool]:
-    """Take the first messages of a lane for one append, and look at no more of them.
+    """Take the first messages of a lane for one append, and examine no more of them.
 
     Args:
         waiting: Messages in the order in which they are taken.
-        limit: The most messages; None: any number.
-        left_out: Says which are duplicates; None: none is.
-        twice: Gets the duplicates among them.
+        limit: The most messages; None for any number.
+        left_out: Returns which are duplicates; None if none are.
+        twice: The list to which the duplicates among them are added.
 
     Returns:
-        What is taken, and whether there is more for another append.
+        The messages taken, and whether there are more for another append.
     """
     left = sys.maxsize if limit is None else limit
     taken: list[Segment] = []
@@ -191,7 +191,7 @@ def first_of(
 
 
 def _in_flight(fold: QueueState, lane: LaneState) -> list[Segment]:
-    """List what is in flight in a lane and not purged yet, as it stood there."""
+    """List the messages in flight in a lane that are not purged, in their original order."""
     found = [
         Segment(fold.positions[position_id], first, last, claim.delivery_count)
         for claim in lane.claims.values()

@@ -1,4 +1,4 @@
-"""Which messages a caller means: a SQL predicate, rows to match, messages or message ids."""
+"""Select messages by a SQL predicate, by rows to match, by messages or by message ids."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ROWS = 10_000
 
 
 def fulfilling(messages: DataFrame, where: str) -> Reasons:
-    """Find which messages of a DataFrame fulfil a SQL predicate."""
+    """Find the messages of a DataFrame that fulfil a SQL predicate."""
     with evaluating("where", where):
         found = islands(places_of(messages.where(where)))
     if found is None:
@@ -49,7 +49,7 @@ def fulfilling(messages: DataFrame, where: str) -> Reasons:
 
 
 def ranges_of(matching: Matching, reason_column: str | None) -> Reasons:
-    """Read which messages a caller means, by reason and send."""
+    """Read the messages that a caller names, by reason and send."""
     check_not_streaming(matching, "matching=", _EACH_BATCH, "matching")
     if is_frame(matching):
         return _of_frame(matching, reason_column)
@@ -84,7 +84,7 @@ def ranges_of(matching: Matching, reason_column: str | None) -> Reasons:
 
 
 def _of_frame(matching: DataFrame, reason_column: str | None) -> Reasons:
-    """Let Spark find the ranges of each reason; of several for one message the smallest counts."""
+    """Let Spark find the ranges of each reason; a message with several gets the smallest."""
     from pyspark.sql import functions as F
 
     said, send_id = "coalesce(id, 'None')", "left(id, length(id) - length(offset) - 1)"
@@ -118,7 +118,7 @@ def _of_frame(matching: DataFrame, reason_column: str | None) -> Reasons:
 
 
 def _rows_of(matching: Any, reason_column: str | None) -> Iterator[object]:
-    """Pass on the rows of Arrow, a few at a time, and of a table no columns but those needed."""
+    """Yield the rows of Arrow data, converted in small slices, with only the needed columns."""
     names = matching.schema.names if isinstance(matching, (pa.Table, pa.RecordBatch)) else []
     if MESSAGE_COLUMN in names:
         needed = (MESSAGE_COLUMN, reason_column)
@@ -128,7 +128,7 @@ def _rows_of(matching: Any, reason_column: str | None) -> Iterator[object]:
 
 
 def _row(row: object, reason_column: str | None) -> tuple[object, str | None]:
-    """Read what a row names, and why."""
+    """Read the message id and the reason of a row."""
     if isinstance(row, str) and reason_column is None:
         return row, None
     message = row.get(MESSAGE_COLUMN) if isinstance(row, Mapping) else None
@@ -157,17 +157,17 @@ def _no_id(said: object) -> InvalidInput:
 
 
 Wanted = dict[PositionId, tuple[Range, ...]]
-"""The offsets that are meant, by position."""
+"""The selected offsets, by position."""
 
 
 LOOK_MIN = 100_000
-"""The messages looked at first, where few are asked for."""
+"""The messages examined by the first query, if few are wanted."""
 
 
 LOOK_GROWTH = 10
-"""The factor by which more are looked at next, if they were not enough."""
+"""The factor by which the next query examines more messages, if the last found too few."""
 _PIECES_MAX = 10_000
-"""The pieces of sends that one query looks at, naming each of them."""
+"""The most pieces of sends that one query names and examines."""
 _IN_A_QUEUE = (
     "take them in parts (receive and move have limit=), drain the queue and choose in the handler, "
     "or send the rows in an order in which what is asked for lies together"
@@ -175,7 +175,7 @@ _IN_A_QUEUE = (
 
 
 class Selector:
-    """What a caller wants of a queue; each message is looked at once in a call."""
+    """Selects messages of a queue; each message is examined once in a call."""
 
     def __init__(
         self,
@@ -188,19 +188,19 @@ class Selector:
         on: str | Sequence[str] | None = None,
         few: bool = False,
     ) -> None:
-        """Describe what is wanted.
+        """Describe the selection.
 
         Args:
             client: Reads the payload.
             queue: The queue's name.
             schema: The payload's columns.
             where: A SQL predicate over the columns of ``Batch.df``, ``_message`` included.
-            matching: Instead: a DataFrame; wanted is what has a match in it.
-            on: The columns that match.
-            few: Whether the first ones may be enough; else all that there are are asked for.
+            matching: Instead, a DataFrame that selects the messages with a match in it.
+            on: The columns to match on.
+            few: Whether the first messages may suffice; else all selected ones are needed.
 
         Raises:
-            InvalidInput: It is neither the one nor the other, or ``on`` names no column.
+            InvalidInput: Neither or both are given, or ``on`` names a column that a side lacks.
         """
         if (where is None) == (matching is None):
             raise InvalidInput("Give where= or matching=: one of them.")
@@ -231,12 +231,12 @@ class Selector:
         self._count = 0
 
     def of_lane(self, lane: LaneState, segments: Sequence[Segment]) -> Iterator[Segment]:
-        """Cut the wanted messages out of some segments of a lane, in the same order.
+        """Cut the selected messages out of some segments of a lane, in the same order.
 
-        The caller stops asking when it has enough: later messages are not looked at.
+        Once the caller has enough and stops, later messages are not examined.
 
         Raises:
-            NotRead: The next ones are to be looked at first, which takes a query.
+            NotRead: The next messages must be examined first, which takes a query.
         """
         for nth, segment in enumerate(segments):
             new = self._new(segment)
@@ -250,16 +250,16 @@ class Selector:
     # -------------------------------------------------------------------------- helpers
 
     def _new(self, segment: Segment) -> tuple[Range, ...]:
-        """Find what of a segment was not looked at yet."""
+        """Find the messages of a segment that were not examined yet."""
         seen = self._seen.get(segment.position.position_id, ())
         known = tuple(ranges.within(seen, segment.first, segment.last))
         return ranges.difference(((segment.first, segment.last),), known)
 
     def _look(self, segments: Sequence[Segment], lane: int) -> None:
-        """Evaluate what was not evaluated yet, as much of it as is due, in one query.
+        """Examine the next messages by one query, as many as are due.
 
         Raises:
-            LimitExceeded: All are asked for, and they lie in too many ranges.
+            LimitExceeded: All selected messages are needed, and they lie in too many ranges.
         """
         parts: list[Part] = []
         asked: dict[str, list[tuple[PositionId, tuple[Range, ...]]]] = defaultdict(list)
@@ -288,7 +288,7 @@ class Selector:
                 self._note(self._wanted, position_id, mine)
 
     def _due(self, segments: Sequence[Segment]) -> Iterator[tuple[Segment, tuple[Range, ...]]]:
-        """List what is to be looked at next."""
+        """Yield the messages to examine next, by segment."""
         left = self._look_max
         for segment in segments:
             new = self._new(segment)
@@ -305,7 +305,7 @@ class Selector:
         known[position_id] = ranges.normalised((*known.get(position_id, ()), *more))
 
     def _ranges(self, parts: Sequence[Part]) -> list[tuple[Any, ...]] | None:
-        """Ask Spark which messages are wanted: sends and offsets; None: in too many ranges."""
+        """Let Spark find the ranges of selected messages by send; None if they are too many."""
         frame: Any = self._client.payload.frame(self._schema, parts)
         with evaluating(self._name, self._matching if self._where is None else self._where):
             if self._matching is not None:

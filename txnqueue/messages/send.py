@@ -1,4 +1,4 @@
-"""Send rows to a queue: stage them where they are kept, as part of a transaction."""
+"""Stage the rows of a send, in the store or in memory, as part of a transaction."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def is_kept(durable: object, tx: Acquirer, name: str, *, otherwise: bool) -> boo
     """Return whether messages are kept in the store.
 
     Args:
-        durable: What the caller said; None: nothing.
-        otherwise: What holds then.
-        tx: The transaction that they belong to.
-        name: Where they are sent to.
+        durable: The caller's value; None if it was left out.
+        tx: The transaction that sends them.
+        name: The queue or exchange that they are sent to.
+        otherwise: The value that holds if ``durable`` was left out.
 
     Raises:
-        InvalidInput: It is neither yes nor no, or the transaction takes durable messages only.
+        InvalidInput: ``durable`` is not a boolean, or the transaction takes durable messages only.
     """
     kept = otherwise if durable is None else check_flag("durable", durable)
     if not kept and not tx.takes_transient:
@@ -53,18 +53,18 @@ def is_kept(durable: object, tx: Acquirer, name: str, *, otherwise: bool) -> boo
 def stage(
     client: Client, rows: object, name: str, note: Callable[[Client, object], T], *, kept: bool
 ) -> T:
-    """Stage rows, and let the transaction take note of it before anybody tidies up.
+    """Stage rows and record them in the transaction, before the memory can be tidied.
 
     Args:
-        client: Whose store it is.
-        rows: What a user sends.
-        name: Where they are sent to.
+        client: The client of the store.
+        rows: The rows that a user sends.
+        name: The queue or exchange that they are sent to.
+        note: Given the client of the durable or transient part and the rows, stages and records
+            them.
         kept: Whether the store keeps them.
-        note: Given the view of the store that they belong in, and the rows, stages them and
-            takes note.
 
     Raises:
-        LimitExceeded: There is no room for them in memory.
+        LimitExceeded: There is no room for the rows in memory.
     """
     if kept:
         return note(client, rows)
@@ -75,10 +75,10 @@ def stage(
 
 
 def staged_runs(side: Client, send: Send, rows: object) -> tuple[Send, list[Run]]:
-    """Stage rows, once more under another id if their table got a column meanwhile, which is rare.
+    """Stage rows, again under another id in the rare case that their table just got a column.
 
     Returns:
-        The send as it was staged, and where its rows lie.
+        The send as it was staged, and the runs in which its rows lie.
     """
     payload = side.store.payload
     try:
@@ -90,13 +90,13 @@ def staged_runs(side: Client, send: Send, rows: object) -> tuple[Send, list[Run]
 
 @dataclass(frozen=True, slots=True)
 class SendResult(Facts):
-    """What a send answers.
+    """The result of a send.
 
     Attributes:
-        count: How many messages were sent.
+        count: The number of messages sent.
         send_id: The send's id; message ids are ``<send id>:<offset>``.
-        transaction_id: The transaction that they belong to.
-        receipt: The commit, if the send was a transaction of its own.
+        transaction_id: The transaction that sends them.
+        receipt: The receipt of the commit, if the send was a transaction by itself.
     """
 
     count: int
@@ -120,16 +120,16 @@ def staged(
     """Stage the rows of one send to a queue, and record it in the transaction.
 
     Args:
-        client: Whose store it is.
+        client: The client of the store.
         info: The queue.
-        schema: Its columns.
+        schema: The queue's columns.
         tx: The transaction.
-        rows: What a user sends.
-        options: What is said beside the rows.
-        placing: What they say of priority, delay and time to live, at one instant.
+        rows: The rows that a user sends.
+        options: The options of the send.
+        placing: Priority, delay and time to live from the options, taken at one instant.
         durable: Whether the store keeps the messages.
-        recorded: Whether the transaction records it; else the caller lets it. What is in memory
-            is recorded in any case.
+        recorded: Whether to record the send in the transaction; else the caller does. Transient
+            messages are always recorded.
     """
     headers, header_columns = options.all_headers()
     info = info if durable else info.in_memory()
@@ -159,7 +159,7 @@ def staged(
 
 
 def _staged(side: Client, info: QueueInfo, send: Send, rows: object) -> StagedSend:
-    """Stage rows, and check that one send can say where they lie."""
+    """Stage rows, and check that they lie in few enough positions and ranges for one send."""
     send, runs = staged_runs(side, send, rows)
     staged = StagedSend(info, send.slice, send.send_id, tuple(runs), send.placing)
     if len(staged.places) > POSITIONS_PER_SEND_MAX:

@@ -1,4 +1,4 @@
-"""Settle a batch: what is said of its messages, and what is planned of the claims behind them."""
+"""Settle a batch: keep account of its dispositions, and plan the entries about its claims."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from txnqueue.messages.selector import Reasons
 
 
 class Account:
-    """What is settled of some claims, what was said of them in which attempt, what is left.
+    """The account of some claims: their unsettled messages, and the dispositions by attempt.
 
     Attributes:
         held: The claims.
         acquirer: The attempt that acquired them; None if they are held under leases.
-        keeping: Whether its commit leaves messages without a disposition under their lease.
+        keeping: Whether the attempt's commit leaves messages without a disposition under a lease.
     """
 
     def __init__(self, held: Sequence[HeldClaim], acquirer: Acquirer | None = None) -> None:
-        """Begin with claims of which nothing is settled."""
+        """Begin with claims of which no message is settled."""
         self.held = list(held)
         self.acquirer = acquirer
         self.keeping = False
@@ -36,16 +36,16 @@ class Account:
         self._whole = False
 
     def rest(self, one: HeldClaim) -> dict[PositionId, tuple[Range, ...]]:
-        """What of a claim is not settled, whatever was said in attempts that are not decided."""
+        """Return a claim's unsettled messages, whatever dispositions undecided attempts have."""
         return self._rest[name_of(one)]
 
     @property
     def anything(self) -> bool:
-        """Whether anything is not settled yet."""
+        """Whether some message is not settled yet."""
         return any(self._rest.values())
 
     def left(self, one: HeldClaim, attempt: str | None) -> dict[PositionId, tuple[Range, ...]]:
-        """What of a claim is not settled yet, and not spoken of in an attempt."""
+        """Return a claim's unsettled messages that have no disposition in an attempt."""
         left = self._rest[name_of(one)]
         for disposition in self._said.get(attempt or "", {}).get(name_of(one), ()):
             left = _without(left, disposition.items or ())
@@ -54,7 +54,11 @@ class Account:
     def chosen(
         self, kind: str, named: Reasons | None, reason: str | None, attempt: str | None
     ) -> Dispositions:
-        """Write what is meant as dispositions of each claim, out of what is left of it."""
+        """Make the dispositions of the selected messages, among those left of each claim.
+
+        Raises:
+            AlreadySettled: All messages were settled by an earlier call without a selection.
+        """
         meant: list[tuple[str | None, Mapping[str, tuple[Range, ...]] | None]]
         meant = [(reason, None)] if named is None else [(r or reason, s) for r, s in named.items()]
         chosen: Dispositions = {}
@@ -66,7 +70,7 @@ class Account:
                     disposition = Disposition(kind, items, why)
                     chosen.setdefault(name_of(one), []).append(disposition)
         if named is None and self.held:
-            # The rest may be empty, depending on the data; the rest is never settled twice.
+            # The rest may be empty, depending on the data; but it is settled only once.
             if not chosen and self._whole:
                 raise AlreadySettled(
                     "All messages of this batch are settled already: receive again to get more."
@@ -75,27 +79,27 @@ class Account:
         return chosen
 
     def say(self, attempt: str, chosen: Dispositions) -> None:
-        """Note what a commit of this attempt is to do."""
+        """Record dispositions that the commit of an attempt carries out."""
         said = self._said.setdefault(attempt, {})
         for name, found in chosen.items():
             said.setdefault(name, []).extend(found)
 
     def unsay(self, attempt: str) -> None:
-        """Forget what a commit of this attempt is to do."""
+        """Forget the dispositions of an attempt."""
         self._said.pop(attempt, None)
 
     def said(self, attempt: str) -> Dispositions:
-        """What was said in an attempt."""
+        """Return the dispositions of an attempt."""
         return self._said.get(attempt, {})
 
     def settled(self, chosen: Dispositions) -> None:
-        """Note what has happened outside a transaction."""
+        """Record dispositions that were carried out outside a transaction."""
         for name, found in chosen.items():
             for disposition in found:
                 self._rest[name] = _without(self._rest[name], disposition.items or ())
 
     def dispositions(self, one: HeldClaim, attempt: str) -> list[Disposition]:
-        """Write out how a claim ends in a commit: what was said, and what follows from it."""
+        """Return a claim's dispositions in a commit: those recorded, and those that follow."""
         said = self.said(attempt)
         found = list(said.get(name_of(one), ()))
         if self.acquirer is None:
@@ -110,7 +114,7 @@ class Account:
         return found
 
     def committed(self, attempt: str) -> None:
-        """Note that what was said in an attempt has happened."""
+        """Record that an attempt's dispositions were carried out."""
         for one in self.held:
             self._rest[name_of(one)] = self.left(one, attempt)
         self._said.pop(attempt, None)
@@ -121,7 +125,7 @@ class Account:
 
 
 def completed(account: Account, chosen: Dispositions, complete: Complete) -> Dispositions:
-    """Complete what is said of each claim: where its messages go, for instance."""
+    """Complete the dispositions of each claim, for example by their targets."""
     held = {name_of(one): one for one in account.held}
     return {
         name: [full for disposition in found for full in complete(held[name], disposition)]
@@ -130,7 +134,7 @@ def completed(account: Account, chosen: Dispositions, complete: Complete) -> Dis
 
 
 def count(chosen: Dispositions) -> int:
-    """Count the messages of which something is said."""
+    """Count the messages that have a disposition."""
     return sum(
         ranges.count(part)
         for found in chosen.values()
@@ -144,7 +148,7 @@ def _meant(
     left: Mapping[PositionId, tuple[Range, ...]],
     by_send: Mapping[str, tuple[Range, ...]] | None,
 ) -> tuple[Item, ...]:
-    """Find which messages of a claim are meant: all that are left, or those of some sends."""
+    """Find the selected messages of a claim: all that are left, or those among given ranges."""
     items: list[Item] = []
     for position_id, part in left.items():
         if by_send is not None:
@@ -158,38 +162,38 @@ def _meant(
 def _without(
     left: Mapping[PositionId, tuple[Range, ...]], taken: Iterable[Item]
 ) -> dict[PositionId, tuple[Range, ...]]:
-    """Leave out what is taken."""
+    """Return the messages left after some are taken."""
     gone = dict(taken)
     rest = {pid: ranges.difference(part, gone.get(pid, ())) for pid, part in left.items()}
     return {pid: part for pid, part in rest.items() if part}
 
 
 Name = tuple[str, int, int]
-"""A claim's name over all queues: queue id, lane, sequence."""
+"""A claim's name that is unique over all queues: queue id, lane, sequence."""
 
 
 Dispositions = dict[Name, list[Disposition]]
-"""What was said of each claim, in the order in which it was said."""
+"""The dispositions of each claim, in the order of the calls."""
 
 
 Complete = Callable[[HeldClaim, Disposition], Sequence[Disposition]]
-"""Completes what is said of a part of a claim."""
+"""Completes a disposition of a claim, which may split it."""
 LaneWriter = Callable[[HeldClaim, Claim, int], Sequence[model.Entry]]
 
 
 def name_of(one: HeldClaim) -> Name:
-    """Name a claim over all queues."""
+    """Return a claim's name that is unique over all queues."""
     return (one.info.queue_id, *one.claim.name)
 
 
 def by_client(client: Client, claims: Sequence[HeldClaim]) -> list[tuple[Client, list[HeldClaim]]]:
-    """Group claims by the view of the store that holds them: one append can settle a group."""
+    """Group claims into durable and transient ones: one append can settle a group."""
     kinds = ([one for one in claims if one.info.transient == kind] for kind in (False, True))
     return [(client.of(held[0].info), held) for held in kinds if held]
 
 
 def settle(side: Client, involved: Sequence[HeldClaim], chosen: Dispositions) -> None:
-    """Settle claims outside a transaction: the lane entries are the settlement."""
+    """Settle claims outside a transaction, by entries of their lanes."""
 
     def plan(_lost: int) -> Plan:
         stamp, moved = side.stamp(), Plan()
@@ -217,7 +221,7 @@ def settle(side: Client, involved: Sequence[HeldClaim], chosen: Dispositions) ->
 
 
 def extend(side: Client, mine: Sequence[HeldClaim], seconds: float) -> int:
-    """Hold claims longer, by one append.
+    """Extend the leases of claims to some seconds from now, by one append.
 
     Returns:
         The new deadline, in milliseconds.
@@ -241,13 +245,13 @@ def extend(side: Client, mine: Sequence[HeldClaim], seconds: float) -> int:
 
 
 def lane_plan(side: Client, involved: Sequence[HeldClaim], write: LaneWriter) -> Plan:
-    """Plan entries of the lanes that hold our claims, which must be ours still.
+    """Plan entries of the lanes of this client's claims, which it must still hold.
 
     Args:
-        side: The view of the store that they are in.
+        side: The client of the durable or the transient part, whichever holds the claims.
         involved: The claims that the entries are about.
-        write: Given what we hold, the claim as recorded in the journal, and the next
-            sequence number of its lane, writes entries with sequence numbers from there.
+        write: Given a claim as this client got it, the claim as recorded in the journal, and the
+            next sequence number of its lane, makes entries with sequence numbers from there.
     """
     entries: list[model.Entry] = []
     firsts: dict[tuple[str, int], int] = {}
@@ -273,16 +277,16 @@ def lane_plan(side: Client, involved: Sequence[HeldClaim], write: LaneWriter) ->
 def still_ours(
     client: Client, one: HeldClaim, folds: dict[str, QueueState]
 ) -> tuple[QueueState, Claim]:
-    """Find a claim of ours in the journal as it is now.
+    """Find a claim of this client in the present state of its queue.
 
     Args:
-        client: Reads the journal; its lock must be held as long as the answer is used.
+        client: Reads the journal; its lock must be held as long as the result is used.
         one: The claim.
-        folds: The queues that were read for the same append; each is read once.
+        folds: The states of queues that were read for the same append; each is read once.
 
     Raises:
-        LeaseLost: It was ended: taken over, or settled.
-        SettlementPending: A transaction that is not decided yet settles it.
+        LeaseLost: The claim has ended: it was taken over, or settled.
+        SettlementPending: A transaction that is not decided yet settles the claim.
     """
     if one.info.queue_id not in folds:
         folds[one.info.queue_id] = client.states.for_update(one.info)
@@ -292,7 +296,7 @@ def still_ours(
         raise _lost(one)
     if claim.bound is None:
         return fold, claim
-    # The transaction is read first and the queue after it: what it settled is seen then.
+    # The transaction is read first and the queue after it, so that its settlements are seen.
     bound = claim.bound
     state = client.states.key_states([bound.key])[bound.key]
     fold = folds[one.info.queue_id] = client.states.fold(one.info)
@@ -311,16 +315,16 @@ def still_ours(
 
 
 def check_held(one: HeldClaim, held: Claim, disposition: Disposition) -> None:
-    """Check that everything that is about to be settled is still in flight under the claim.
+    """Check that all messages to be settled are still in flight under their claim.
 
     Args:
-        one: The claim as we got it.
-        held: The claim as recorded, of the reading that says the lane's next number: what
-            changes later bars the append.
-        disposition: What is about to be settled.
+        one: The claim as this client got it.
+        held: The claim as recorded, from the same reading as the lane's next sequence number, so
+            that any later change bars the append.
+        disposition: The disposition of the messages to be settled.
 
     Raises:
-        LeaseLost: Some of it was settled meanwhile.
+        LeaseLost: Some of the messages were settled meanwhile.
     """
     for position_id, part in disposition.items or ():
         if ranges.difference(part, held.items.get(position_id, ())):

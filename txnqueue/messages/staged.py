@@ -1,4 +1,4 @@
-"""Rows that were staged for a queue: positions, once a decision names them."""
+"""Staged rows of a queue, which a commit turns into positions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from txnqueue.storage.payload.places import Place, sort_key
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What the positions of published rows say besides.
+    """The additional fields of the positions of published rows.
 
     Attributes:
         payload_id: The owner of the payload: the exchange.
-        schema_version: Of the exchange's columns.
+        schema_version: The version of the exchange's columns.
         exchange_id: The exchange.
-        origin: That they are dead letters, and why; None if the queue was bound.
+        origin: The origin of unroutable rows, as dead letters; None if a binding matched.
     """
 
     payload_id: str
@@ -34,7 +34,7 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class StagedSend:
-    """Rows that were staged for a queue: positions, once a decision names them.
+    """Staged rows of a queue, which a commit turns into positions.
 
     Rows share a position if they share the lane, the priority and both instants.
     """
@@ -48,12 +48,12 @@ class StagedSend:
 
     @property
     def payload_id(self) -> str:
-        """The owner of the payload: the queue, or the exchange that it was published to."""
+        """The owner of the payload: the queue, or the exchange that the rows were published to."""
         return self.info.payload_id if self.published is None else self.published.payload_id
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return sum(run.count for run in self.runs)
 
     @property
@@ -66,7 +66,7 @@ class StagedSend:
         return dict(sorted(found.items(), key=lambda item: sort_key(item[0])))
 
     def positions(self, owner: AttemptOwner, stamp: planning.Stamp) -> list[Entry]:
-        """Write the positions that the commit posts."""
+        """Make the entries of the positions that the commit posts."""
         said = self._owner()
         reason = said["origin"]["reason"] if "origin" in said else None
         return [
@@ -93,7 +93,7 @@ class StagedSend:
         ]
 
     def _owner(self) -> dict[str, Any]:
-        """Return whose payload it is, and how it came here."""
+        """Return the fields that name the payload's owner and, if published, the origin."""
         published = self.published
         if published is None:
             return {"payload": self.payload_id, "schema": self.info.schema_version}
@@ -105,7 +105,7 @@ class StagedSend:
         return said if published.origin is None else {**said, "origin": dict(published.origin)}
 
     def _names(self, runs: Sequence[Run]) -> dict[str, Any]:
-        """Return which column names the messages, and what they are called if they are few."""
+        """Return the fields with the column that names the messages, and their ids if few."""
         column = self.info.settings.message_id
         found: dict[str, Any] = {} if column is None else {"message_id": column}
         if all(run.ids is not None for run in runs):
@@ -113,7 +113,7 @@ class StagedSend:
         return found
 
     def _instants(self, available_step: int | None, expires_step: int | None) -> dict[str, int]:
-        """Return when messages may be delivered, unless at once and for ever."""
+        """Return the instants (ms) of a delay and an expiry, as far as there are any."""
         placing, found = self.placing, {}
         steps = {"available_at": available_step, "expires_at": expires_step}
         fixed = {"available_at": placing.available_at, "expires_at": placing.expires_at}

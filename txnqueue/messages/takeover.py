@@ -1,4 +1,4 @@
-"""Which claims of others a client may end, and how an undecided transaction is aborted for it."""
+"""Find the claims of others that a client may end, and abort the undecided transactions."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from txnqueue.core.state.branch import TIMED_OUT, Branch
 
 @dataclass(slots=True)
 class Takeover:
-    """What a claim may end: leases that are over, void claims, undecided transactions.
+    """The claims that a new claim may end: expired leases, void claims, undecided transactions.
 
     Attributes:
-        superseded: By lane the claims that the next claim of the lane supersedes.
-        tombstones: By attempt the undecided transactions that have to be aborted first.
-        elsewhere: What those of them that are branches hold in other queues.
+        superseded: By lane, the claims that the next claim of the lane supersedes.
+        tombstones: By attempt, the undecided transactions to be aborted first, with their claims.
+        elsewhere: By attempt, the claims in other queues of those that are branches.
     """
 
     superseded: dict[int, list[Claim]]
@@ -42,12 +42,12 @@ class Takeover:
         )
 
     def of_lane(self, lane: int) -> list[Claim]:
-        """The claims that would end in a lane."""
+        """Return the claims that would end in a lane."""
         claims = list(self.superseded.get(lane, ()))
         return claims + [c for _, held in self.tombstones.values() for c in held if c.lane == lane]
 
     def returning(self, fold: QueueState, lane: int, now_ms: int) -> list[Segment]:
-        """The messages that would come back in a lane."""
+        """Return the messages that would come back in a lane."""
         return [
             segment
             for claim in self.of_lane(lane)
@@ -55,13 +55,13 @@ class Takeover:
         ]
 
     def purges(self, lane: int) -> bool:
-        """Return whether messages that were purged would go with the claims of a lane."""
+        """Return whether the claims that would end in a lane hold purged messages."""
         return any(claim.purge_pending for claim in self.of_lane(lane))
 
     def tombstones_of(self, queue_id: str, chosen: Iterable[Selection], stamp: Stamp) -> Plan:
-        """Abort the undecided transactions whose messages the chosen lanes take.
+        """Plan the tombstones of the undecided transactions with claims in the chosen lanes.
 
-        That a branch may be among them, and its time-out be over, was seen in its state.
+        A branch is among them only if its state showed that its time-out is over.
         """
         lanes = {selection.lane for selection in chosen}
         plan = Plan()
@@ -77,10 +77,10 @@ class Takeover:
 
 
 class Takeovers:
-    """Finds what claims of a queue a receive may end.
+    """Finds the claims of a queue that a receive may end.
 
     Attributes:
-        beside: The attempts of the same drain that are not decided; their claims are left alone.
+        beside: The undecided attempts of the same drain, whose claims are not ended.
     """
 
     def __init__(
@@ -89,10 +89,11 @@ class Takeovers:
         """Describe the receive.
 
         Args:
-            client: Whose receive it is.
+            client: The client that receives.
             info: The queue.
-            beside: The attempts of the same drain that are not decided.
-            fresh_only: Whether what came back from a failure is left for another receive.
+            beside: The undecided attempts of the same drain.
+            fresh_only: Whether to leave messages that came back from a failure for another
+                receive.
         """
         self._client = client
         self._info = info
@@ -102,11 +103,11 @@ class Takeovers:
     def find(
         self, fold: QueueState, owner: Owner, now_ms: int, *, closely: bool = False
     ) -> Takeover:
-        """Find which claims may be ended; clocks only decide that we look.
+        """Find the claims that may be ended; clocks decide only which of them to look up.
 
-        The transactions are read first and the queue once more after them: a decision that
-        is seen has its settlements in the queue as it is then seen, so that a claim without
-        one is void, and not just settled a moment later.
+        The transactions are read first and the queue again after them: then the queue shows the
+        settlements of every decision that was read, so a claim without one is void, and not
+        merely settled a moment later.
         """
         found = self._candidates(fold, owner, now_ms, closely=closely)
         states = self._client.states.key_states(
@@ -123,7 +124,7 @@ class Takeovers:
         for claim, over in found:
             attempt = claim.attempt
             if attempt is not None and attempt.key not in states:
-                continue  # it came between the two readings
+                continue  # the claim landed between the two readings
             if not may_end(claim, states, now_ms, lease_over=over):
                 continue
             if attempt is None or states[attempt.key].is_over(attempt):
@@ -135,7 +136,7 @@ class Takeovers:
     def _elsewhere(
         self, tombstones: dict[str, tuple[AttemptOwner, list[Claim]]]
     ) -> dict[str, list[tuple[str, Claim]]]:
-        """Find what overdue branches hold in other queues: there no lease needs to be over."""
+        """Find the claims of overdue branches in other queues, whose leases may still run."""
         branches = [a for a, (o, _) in tombstones.items() if o.is_branch]
         if not branches:
             return {}
@@ -148,9 +149,9 @@ class Takeovers:
     ) -> list[tuple[Claim, bool]]:
         """List the claims that may have ended, and whether their leases are over.
 
-        A transaction lives as long as one of its leases does. But no lease says how long a
-        branch may take, and what a decided transaction still holds has no owner: a branch is
-        always asked for, a plain transaction only ``closely``.
+        A transaction lives as long as one of its leases. But no lease limits a branch, and the
+        claims of a decided transaction are void whatever their leases: so a branch is always
+        looked up, a plain transaction with a running lease only ``closely``.
         """
         alive = {c.attempt_id for c in fold.claims() if not c.takeable(now_ms, taker)}
         ours = self._ours(taker)
@@ -166,10 +167,10 @@ class Takeovers:
         return found
 
     def asks_closely(self, fold: QueueState, taker: Owner, now_ms: int) -> bool:
-        """Return whether there are plain transactions, with leases that still run, to look up.
+        """Return whether there are plain transactions with running leases to look up.
 
-        Mostly they are at work, and the question is for nothing: so it is asked by who would go
-        away with nothing, and otherwise seldom.
+        Mostly they are at work and the look-up is in vain: so only a receive that would get
+        nothing makes it, and others seldom.
         """
         ours = self._ours(taker)
         return not self._fresh_only and any(
@@ -180,7 +181,7 @@ class Takeovers:
         )
 
     def _ours(self, taker: Owner) -> set[str]:
-        """The attempts whose claims are not to be taken over: those beside, and the taker's."""
+        """Return the attempts whose claims are not taken over: those beside, and the taker's."""
         return {*self.beside, *([taker.attempt] if isinstance(taker, AttemptOwner) else [])}
 
 
@@ -189,9 +190,9 @@ def may_end(
 ) -> bool:
     """Return whether another client may end a claim.
 
-    A lease may once it is over, and with its leases a transaction that is undecided; a
-    prepared one only by its decision. However long the claim was to be held, a branch may
-    once it took too long, and so may what a transaction owns that is decided: it is void.
+    It may end a claim whose lease is over, and with it an undecided transaction; a prepared
+    transaction is ended only by its decision. Whatever their leases, it may end the claims of an
+    overdue branch, and those acquired by a decided transaction, which are void.
     """
     holder = claim.attempt
     if holder is None:
@@ -201,14 +202,14 @@ def may_end(
         return lease_over or claim.acquirer is not None
     branch = Branch.of(state)
     if branch is not None and branch.attempt == holder.attempt:
-        return branch.overdue(now_ms, claim.began_by_ms)  # what holds began after it
+        return branch.overdue(now_ms, claim.began_by_ms)  # the claim began after the branch
     return lease_over and holder.attempt not in state.prepared
 
 
 def held_inside(
     client: Client, infos: Iterable[QueueInfo]
 ) -> dict[str, tuple[AttemptOwner, list[tuple[str, Claim]]]]:
-    """Find what transactions hold in some queues: by attempt, with the queue."""
+    """Find the claims of transactions in some queues: by attempt, each with its queue id."""
     found: dict[str, tuple[AttemptOwner, list[tuple[str, Claim]]]] = {}
     with client.lock:
         for fold in client.states.folds(infos):
@@ -220,7 +221,7 @@ def held_inside(
 
 
 def abort_branch(client: Client, branch: Branch, reason: str) -> Plan:
-    """Plan the tombstone of a branch, with whatever any of its sessions holds now."""
+    """Plan the tombstone of a branch, which releases all claims of its sessions."""
     stamp = client.stamp()
     _, claims = held_inside(client, client.cache.queues().values()).get(branch.attempt, (None, []))
     given_back = [

@@ -1,8 +1,8 @@
-"""An attempt of a transaction: what it is, what it has gathered, and what would decide it.
+"""An attempt of a transaction: its state, its work, and the plans of its decision.
 
-What it sent is staged and named by no entry until the decision names it; what it received
-is claimed by it; one append decides it all. A run of a transaction is an *attempt* of its
-id (the *key*): a rollback ends the attempt, not the key.
+The messages that it sent are staged, and no entry names them until the decision does; those that
+it received are claimed by it; one append decides all of it. A run of a transaction is an
+*attempt* of its id (the *key*): a rollback ends the attempt, not the key.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ JOINED_TRIES = 2
 
 
 class Attempt:
-    """What one attempt of a transaction is and has gathered, and what a decision of it says."""
+    """One attempt of a transaction: its state, its work, and the plans of its decision."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class Attempt:
         self.client = client
         runtime = client.runtime
         self.takes_transient = True
-        """Whether it may send and receive messages that are in memory only."""
+        """Whether it may send and receive transient messages."""
         self.keeps = True
-        """Whether its commit may leave what it received under a lease of its own client."""
+        """Whether its commit may leave received messages under a lease of its client."""
         self.is_named = transaction_id is not None
-        """Whether the client gave its id, so that others may be attempts of the same."""
+        """Whether the client gave its id, so that there may be other attempts of the id."""
         self._look_up_first = self.is_named and look_up
         self.id = (
             check_transaction_id(transaction_id)
@@ -74,7 +74,7 @@ class Attempt:
         self.receipt: Receipt | None = None
         self.already_committed = False
         self.committed_metadata: Mapping[str, Any] = {}
-        """The metadata of the attempt of its id that was committed before."""
+        """The metadata of the attempt of the same id that was committed before."""
         if lease_seconds is not None:
             check_number("lease_seconds", lease_seconds, 0.001, LEASE_SECONDS_MAX)
         self.lease_seconds = lease_seconds
@@ -87,16 +87,16 @@ class Attempt:
         self.claimed = False
         self.deciding = False
         self.promising = False
-        """Whether a prepare of it was begun, which lands or does not if it is interrupted."""
+        """Whether a prepare was begun, which may have landed if it was interrupted."""
         self._rolled_back: list[str] = []
         self.charges = True
         """Whether the deliveries of its messages count if it is rolled back."""
         self.ahead = False
-        """Whether other work of its client goes on before it is decided, as if it had been."""
+        """Whether its client goes on with other work before it is decided, as if it had been."""
         self.rehearsed = False
-        """Whether it is only to be seen what it would do."""
+        """Whether it is an attempt of a rehearsal."""
         self.dead_lettered = 0
-        """How many messages its receives found that are dead letters now."""
+        """The number of messages that its receives found and moved to the dead letters."""
 
     @property
     def owner(self) -> AttemptOwner:
@@ -105,20 +105,20 @@ class Attempt:
 
     @property
     def changes(self) -> list[Change]:
-        """The changes of tables that it has gathered."""
+        """The changes of tables in its work."""
         return self.work.changes
 
     @property
     def interrupted(self) -> bool:
-        """Whether something interrupted a decision of it, which may land as it was."""
+        """Whether a decision of it was interrupted, which may still land."""
         return self.deciding and self.status is Status.ACTIVE
 
     @property
     def durable(self) -> bool:
-        """Whether the journal must say what becomes of it.
+        """Whether the journal must record its decision.
 
-        An id that the client gave is written down there, unless all that it identifies is
-        in memory, where it is remembered as long as that.
+        The journal records an id that the client gave, unless all of the work is in memory: then
+        the process remembers the id, as one of the last ``TRANSIENT_KEYS_MAX``.
         """
         work = self.work.durable(self.attempt_id) or self.participants or self.claimed
         return bool(work) or (self.is_named and not self.participants.transient)
@@ -132,10 +132,10 @@ class Attempt:
         )
 
     def begin(self, version: int | None = None) -> None:
-        """Begin: learn a version of the journal, and look up an id that the client gave.
+        """Begin at a version of the journal, and look up an id that the client gave.
 
         Args:
-            version: Begin at this one, where the id was looked up.
+            version: The version at which the id was looked up; the newest known when left out.
         """
         if self.status is not Status.NOT_STARTED:
             return
@@ -147,11 +147,15 @@ class Attempt:
                 self._look_up(
                     self.client.transient.states.key_states([self.id])[self.id], memory=True
                 )
-        if self.status is Status.NOT_STARTED:  # not before the id was surely looked up
+        if self.status is Status.NOT_STARTED:  # only once the look-up of the id has succeeded
             self.status = Status.ACTIVE
 
     def _look_up(self, state: TransactionState, *, memory: bool = False) -> None:
-        """Find out whether the id was committed before, in the journal or in memory only."""
+        """Find whether the id was committed before, in the journal or only in memory.
+
+        Raises:
+            TransactionIdReused: The id was committed with another digest.
+        """
         if not memory:
             self._rolled_back = state.rolled_back()
         entry = state.committed
@@ -166,7 +170,7 @@ class Attempt:
                 transaction_id=self.id,
                 digest=digest,
             )
-        # A repetition of the work finishes it: its table changes may not be applied yet.
+        # Repeating the work finishes it, because its table changes may not be applied yet.
         if memory:
             self.receipt = Receipt.in_memory(self.id, entry.begun or 0, entry.recorded_at_ms)
         else:
@@ -176,12 +180,12 @@ class Attempt:
 
     @property
     def staged(self) -> list[StagedSend]:
-        """What it has staged, in the order of the sends."""
+        """The sends that it has staged, in their order."""
         return list(self.work.sends)
 
     @property
     def slice(self) -> int:
-        """The slice that its payload is staged into."""
+        """The slice into which its payload is staged."""
         return self.client.cache.slice_of(self.begun)
 
     @property
@@ -190,11 +194,11 @@ class Attempt:
         return self.status in (Status.NOT_STARTED, Status.ACTIVE) and not self.interrupted
 
     def check_active(self) -> None:
-        """Check that it takes more work.
+        """Check that the attempt takes more work.
 
         Raises:
-            TransactionFinished: It is decided, prepared, in doubt, or about to be decided: what
-                an interrupted commit has named can still land, and nothing else with it.
+            TransactionFinished: It is decided, prepared, in doubt, or about to be decided: an
+                interrupted commit can still land, with the work that it names and no other.
         """
         self.begin()
         if self.interrupted:
@@ -210,14 +214,14 @@ class Attempt:
 
     @property
     def remedy(self) -> str:
-        """What to do when it takes no more work (pure)."""
+        """What the user can do when it takes no more work (pure)."""
         if self.status is not Status.UNKNOWN:
             return "begin a new one"
         named = model.attempt_id(self.attempt_id, self.begun)
         return f"it may have committed, ask outcome({self.id!r}, {named!r}), or roll it back"
 
     def promised(self) -> bool:
-        """Whether an interrupted prepare of it has landed: then it is prepared."""
+        """Return whether it is prepared, also by an interrupted prepare that landed."""
         if self.interrupted and self.promising:
             self._note_prepared(self.client.cache.key_state(self.id))
         return self.status is Status.PREPARED
@@ -227,7 +231,7 @@ class Attempt:
             self.status = Status.PREPARED
 
     def close(self) -> None:
-        """Take no more work: whoever was to do it has returned, and it is about to be decided."""
+        """Take no more work: the handler has returned, and the attempt is about to be decided."""
         self.deciding = True
 
     def add_send(self, send: StagedSend) -> None:
@@ -235,13 +239,13 @@ class Attempt:
         self.add_sends([send])
 
     def add_sends(self, sends: Sequence[StagedSend]) -> None:
-        """Record staged rows for several queues: all of them, or none if it is interrupted."""
+        """Record staged rows for several queues: all, or none if the call is interrupted."""
         if any(send.info.transient for send in sends):
             self.participants.transient.begin()
         self.work.sends += sends
 
     def claiming(self, *, transient: bool = False) -> None:
-        """Record that a claim is about to be appended: a rollback must name it from now on."""
+        """Record that a claim is about to be appended, which a rollback must then release."""
         if transient:
             self.participants.transient.begin()
             self.participants.transient.claimed = True
@@ -249,19 +253,19 @@ class Attempt:
             self.claimed = True
 
     def add_account(self, account: Account) -> None:
-        """Record messages acquired inside: from now on a commit accepts what it says nothing of.
+        """Record acquired messages: from now on a commit accepts those without a disposition.
 
-        So it comes last in what acquires, and nothing of it can be interrupted after that.
+        So this comes last in a call that acquires, where an interrupt can no longer part it.
         """
         self.work.accounts += [account]
 
     def follow_memory(self) -> None:
-        """Find out what became of attempts of its id that wait in memory for an outcome."""
+        """Resolve the attempts of its id that wait in memory for an outcome."""
         if self.takes_transient:
             resolve(self.client, abort=(self.id,))
 
     def adopt(self, account: Account) -> None:
-        """Record messages held under leases that are settled in this transaction."""
+        """Record messages held under leases that this transaction settles."""
         if account not in self.work.accounts:
             self.work.accounts.append(account)
         if any(one.info.transient for one in account.held):
@@ -270,17 +274,17 @@ class Attempt:
     # ------------------------------------------------------- what a decision would write
 
     def committing(self, more: Planner | None = None) -> Planner:
-        """Plan its commit, together with something else unless that fails or lost too often.
+        """Plan its commit, joined with another plan unless that fails or has lost too often.
 
-        Neither goes with what is in its own way: a commit that settles messages of a lease in a
-        lane, for instance, with a claim in the same lane.
+        Plans that exclude each other are not joined: for example, a commit that settles messages
+        of a lease in a lane, and a claim in the same lane.
 
         Args:
-            more: Plans what else goes into the append; None: nothing.
+            more: Plans the rest of the append; None for the commit alone.
         """
 
         def alone(error: Exception) -> None:
-            # The caller asks again, and learns why. The commit does not wait for it.
+            # The caller repeats the other plan and meets its error; the commit does not wait.
             nonlocal more
             about = (self.id, describe_error(error))
             logger.info("commit alone transaction_id=%s error=%s", *about)
@@ -305,15 +309,15 @@ class Attempt:
         return plan
 
     def preparing(self, lost: int) -> Plan:
-        """Plan that it is prepared."""
+        """Plan the append that prepares it."""
         return self.plan_seal(model.PREPARED, lost)
 
     def rolling_back(self, reason: str, *, counted: bool) -> Planner:
-        """Plan its rollback, whatever became of it meanwhile."""
+        """Make the planner of its rollback, whatever its state in the journal is by then."""
         return lambda _lost: self.plan_rollback(reason, counted=counted)
 
     def plan_seal(self, kind: str, lost: int) -> Plan:
-        """Plan the append that commits or prepares it, looking at its rivals after a conflict."""
+        """Plan the append that commits or prepares it; after a conflict, check its rivals first."""
         if lost:
             self._rolled_back = self._rivals()
         stamp = self.client.stamp()
@@ -321,7 +325,7 @@ class Attempt:
         return self.work.seal(self.client, self.owner, kind, self._rolled_back, stamp, body=body)
 
     def body(self, kind: str, stamp: planning.Stamp) -> dict[str, Any]:
-        """Write what a decision says besides."""
+        """Write the further fields of a decision."""
         body: dict[str, Any] = {}
         if self.digest is not None:
             body["digest"] = self.digest
@@ -338,15 +342,15 @@ class Attempt:
         return body
 
     def plan_rollback(self, reason: str, *, counted: bool) -> Plan | None:
-        """Plan the append that rolls it back; None if it is decided, or surely never will be."""
+        """Plan the append that rolls it back; None if it is decided, or can never be."""
         state = self.client.cache.key_state(self.id, archived_since=self.begun)
         decided = state.decisions.get(self.attempt_id)
         if decided is not None:
             if decided.kind == model.COMMITTED:  # an interrupted commit landed after all
                 self.decision, self.status = decided, Status.COMMITTED
             return None
-        if state.is_over(self.owner):  # below the horizon: it never happened, for ever
-            if self.deciding:  # unless an interrupted commit landed, long ago
+        if state.is_over(self.owner):  # below the horizon: it never happened, and never will
+            if self.deciding:  # unless an interrupted commit landed long ago
                 self.client.cache.never_decided(state, self.owner)
             return None
         stamp = self.client.stamp()
@@ -360,11 +364,11 @@ class Attempt:
         return decisions.rollback(self.owner, released, stamp, reason, said)
 
     def _rivals(self) -> list[str]:
-        """Look at the other attempts of the id, and at what became of this one.
+        """Return the rolled-back attempts of the id, after checking that this one may win.
 
         Raises:
-            TransactionAborted: This attempt was aborted, or another one cannot be overtaken.
-            TransactionFinished: It is committed, or prepared, after all.
+            TransactionAborted: This attempt was aborted, or another one is committed or prepared.
+            TransactionFinished: This attempt is committed, or prepared, after all.
         """
         state = self.client.cache.key_state(self.id, archived_since=self.begun)
         decided = state.decided(self.attempt_id)
@@ -400,7 +404,7 @@ class Attempt:
         """Check that no other attempt of the id is committed, or waits for its decision.
 
         Raises:
-            TransactionAborted: One is, or does.
+            TransactionAborted: Another attempt is committed or prepared.
         """
         if self.attempt_id not in state.decisions and state.committed is not None:
             raise TransactionAborted(

@@ -1,4 +1,4 @@
-"""End an attempt of a transaction: committed, prepared, rolled back; each by one append."""
+"""Commit, prepare or roll back an attempt of a transaction, each by one append."""
 
 from __future__ import annotations
 
@@ -34,35 +34,35 @@ logger = logging.getLogger("txnqueue")
 
 
 def joinable(attempt: Attempt) -> bool:
-    """Whether its commit can share an append with something else."""
+    """Return whether an attempt's commit can share an append with another plan."""
     return attempt.participants.last is None and attempt.durable
 
 
 def commit(attempt: Attempt) -> Receipt:
-    """Decide that everything happened: one append.
+    """Commit an attempt by one append.
 
     Returns:
-        The receipt; under an id that was committed before, the first one.
+        The receipt; for an id that was committed before, the receipt of that commit.
 
     Raises:
-        TransactionAborted: Surely not committed: another client aborted this attempt
-            after its lease, another attempt of the id was faster, or a queue is being
-            dropped, which is then the error's cause.
-        TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
-        LeaseLost: Messages that were held under a lease are others' now; rolled back.
-        SettlementPending: Another transaction that is prepared settles messages of the
-            same lease: nothing was changed; decide that one, and commit again.
+        TransactionAborted: Certainly not committed: another client aborted this attempt
+            after its lease, another attempt of the id was faster, conflicts outlasted the
+            retries, or a queue is being dropped, which is then the error's cause.
+        TransactionUnknown: The commit is in doubt; ``manager.outcome(id)`` answers.
+        LeaseLost: Others may have messages that were held under a lease; it is rolled back.
+        SettlementPending: Another, prepared transaction settles messages of the same lease:
+            nothing was changed; decide that one, then commit again.
     """
     attempt.begin()
     if attempt.status is Status.COMMITTED and attempt.receipt is not None:
         if attempt.already_committed:
             attempt.participants.undo_ignored()
-        elif not attempt.participants.followed:  # that was interrupted
+        elif not attempt.participants.followed:  # an interrupt left this undone
             _carry_out(attempt)
         return attempt.receipt
     promised, last = attempt.promised(), attempt.participants.last
     if last is not None and (promised or attempt.status is Status.UNKNOWN):
-        raise _in_doubt(attempt, last)  # which decides, and may not have been asked
+        raise _in_doubt(attempt, last)  # the database decides, and its answer is not known
     if promised:
         receipt = _decide_prepared(attempt, commit=True)
         assert receipt is not None
@@ -81,40 +81,41 @@ def commit(attempt: Attempt) -> Receipt:
 
 
 def commit_joined(attempt: Attempt, more: Planner | None) -> Landed:
-    """Commit in one append with something else.
+    """Commit an attempt, joined in one append with another plan.
 
-    That is left out if it lost twice, cannot be planned, or would be in the way of the commit:
-    nothing of it then happens.
+    The other plan is left out as a whole if it lost twice, cannot be planned, or excludes the
+    commit.
 
     Args:
         attempt: The attempt.
-        more: Plans what else goes into the append; None: nothing.
+        more: Plans the rest of the append; None for the commit alone.
 
     Returns:
-        What landed.
+        The entries that landed.
     """
     _check_open(attempt)
     return _land(attempt, attempt.committing(more), "commit")
 
 
 def committed_by(attempt: Attempt, landed: Landed) -> Receipt:
-    """Record that the commit has landed."""
+    """Record that an attempt's commit has landed, and return its receipt."""
     mine = next(e for e in landed.entries if e.kind == model.COMMITTED and e.stream == attempt.id)
     return _happened(attempt, mine)
 
 
 def prepare(attempt: Attempt) -> None:
-    """Promise that either decision can be carried out, and wait for one.
+    """Prepare an attempt, so that either decision can be carried out.
 
-    From here on no time-out, crash or clean-up ends the transaction: only an explicit
+    From now on no time-out, crash or maintenance ends the transaction, only an explicit
     ``commit`` or ``rollback``, here or through the manager.
 
     Raises:
         TransactionAborted: As in ``commit``.
         TransactionUnknown: As in ``commit``.
+        LeaseLost: As in ``commit``.
         SettlementPending: As in ``commit``.
-        InvalidInput: A database takes part that cannot prepare, or messages that are
-            in memory only; nothing was changed.
+        InvalidInput: A database that cannot prepare, or transient messages, take part; nothing
+            was changed.
     """
     attempt.begin()
     if attempt.interrupted and attempt.promised():
@@ -134,23 +135,23 @@ def prepare(attempt: Attempt) -> None:
 
 
 def rollback(attempt: Attempt, reason: str | None = None, *, counted: bool = True) -> None:
-    """Decide that nothing happened; messages go back to their original places.
+    """Roll back an attempt.
 
-    Messages acquired inside go back to the queue. Messages that were held under a
+    Messages acquired inside return to their original places. Messages that were held under a
     lease stay with their holder, unsettled.
 
     Args:
         attempt: The attempt.
-        reason: Why; it is recorded in the journal.
-        counted: Whether the messages' deliveries count; not if they were not looked at.
+        reason: The reason, recorded in the journal.
+        counted: Whether the messages' deliveries count; false if no handler got them.
 
     Raises:
-        TransactionFinished: It is committed, maybe by an interrupted commit that landed.
-        TransactionUnknown: In doubt; ``manager.outcome(id)`` answers.
+        TransactionFinished: It is committed, possibly by an interrupted commit that landed.
+        TransactionUnknown: The rollback is in doubt; ``manager.outcome(id)`` answers.
     """
     reason = check_text("reason", reason)
     if attempt.status is Status.ROLLED_BACK:
-        if not attempt.participants.followed:  # that was interrupted
+        if not attempt.participants.followed:  # an interrupt left this undone
             attempt.participants.rolled_back(reason or "rolled back", counted=counted)
         return
     if attempt.already_committed:
@@ -163,7 +164,7 @@ def rollback(attempt: Attempt, reason: str | None = None, *, counted: bool = Tru
 
 
 def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool = True) -> None:
-    """Roll back if nothing is decided yet; the error that led here is the one to see."""
+    """Roll back an attempt after an error if it is undecided; a failure of that is only logged."""
     if attempt.status is not Status.ACTIVE:
         return
     try:
@@ -175,17 +176,18 @@ def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool = T
 
 
 def commit_alone(attempt: Attempt) -> Receipt:
-    """Commit a call's own transaction."""
+    """Commit the transaction that a call began for itself."""
     with of_a_call(attempt):
         return commit(attempt)
 
 
 @contextmanager
 def of_a_call(attempt: Attempt) -> Iterator[None]:
-    """End a call's own transaction, which nobody else knows.
+    """Clean up when the transaction that a call began for itself fails or is interrupted.
 
-    What closed under it is the call's own error. What it holds when it is interrupted would be
-    held until its lease is over, and what waits in memory for its outcome until a recovery.
+    A queue that was closed meanwhile becomes the call's error. Without a rollback after an
+    interrupt, the messages acquired would be held until the lease ends, and transient work would
+    wait for a recovery.
     """
     try:
         yield
@@ -202,7 +204,7 @@ def of_a_call(attempt: Attempt) -> Iterator[None]:
 
 
 def _land(attempt: Attempt, plan: Planner, operation: str) -> Landed:
-    """Append what decides or prepares; what surely cannot land is rolled back."""
+    """Land the append that commits or prepares; roll back an attempt that certainly cannot."""
     with _rolled_back_if_refused(attempt), attempt.participants.transient.deciding():
         if attempt.changes:
             attempt.work.changes = sealed(attempt.client, attempt.changes, attempt.id)
@@ -221,7 +223,7 @@ def _land(attempt: Attempt, plan: Planner, operation: str) -> Landed:
 
 @contextmanager
 def _rolled_back_if_refused(attempt: Attempt) -> Iterator[None]:
-    """Roll back what surely cannot be committed or prepared, and say so."""
+    """Roll back an attempt that certainly cannot be committed or prepared, and raise that."""
     try:
         yield
     except (TransactionUnknown, HistoryRemoved):
@@ -234,7 +236,7 @@ def _rolled_back_if_refused(attempt: Attempt) -> Iterator[None]:
             "again.",
             transaction_id=attempt.id,
         ) from error
-    except QueueError as error:  # what it works on is being dropped
+    except QueueError as error:  # a queue or exchange that it uses is being dropped
         _give_up(attempt, error, counted=False)
         raise TransactionAborted(
             f"Transaction {attempt.id!r} was rolled back, surely and for good: {error}",
@@ -246,15 +248,15 @@ def _rolled_back_if_refused(attempt: Attempt) -> Iterator[None]:
 
 
 def _give_up(attempt: Attempt, error: Exception, *, counted: bool) -> None:
-    """Roll back for certain after a commit that could not land.
+    """Roll back after a commit or prepare that could not land.
 
     Args:
         attempt: The attempt.
-        error: Why it could not.
-        counted: Whether the messages may be why, so that their deliveries count.
+        error: The error that kept it from landing.
+        counted: Whether the messages may have caused the error, so that their deliveries count.
 
     Raises:
-        TransactionUnknown: Not even that is certain.
+        TransactionUnknown: Even the rollback is not certain.
     """
     if attempt.status is Status.PREPARED:
         return
@@ -296,7 +298,7 @@ def _decide_rollback(attempt: Attempt, reason: str | None, *, counted: bool) -> 
         _committed_in_memory(attempt)
         raise _committed_after_all(attempt)
     if not attempt.claimed and not attempt.deciding:
-        attempt.status = Status.ROLLED_BACK  # only staged: nothing anywhere names it
+        attempt.status = Status.ROLLED_BACK  # its work is only staged, and no entry names it
         return
     try:
         attempt.client.land(
@@ -342,7 +344,7 @@ def _decide_prepared(
 
 
 def _after_databases(attempt: Attempt, receipt: Receipt) -> Receipt:
-    """Write the receipt anew, as the databases have confirmed; in any case it is committed."""
+    """Return a new receipt after the databases have confirmed; the old one if reading fails."""
     try:
         entry = attempt.client.cache.key_state(attempt.id).committed
         return receipt if entry is None else receipt_of(attempt.client, entry)
@@ -352,7 +354,7 @@ def _after_databases(attempt: Attempt, receipt: Receipt) -> Receipt:
 
 
 def _happened(attempt: Attempt, decision: Entry) -> Receipt:
-    """Record a commit, and carry out what follows from it."""
+    """Record a commit, carry it out, and return its receipt."""
     follows = bool(attempt.changes or attempt.participants)
     attempt.receipt = Receipt.of(decision, applied=not follows)
     attempt.status = Status.COMMITTED
@@ -369,13 +371,13 @@ def _carry_out(attempt: Attempt) -> None:
 
 
 def _commit_by_last_resource(attempt: Attempt, last: LastResource) -> Receipt:
-    """Prepare here, commit there with a row that says so, decide here by that row."""
+    """Prepare here, commit the database with a decision row, then decide here by that row."""
     try:
         _prepare(attempt)
     except TransactionUnknown:
-        last.rollback()  # its row was not written: whatever is decided, it has not committed
+        last.rollback()  # the database has no decision row, so it has not committed
         raise
-    attempt.status = Status.UNKNOWN  # until the row is known, whatever interrupts us
+    attempt.status = Status.UNKNOWN  # until the row is known, also after an interrupt
     try:
         committed = last.decide()
     except Exception as error:
@@ -406,7 +408,7 @@ def _in_doubt(attempt: Attempt, last: LastResource) -> TransactionUnknown:
 
 
 def _commit_in_memory(attempt: Attempt) -> Receipt:
-    """Commit what has no durable work, or no work at all: no entry in the journal."""
+    """Commit an attempt without durable work, or without any, with no entry in the journal."""
     if attempt.participants.transient:
         with _rolled_back_if_refused(attempt):
             resolve(attempt.client, [attempt.id], abort=[attempt.id])

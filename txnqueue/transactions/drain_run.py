@@ -1,7 +1,7 @@
-"""A run of a drain: its transactions are called ``<run id>/<number>``, and no number is left out.
+"""A run of a drain: its transactions are called ``<run id>/<number>``, without gaps.
 
-A number is committed only after the one before it was found committed: so the greatest number
-says where a run goes on.
+A number is committed only after the one before it was found committed, so a run continues after
+the greatest number.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ PLACED_SECONDS_MAX = 600.0
 
 
 class DrainRun:
-    """The place of a run: which number its next batch has.
+    """A run's place: the number of its next batch.
 
     Attributes:
-        id: Its id, given or drawn.
-        given: Whether others can know it, so that they may work on it, too.
+        id: The run's id, given or drawn.
+        given: Whether the id was given, so that other drivers may work on the run, too.
         number: The number of the next batch to be committed.
     """
 
@@ -37,9 +37,9 @@ class DrainRun:
         """Name the run; nothing is read yet.
 
         Args:
-            client: Who works on it.
-            run_id: The id that it was given; None: draw one.
-            recall: Told what was decided of its batches before.
+            client: The client that works on the run.
+            run_id: The run's id; None draws one.
+            recall: Called with the earlier decisions of the run's batches.
         """
         self._client = client
         self.given = run_id is not None
@@ -52,7 +52,7 @@ class DrainRun:
         self._placed: tuple[int, float] | None = None
 
     def find_place(self) -> bool:
-        """Find the number of the next batch of the run; false if the run has finished."""
+        """Find the number of the run's next batch; return false if the run has finished."""
         client = self._client
         self._placed = (client.cache.version_to_begin(), client.runtime.monotonic())
         prefix = f"{self.id}/"
@@ -73,15 +73,15 @@ class DrainRun:
         return "end" not in committed
 
     def lose_place(self) -> None:
-        """Look the place up before the next batch: another driver may be at work."""
+        """Look up the place before the next batch, because another driver may be at work."""
         self._placed = None
 
     def begin(self, number: int | None = None) -> Attempt:
         """Begin the transaction of a batch; without a number, of the next one to be committed.
 
-        Another driver of the run may have committed its number, and the archive hold that by
-        now. So it begins where the run's place was found last: the horizon cannot pass that
-        without its being refused.
+        Another driver of the run may have committed the number, and that commit may be in the
+        archive by now. So the transaction begins at the version at which the run's place was last
+        found: if the horizon has passed that version, its commit is refused.
         """
         seconds = self._client.runtime.monotonic()
         if self.given and (self._placed is None or seconds - self._placed[1] > PLACED_SECONDS_MAX):
@@ -92,14 +92,14 @@ class DrainRun:
         return attempt
 
     def committed(self, number: int, version: int) -> None:
-        """Record a commit: the run's next number cannot have been committed before it.
+        """Record a commit as the run's place, if no number is missing before it.
 
-        A number is committed only after the one before it was found committed: none is left
-        out, or what left one out is known.
+        Then the next number cannot have been committed earlier: a number is committed only after
+        the one before it was found committed.
 
         Args:
             number: The number that was committed.
-            version: The version of the journal that says so.
+            version: The version of the journal that holds the commit.
         """
         self.number = number + 1
         if self._gapless and self._placed is not None and version > self._placed[0]:
@@ -109,8 +109,8 @@ class DrainRun:
         """Record that the run has finished; another driver of the run may do so as well.
 
         Returns:
-            Whether it is recorded: if others were faster at every try, or it came too late for
-            the store's maintenance, the next run does it.
+            Whether it is recorded: if every try met a conflict, or the horizon has passed the
+            attempt, the next run records it.
         """
         try:
             commit.commit(Attempt(self._client, f"{self.id}/end"))

@@ -1,4 +1,4 @@
-"""What became of a transaction, as the journal tells it."""
+"""The outcome of a transaction, from the journal or from memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from txnqueue.transactions.transient import resolve
 
 
 def attempt_named(key: str, attempt: str) -> AttemptOwner:
-    """Read an attempt as errors name it.
+    """Read an attempt from its name in errors.
 
     Raises:
-        InvalidInput: It is none.
+        InvalidInput: The text is not an attempt's name.
     """
     name, _, begun = attempt.rpartition("@") if isinstance(attempt, str) else ("", "", "")
     if not name or not begun.isdecimal():
@@ -33,11 +33,11 @@ def outcome_of(client: Client, transaction_id: str, attempt: str | None = None) 
 
     Args:
         client: Reads the journal.
-        transaction_id: Its id, or how an error names an append.
-        attempt: The attempt that is asked for, as an error names it.
+        transaction_id: The transaction's id, or an append's name in an error.
+        attempt: The attempt, by its name in an error; all attempts when left out.
 
     Raises:
-        InvalidInput: It is no attempt as an error names it.
+        InvalidInput: ``attempt`` is not an attempt's name.
     """
     if transaction_id.startswith("append:"):
         return _of_append(client, transaction_id)
@@ -70,7 +70,7 @@ def outcome_of(client: Client, transaction_id: str, attempt: str | None = None) 
 def _of_absent(
     client: Client, state: TransactionState, asked: AttemptOwner, attempts: int
 ) -> Outcome:
-    """Return whether an undecided attempt may still be decided."""
+    """Return the outcome of an attempt without entries: undecided, or never decided in time."""
     if not state.is_over(asked):
         reason = "it left no entry, and may still land: rollback makes sure that it does not"
         return Outcome(state.key, Status.UNDECIDED, None, reason, attempts)
@@ -79,7 +79,7 @@ def _of_absent(
 
 
 def _in_memory(client: Client, transaction_id: str) -> Outcome:
-    """Return the outcome of a transaction without durable work, as long as it is known."""
+    """Return the outcome of a transaction without durable work, while the memory knows it."""
     state = client.transient.states.key_states([transaction_id])[transaction_id]
     attempts, entry = len(state.decisions), state.committed
     if entry is not None:
@@ -100,7 +100,7 @@ def _of_append(client: Client, known_as: str) -> Outcome:
 
 
 def _unknown(client: Client, known_as: str) -> Outcome:
-    """Return that nothing is known of a transaction, perhaps because it was removed."""
+    """Return the outcome of a transaction without entries, which may have been removed."""
     beginning = archive.decisions_beginning_of(client.store.journal)
     if beginning < 0:
         return Outcome(known_as, Status.UNDECIDED)

@@ -1,13 +1,13 @@
-"""What takes part in a transaction: its work in memory, and databases.
+"""The participants of a transaction: its work in memory, and databases.
 
-All of them follow the journal's decision: they prepare before it, and commit or roll back after
-it. Databases take part through Python's DB-API 2.0 (PEP 249), in one of three ways:
+They prepare before the journal's decision, and commit or roll back after it. Databases take part
+through Python's DB-API 2.0 (PEP 249), in one of three ways:
 
 - *two-phase*: ``tpc_prepare``, then the queue's decision, then ``tpc_commit``;
-- *last resource*: a database without two-phase commit decides by a row of its own, after
-  everything else is prepared; there can be one;
-- *auxiliary*: transactions of their own, several in a row, committed or rolled back when the
-  user says so; only what is left open follows the outcome.
+- *last resource*: one database without two-phase commit decides by a row in its own table, after
+  all other participants are prepared;
+- *auxiliary*: separate transactions, several in a row, which the user commits or rolls back; only
+  work left open follows the outcome.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txnqueue")
 
 PART_LENGTH_MAX = 64
-"""The bytes that either part of a branch's name may have (XA)."""
+"""The most bytes in either part of a branch's name (XA)."""
 DECISIONS = "txnqueue_decisions"
-"""The table by which a last resource decides: one row per attempt."""
+"""The table in which a last resource records decisions: one row per attempt."""
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
 
 
@@ -50,7 +50,7 @@ class TwoPhase:
         """Begin the branch of a transaction on a connection.
 
         Raises:
-            InvalidInput: The connection knows no two-phase commit.
+            InvalidInput: The connection has no two-phase commit.
             LimitExceeded: The transaction's id is too long for a branch's name.
         """
         needed = ("xid", "tpc_begin", "tpc_prepare", "tpc_recover")
@@ -83,16 +83,16 @@ class TwoPhase:
             self._prepared = True
 
     def commit(self) -> None:
-        """Commit the prepared branch; again does nothing."""
+        """Commit the prepared branch; repeating it does nothing."""
         if not self._ended:
             self.connection.tpc_commit()
             self._ended = True
 
     def rollback(self) -> None:
-        """Roll the branch back, prepared or not; again does nothing.
+        """Roll back the branch, prepared or not; repeating it does nothing.
 
-        A connection that cannot do so is closed, which rolls back what was not prepared; what
-        was is rolled back by recover.
+        If that fails, the connection is closed, which rolls back an unprepared branch; ``recover``
+        rolls back a prepared one.
         """
         if self._ended:
             return
@@ -111,7 +111,7 @@ class LastResource:
         """Take part with a connection.
 
         Raises:
-            InvalidInput: It commits by itself, or has other work open.
+            InvalidInput: The connection is in autocommit mode, or has other work open.
         """
         by_itself = getattr(connection, "autocommit", None) is True
         if by_itself or getattr(connection, "isolation_level", "") is None:
@@ -130,15 +130,15 @@ class LastResource:
         _execute(connection, _CREATE)
 
     def decide(self) -> bool:
-        """Commit the database's work with a row that says so, unless another client forbade it.
+        """Commit the database's work with a decision row, unless another client decided already.
 
         Returns:
-            Whether it is committed, as the database itself tells.
+            Whether it is committed, as the row in the database says.
         """
         try:
             _execute(self.connection, _insert(self._attempt, model.COMMITTED))
             self.connection.commit()
-        except Exception as error:  # which is no outcome: the row tells
+        except Exception as error:  # an error is not an outcome; the row tells it
             logger.warning("last resource name=%s error=%s", self.name, error)
         except BaseException:
             _quietly(self.connection.rollback)
@@ -146,19 +146,19 @@ class LastResource:
         return resolve(self.connection, self._attempt)
 
     def rollback(self) -> None:
-        """Roll back what it did."""
+        """Roll back the database's work."""
         self.connection.rollback()
 
 
 class Auxiliary:
-    """A connection with transactions of its own; what is left open follows.
+    """A connection with separate transactions, of which one left open follows the outcome.
 
-    It has the connection's ``cursor``, ``commit`` and ``rollback``; each begins the next
-    transaction on the same connection.
+    It has the connection's ``cursor``, ``commit`` and ``rollback``; after each of the latter two
+    the next transaction begins on the same connection.
     """
 
     def __init__(self, name: str, connection: Any) -> None:
-        """Use a connection."""
+        """Wrap a connection."""
         self.name = name
         self.connection = connection
         self._ended = self._resolved = False
@@ -167,7 +167,7 @@ class Auxiliary:
         """Open a cursor of the connection.
 
         Raises:
-            TransactionFinished: The transaction that it belongs to has ended.
+            TransactionFinished: The transaction that the connection belongs to has ended.
         """
         self._check()
         return self.connection.cursor(*args, **kwargs)
@@ -179,17 +179,17 @@ class Auxiliary:
         return cursor
 
     def commit(self) -> None:
-        """Commit what was done since the last commit or roll back, whatever becomes of the rest."""
+        """Commit the work since the last commit or rollback, whatever the transaction's outcome."""
         self._check()
         self.connection.commit()
 
     def rollback(self) -> None:
-        """Roll back what was done since the last commit or roll back."""
+        """Roll back the work since the last commit or rollback."""
         self._check()
         self.connection.rollback()
 
     def end(self, *, commit: bool) -> None:
-        """Resolve what is left open by the outcome; again does nothing."""
+        """Commit or roll back the work left open, by the outcome; repeating it does nothing."""
         if not self._resolved:
             self._ended = True
             (self.connection.commit if commit else self.connection.rollback)()
@@ -204,14 +204,14 @@ class Auxiliary:
 
 
 class Participants:
-    """What takes part in one transaction.
+    """The participants of one transaction.
 
     Attributes:
-        transient: Its work in memory, which takes part once there is any.
-        auxiliaries: Databases that are used beside it, by name.
-        last: The database whose own commit decides.
-        followed: Whether all that the decision asks of them was carried out or tried; not if that
-            was interrupted.
+        transient: The work in memory, which takes part once there is any.
+        auxiliaries: The auxiliary databases, by name.
+        last: The last resource: the database whose own commit decides.
+        followed: Whether the decision was carried out, or tried, in all participants; false if
+            that was interrupted.
     """
 
     def __init__(self, transaction: Attempt) -> None:
@@ -225,26 +225,26 @@ class Participants:
         self._ignored: list[Any] = []
 
     def ignore(self, connection: Any) -> None:
-        """Let what is done on a connection count for nothing: the work was committed before."""
+        """Ignore a connection, whose work is rolled back: it was committed before."""
         self._ignored.append(connection)
 
     def undo_ignored(self) -> None:
-        """Roll back what a repeated body did again."""
+        """Roll back the work that a repeated block has done again."""
         for connection in self._ignored:
             _quietly(connection.rollback)
         self._end(commit=False)
 
     def __bool__(self) -> bool:
-        """Return whether a database waits for the decision, which the journal must keep then."""
+        """Return whether a database depends on the decision, so that the journal must record it."""
         return bool(self._branches) or self.last is not None
 
     @property
     def names(self) -> list[str]:
-        """The databases that confirm the decision afterwards."""
+        """The names of the databases that confirm the decision afterwards."""
         return sorted(self._branches)
 
     def enlist(self, name: str, connection: Any, *, last: bool) -> None:
-        """Let a database take part.
+        """Let a database take part, with two-phase commit or as the last resource.
 
         Raises:
             InvalidInput: The name or the connection is taken, or there is a last resource already.
@@ -263,7 +263,7 @@ class Participants:
             self._branches[name] = TwoPhase(name, connection, self._transaction, number)
 
     def auxiliary(self, name: str, connection: Any) -> Auxiliary:
-        """Use a database beside the transaction; one connection per name.
+        """Return an auxiliary database of the transaction; one connection per name.
 
         Raises:
             InvalidInput: The name or the connection is taken.
@@ -276,12 +276,12 @@ class Participants:
         return self.auxiliaries[name]
 
     def prepare(self) -> None:
-        """Prepare the work in memory, which costs nothing, and then every database.
+        """Prepare the work in memory, which costs nothing, and then every two-phase database.
 
         Raises:
-            TransactionAborted: One of them cannot prepare.
-            QueueClosed: A queue with messages in memory is being dropped.
-            LeaseLost: Messages in memory that were held under a lease were taken over.
+            TransactionAborted: A participant cannot prepare.
+            QueueClosed: A queue with transient messages is being dropped.
+            LeaseLost: Transient messages that were held under a lease were taken over.
         """
         self.transient.prepare()
         try:
@@ -295,10 +295,10 @@ class Participants:
             ) from error
 
     def committed(self, stamp: Stamp) -> list[Entry]:
-        """Carry out the commit, or what an interrupt has left of it.
+        """Carry out the commit, or the rest of it after an interrupt.
 
         Returns:
-            The confirmations of the databases; recover finishes the others.
+            The confirmations of the databases that committed; ``recover`` commits the others.
         """
         self.transient.commit()
         confirmed = [
@@ -311,11 +311,11 @@ class Participants:
         return confirmed
 
     def rolled_back(self, reason: str, *, counted: bool) -> None:
-        """Carry out the rollback, or what an interrupt has left of it.
+        """Carry out the rollback, or the rest of it after an interrupt.
 
         Args:
-            reason: Why; recorded with the messages that go back.
-            counted: Whether their deliveries count.
+            reason: The reason, recorded with the returned messages.
+            counted: Whether the messages' deliveries count.
         """
         self.transient.rollback(reason, counted=counted)
         for branch in self._branches.values():
@@ -341,7 +341,7 @@ class Participants:
                 name=name,
             )
         for one in known:
-            if one.connection is connection:  # what ends the one's work would end the other's
+            if one.connection is connection:  # ending the work of one would end the other's
                 raise InvalidInput(
                     f"The connection of {name!r} takes part in this transaction already, as "
                     f"{one.name!r}: open another one.",
@@ -358,10 +358,10 @@ _CREATE = (
 
 
 def resolve(connection: Any, attempt: str) -> bool:
-    """Ask a last resource what it decided; if nothing yet, decide now that it rolls back.
+    """Read a last resource's decision; decide on rollback if there is none yet.
 
     Returns:
-        Whether it is committed.
+        Whether the attempt is committed.
     """
     committed = decision(connection, attempt, may_decide=True)
     assert committed is not None
@@ -369,20 +369,20 @@ def resolve(connection: Any, attempt: str) -> bool:
 
 
 def decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
-    """Ask a last resource what it decided.
+    """Read a last resource's decision of an attempt.
 
     Args:
-        connection: The database.
-        attempt: The attempt that it decides.
-        may_decide: Decide now that it rolls back, if it has not decided yet.
+        connection: The connection to the database.
+        attempt: The attempt.
+        may_decide: Whether to decide on rollback if there is no decision yet.
 
     Returns:
-        Whether it is committed; None if it has not decided.
+        Whether the attempt is committed; None if it is not decided.
 
     Raises:
-        DatabaseUnavailable: It shows no decision, and takes none.
+        DatabaseUnavailable: No decision can be read or written.
     """
-    connection.rollback()  # a row that is not committed says nothing
+    connection.rollback()  # an uncommitted row decides nothing
     _execute(connection, _CREATE)
     failed: Exception | None = None
     for _ in range(2):
@@ -390,7 +390,7 @@ def decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
             connection, f"SELECT decision FROM {DECISIONS} WHERE attempt = '{_hex(attempt)}'"
         )
         row = cursor.fetchone()
-        connection.rollback()  # the next look sees what others wrote meanwhile
+        connection.rollback()  # so that the next read sees rows committed meanwhile
         if row is not None:
             return bool(row[0] == model.COMMITTED)
         if not may_decide:
@@ -400,7 +400,7 @@ def decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
             _execute(connection, _insert(attempt, model.ROLLED_BACK))
             connection.commit()
             return False
-        except Exception as error:  # another client was faster: the row tells
+        except Exception as error:  # another client may have decided: its row tells
             logger.info("last resource resolved by another error=%s", error)
             connection.rollback()
             failed = error
@@ -427,7 +427,7 @@ def _execute(connection: Any, statement: str) -> Any:
 
 
 def _quietly(act: Callable[[], object]) -> bool:
-    """Do what follows from a decision; if it fails, recover does it later."""
+    """Carry out a consequence of a decision; a failure is only logged: ``recover`` repeats it."""
     try:
         act()
     except Exception as error:

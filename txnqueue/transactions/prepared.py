@@ -1,4 +1,4 @@
-"""What a decision answers, what a send has staged, and decisions on prepared transactions."""
+"""Decide prepared transactions, and forget heuristic decisions."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ def decide_prepared(
     heuristic: bool = False,
     counted: bool = True,
 ) -> Receipt | None:
-    """Decide a prepared transaction; anybody may, and repeating the decision is a no-op.
+    """Decide a prepared transaction; any client may, and repeating the decision is a no-op.
 
     Args:
-        client: Whose decision it is.
+        client: The client that decides.
         key: The transaction.
-        commit: Whether it is committed.
-        reason: Why.
-        attempt: The attempt; the one that waits when left out.
-        by_last_resource: Whether the database has decided that is to decide.
+        commit: Whether to commit; else it is rolled back.
+        reason: The reason.
+        attempt: The attempt; the prepared one when left out.
+        by_last_resource: Whether this is the decision of the transaction's last resource.
         heuristic: Whether an operator decides in place of the coordinator.
-        counted: Whether a roll back counts as a delivery of what goes back.
+        counted: Whether a rollback counts as a delivery of the returned messages.
 
     Returns:
-        The receipt of a commit.
+        The receipt of a commit; None of a rollback.
 
     Raises:
-        TransactionFinished: It is decided otherwise already.
-        TransactionNotFound: Nothing is recorded of it.
-        TransactionNotPrepared: It is not prepared.
-        DecidedByDatabase: A database decides it.
-        NotPermitted: It is a branch that is restricted to other principals.
-        HistoryRemoved: Nothing is known of it, or not any more.
+        TransactionFinished: The transaction is already decided otherwise.
+        TransactionNotFound: Nothing is recorded of the transaction.
+        TransactionNotPrepared: The transaction is not prepared.
+        DecidedByDatabase: A database decides the transaction.
+        NotPermitted: The transaction is a branch that is restricted to other principals.
+        HistoryRemoved: Nothing is recorded of the transaction, and it may have been removed.
     """
     wanted = model.COMMITTED if commit else model.ROLLED_BACK
     already: list[Entry] = []
@@ -67,7 +67,7 @@ def decide_prepared(
         if branch is not None and branch.open and not commit:
             return abort_branch(client, branch, reason or "rolled back")
         if branch is not None and branch.lost and not commit:
-            return None  # the horizon has passed it: it never happened
+            return None  # the horizon has passed the branch, so it never happened
         if prepared is not None and attempt in (None, prepared.attempt):
             last = prepared.body.get("last_resource")
             if last is not None and not (by_last_resource or heuristic):
@@ -90,7 +90,7 @@ def decide_prepared(
         decisions = [state.decisions[a] for a in wanted_attempts if a in state.decisions]
         if not decisions:
             beginning = archive.decisions_beginning_of(client.store.journal)
-            if beginning >= 0 and not is_branch(key):  # of those nothing ever leaves
+            if beginning >= 0 and not is_branch(key):  # entries of branches are never removed
                 what = f"Nothing is known of transaction {key!r}, or not any more"
                 raise archive.removed(what, beginning)
             _check_found(client, state)
@@ -122,8 +122,9 @@ def forget(client: Client, key: str) -> None:
     """Forget that an operator decided a transaction; its outcome stays.
 
     Raises:
-        TransactionNotFound: Nothing is recorded of it.
-        HeuristicNotFound: No operator decided it, or it is forgotten already.
+        TransactionNotFound: Nothing is recorded of the transaction.
+        HeuristicNotFound: No operator decided it, or the decision is forgotten already.
+        NotPermitted: The transaction is a branch that is restricted to other principals.
     """
 
     def plan(_lost: int) -> Plan:
@@ -141,10 +142,10 @@ def forget(client: Client, key: str) -> None:
 
 
 def _check_found(client: Client, state: TransactionState) -> None:
-    """Check that something was written of a transaction, in the journal or in memory.
+    """Check that a transaction has entries, in the journal or in memory.
 
     Raises:
-        TransactionNotFound: Nothing was.
+        TransactionNotFound: It has none.
     """
     if not (state.is_known or client.transient.states.key_states([state.key])[state.key].is_known):
         raise TransactionNotFound(
@@ -155,7 +156,11 @@ def _check_found(client: Client, state: TransactionState) -> None:
 
 
 def _permitted(client: Client, state: TransactionState) -> Branch | None:
-    """Find the branch, if it is one, and check that we may coordinate it."""
+    """Return a key's branch, if it is one, after checking that this client may coordinate it.
+
+    Raises:
+        NotPermitted: The branch is restricted to other principals.
+    """
     branch = Branch.of(state)
     if branch is not None:
         branch.check_permitted(client.runtime.actor, COORDINATE)
@@ -163,5 +168,5 @@ def _permitted(client: Client, state: TransactionState) -> Branch | None:
 
 
 def receipt_of(client: Client, decision: Entry) -> Receipt:
-    """Write the receipt of a commit of former times, with what became of its table changes."""
+    """Return the receipt of an earlier commit, and whether its changes are applied by now."""
     return Receipt.of(decision, applied=is_applied(client, decision))

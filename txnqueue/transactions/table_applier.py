@@ -1,6 +1,6 @@
-"""Apply what was decided of the user's tables: in commit order, once, by anybody.
+"""Apply the decided changes of the user's tables in commit order, once, by any client.
 
-A change that cannot be applied holds up the later ones of its table, and no other table.
+A change that cannot be applied holds up the later changes of its table, and of no other.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _SETTING_BACK = ("RESTORE", "CLONE", "REPLACE")
 
 @dataclass(frozen=True, slots=True)
 class WaitingChange(Facts):
-    """A change that was decided and is not applied, and what prevents it.
+    """A decided change that is not applied yet, and the reason.
 
     Attributes:
-        change_id: Names it for ``manager.apply_change`` and ``manager.waive_change``.
+        change_id: The id that ``manager.apply_change`` and ``manager.waive_change`` take.
         transaction_id: The transaction that decided it.
-        commit_seq: When it was decided.
+        commit_seq: The commit that decided it.
         table: The table.
-        operation: append, merge, update or delete.
-        rows: How many rows were staged for it; None without any.
+        operation: ``append``, ``merge``, ``update`` or ``delete``.
+        rows: The number of rows staged for it; None without staged rows.
         reason: Why it waits.
-        remedy: What to do.
+        remedy: What an operator can do.
     """
 
     change_id: str
@@ -66,16 +66,16 @@ class Decided:
 
     @property
     def number(self) -> int:
-        """The number that the table remembers: it rises with commit order."""
+        """The number that the table records; it rises with commit order."""
         return self.entry.commit_seq * CHANGES_PER_TRANSACTION_MAX + self.change.number
 
     @property
     def change_id(self) -> str:
-        """What names the change to people."""
+        """The public id of the change."""
         return f"{self.entry.append_id}:{self.entry.index}"
 
     def stamp(self, store_id: str, waived: str | None = None) -> CommitStamp:
-        """Write what the table remembers of it; ``waived`` says why it is given up."""
+        """Make the stamp that the table's history records; ``waived`` is the reason of a waiver."""
         key = AttemptOwner.of(self.entry).key
         note = {
             "txnqueue": __version__,
@@ -89,7 +89,7 @@ class Decided:
         return CommitStamp(f"txnqueue/{store_id}", self.number, key, note)
 
     def waiting(self, reason: str) -> WaitingChange:
-        """Describe the waiting change: why it waits, and what to do."""
+        """Describe the waiting change, with the reason and the remedy."""
         return WaitingChange(
             self.change_id,
             AttemptOwner.of(self.entry).key,
@@ -124,13 +124,13 @@ def unapplied(entries: Iterable[Entry]) -> dict[str, list[Decided]]:
 def obstacle(
     one: Decided, info: TableInfo | None, commits: Sequence[TableCommit], store_id: str
 ) -> str | None:
-    """Return why a change must not be applied to the table as it is (pure).
+    """Return why a change must not be applied to the table as it is; None if it may be (pure).
 
     Args:
         one: The change.
-        info: The table under its name; None if there is none.
-        commits: The table's commits since the change was sealed.
-        store_id: The store that decides.
+        info: The table that now has the name; None if there is none.
+        commits: The table's Delta commits since the change was sealed.
+        store_id: The store that decided the change.
     """
     if info is None:
         return f"the table {one.change.table!r} is gone"
@@ -151,7 +151,7 @@ def obstacle(
 
 
 def mark_of(one: Decided, commits: Iterable[TableCommit], store_id: str) -> TableCommit | None:
-    """Find what a table's history shows of exactly this change: applied, or waived (pure)."""
+    """Find the Delta commit that applied or waived exactly this change, if any (pure)."""
     return next(
         (
             commit
@@ -163,24 +163,25 @@ def mark_of(one: Decided, commits: Iterable[TableCommit], store_id: str) -> Tabl
 
 
 class Applier:
-    """Applies decided changes for one client, and keeps what it has to confirm."""
+    """Applies decided changes for one client, which then confirms them."""
 
     def __init__(self, client: Client) -> None:
-        """Work for a client."""
+        """Apply changes for a client."""
         self._client = client
         self._store_id = client.cache.store_id
 
     def apply(
         self, table_ids: Iterable[str] | None = None, known: Iterable[Entry] | None = None
     ) -> list[WaitingChange]:
-        """Apply all that is decided of some tables, or of all.
+        """Apply all decided changes of some tables, or of all.
 
         Args:
-            table_ids: The tables; None: all.
-            known: What the journal says of them, where that was just read.
+            table_ids: The tables; None for all.
+            known: The journal's entries about the tables, if they were just read.
 
         Returns:
-            What could not be applied, with the reason; later changes of a table wait too.
+            The changes that could not be applied, with the reason; later changes of such a table
+            wait too.
         """
         waiting: list[WaitingChange] = []
         for changes in self._unapplied(table_ids, known).values():
@@ -195,11 +196,11 @@ class Applier:
         return waiting
 
     def apply_to_table_as_it_is(self, change_id: str) -> None:
-        """Apply a change though its table was replaced or set back.
+        """Apply a change although its table was replaced or set back.
 
         Raises:
-            ChangeNotFound: There is no such change that waits.
-            ChangeWaiting: It cannot be applied, or an older one of its table waits.
+            ChangeNotFound: No such change waits.
+            ChangeWaiting: The change cannot be applied, or an older one of its table waits.
         """
         one = self._oldest(change_id)
         reason = self._attempt(one, anyhow=True)
@@ -207,14 +208,14 @@ class Applier:
             raise ChangeWaiting(f"It cannot be applied: {reason}.", change_id=change_id)
 
     def waive(self, change_id: str, reason: str) -> None:
-        """Give a change up, for ever and on record.
+        """Waive a change for ever, on record.
 
-        The table takes the change's number first, so that no client at work applies it
-        afterwards, and each later client finds by the number that it was given up.
+        The table takes the change's number first, so that no client at work applies the change
+        afterwards, and each later client finds by the number that it was waived.
 
         Raises:
-            ChangeNotFound: There is no such change that waits, or it was applied already.
-            ChangeWaiting: An older one of its table waits.
+            ChangeNotFound: No such change waits, or it was applied already.
+            ChangeWaiting: An older change of the table waits.
         """
         one = self._oldest(change_id)
         if self._client.store.tables.describe(one.change.table) is not None:
@@ -264,7 +265,7 @@ class Applier:
         )
 
     def _attempt(self, one: Decided, *, anyhow: bool = False) -> str | None:
-        """Apply one change whose older ones are applied; None if it has ended now."""
+        """Apply a change, the oldest that waits for its table; return why it waits, or None."""
         tables = self._client.store.tables
         try:
             info = tables.describe(one.change.table)
@@ -276,10 +277,10 @@ class Applier:
             reason = None if anyhow and info else obstacle(one, info, commits, self._store_id)
             if reason is not None:
                 return reason
-            if self._ended(one):  # another client gave it up meanwhile
+            if self._ended(one):  # another client has waived it meanwhile
                 return None
             version = self._patiently(one)
-        except Exception as error:  # which is no outcome: the table's history tells
+        except Exception as error:  # an error is not an outcome; the table's history tells it
             mark = self._surely_marked(one)
             if mark is None:
                 return f"{type(error).__name__}: {_first_line(error)}"
@@ -298,7 +299,7 @@ class Applier:
         return None
 
     def _patiently(self, one: Decided, *, waived: str | None = None) -> int | None:
-        """Apply a change, or take its number only; again after conflicts, bounded."""
+        """Apply a change, or only take its number to waive it, with bounded retries."""
         retries = Retries(self._client.runtime)
         stamp = one.stamp(self._store_id, waived)
         while True:
@@ -310,7 +311,7 @@ class Applier:
             retries.wait()
 
     def _commits(self, one: Decided, info: TableInfo | None) -> list[TableCommit]:
-        """List the table's commits since the change was sealed; of another table, all."""
+        """List the table's Delta commits since the change was sealed; all if it was replaced."""
         if info is None:
             return []
         same = info.table_id == one.change.table_id
@@ -320,24 +321,24 @@ class Applier:
         return self._client.store.tables.history(one.change.table, since)
 
     def _mark(self, one: Decided) -> TableCommit | None:
-        """Look what the table's history shows of a change."""
+        """Find the Delta commit in the table's history that applied or waived a change."""
         info = self._client.store.tables.describe(one.change.table)
         return mark_of(one, self._commits(one, info), self._store_id)
 
     def _surely_marked(self, one: Decided) -> TableCommit | None:
         try:
             return self._mark(one)
-        except Exception:  # then it waits, and the next client looks again
+        except Exception:  # the change waits, and the next client looks again
             return None
 
     def _ended(self, one: Decided) -> bool:
-        """Return whether the journal shows by now that the change was applied or waived."""
+        """Return whether the journal now shows that the change was applied or waived."""
         stream = one.entry.stream
         left = unapplied(self._client.cache.table_entries([stream])).get(stream, ())
         return all(other.entry.entry_id != one.entry.entry_id for other in left)
 
     def _confirm(self, one: Decided, mark: TableCommit) -> None:
-        """Keep what the table shows for the next append, whichever that is."""
+        """Keep a change's confirmation for the client's next append."""
         waived = mark.note.get("waived")
         kind = model.CHANGE_APPLIED if waived is None else model.CHANGE_WAIVED
         self._client.add_confirmations([self._fact(one, kind, mark.version, waived)])
@@ -362,7 +363,7 @@ def is_applied(client: Client, decision: Entry) -> bool:
     if names:
         facts = client.cache.table_entries(map(participant_stream, names))
         if unconfirmed([decision], [*facts, *client.confirmations]):
-            # A decision leaves the journal once all have confirmed it.
+            # A decision leaves the journal only once all databases have confirmed it.
             state = client.cache.key_state(decision.stream, archived_since=None)
             if decision.attempt in state.decisions:
                 return False
@@ -379,10 +380,10 @@ def is_applied(client: Client, decision: Entry) -> bool:
 
 
 def follow(client: Client, decision: Entry) -> bool:
-    """Apply what a commit decided of tables; whatever happens here, it is committed.
+    """Apply the table changes of a commit, which stands even if that fails.
 
     Returns:
-        Whether the commit is carried out everywhere now.
+        Whether the commit is now carried out in all tables and databases.
     """
     table_ids = decision.body.get("manifest", {}).get("tables", ())
     try:
@@ -395,12 +396,12 @@ def follow(client: Client, decision: Entry) -> bool:
 
 
 def _confirmed(client: Client) -> set[PositionId]:
-    """The changes whose confirmation is on its way."""
+    """Return the changes whose confirmation waits for the client's next append."""
     waiting = (fact.body.get("change") for fact in client.confirmations)
     return {(change[0], change[1]) for change in waiting if change}
 
 
 def _first_line(error: BaseException) -> str:
-    """Write the line of an error that says something: Java's come under a title."""
+    """Return the first informative line of an error: Java errors begin with a title."""
     lines = (line.strip(": ") for line in str(error).splitlines())
     return next((line for line in lines if line and not line.startswith(_TITLE)), "")

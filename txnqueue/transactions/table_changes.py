@@ -1,7 +1,7 @@
 """Changes of the user's own tables, staged in a transaction and decided with it.
 
-Rows are staged beside the messages' payload; the decision's entries are the redo log. What
-follows from it is in ``table_applier``.
+Rows are staged beside the messages' payload; the decision's entries are the redo log, which
+``table_applier`` applies.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ if TYPE_CHECKING:
 
 
 _TOGETHER_SINCE = 2
-"""Layout 1 may be shared with a version that does not know of several sends in one change."""
+"""A store of layout 1 may be in use by a version that does not know several sends in a change."""
 
 
 def look(client: Client, name: str) -> TableInfo:
-    """Look at a table.
+    """Return the description of a table.
 
     Raises:
-        TableNotFound: There is none of that name.
+        InvalidInput: The name is empty or not a string.
+        TableNotFound: There is no table of that name.
     """
     if not isinstance(name, str) or not name:
         raise InvalidInput(f"table({name!r}): give a path or the name of a table.", name=name)
@@ -51,13 +52,13 @@ def look(client: Client, name: str) -> TableInfo:
 
 
 def sealed(client: Client, changes: Sequence[Change], transaction_id: str) -> list[Change]:
-    """Look at the tables once more before the decision: they must still be the same.
+    """Check the tables again before the decision, and return the changes as it records them.
 
     Returns:
-        What the decision says: appends that can be put together are one change.
+        The changes, with appends joined into one change where possible.
 
     Raises:
-        TransactionAborted: A table is gone, or another one, or would refuse its change now.
+        TransactionAborted: A table is gone or was replaced, or would now refuse its change.
     """
     infos = {name: client.store.tables.describe(name) for name in {c.table for c in changes}}
     found = []
@@ -83,7 +84,7 @@ def sealed(client: Client, changes: Sequence[Change], transaction_id: str) -> li
 
 
 def decided(change: Change, owner: AttemptOwner, stamp: Stamp) -> Entry:
-    """Write the entry of a change that the transaction decides: the redo log."""
+    """Make the entry of a change that the transaction decides: the redo log."""
     return Entry(
         model.table_shard(change.table_id),
         change.table_id,

@@ -1,13 +1,13 @@
 """The in-memory work of a transaction: one more participant in its commit.
 
-Work of one kind is one append to that kind's journal. With work of both kinds the work in
-memory prepares first, which may fail and costs nothing; then the durable append decides; then
-the work in memory commits, which expects nothing and cannot fail. While the outcome is in
-doubt it stays prepared.
+Durable work alone, or transient work alone, is one append to its journal. With both, the work in
+memory prepares first, which may fail and costs nothing; then the durable append decides; then the
+work in memory commits, which has no conditions and cannot fail. While the outcome is in doubt,
+the work in memory stays prepared.
 
-Of the attempts of an id one is committed, whatever work each of them has. The journal tells those
-apart that append to it. One that commits in memory only asks it first; and one that has no work in
-memory says there that it is about to append.
+Only one attempt of an id is committed, whatever the kinds of their work. The durable journal lets
+one of those win that append to it. An attempt that commits only in memory reads that journal
+first; one without work in memory announces there that it is about to append.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ logger = logging.getLogger("txnqueue")
 
 
 class TransientWork:
-    """What one attempt does with transient messages.
+    """The work of one attempt on transient messages.
 
     Attributes:
-        claimed: Whether it has claimed any, so that a rollback must give them back.
+        claimed: Whether it has claimed any, which a rollback must return.
     """
 
     def __init__(self, transaction: Attempt) -> None:
-        """Belong to an attempt that has done nothing yet."""
+        """Begin without work, for an attempt."""
         self._transaction = transaction
         self._client = transaction.client
         self._work = transaction.work
@@ -47,7 +47,7 @@ class TransientWork:
         self.claimed = False
 
     def __bool__(self) -> bool:
-        """Return whether there is any."""
+        """Return whether there is any such work."""
         return self._owner is not None and (
             self.claimed or self._work.transient(self._owner.attempt)
         )
@@ -60,7 +60,7 @@ class TransientWork:
             store.working[self._owner.attempt] = self
 
     def staged(self) -> list[tuple[str, str]]:
-        """Name what it has staged."""
+        """List the staged transient sends, by payload id and send id."""
         return [(send.payload_id, send.send_id) for send in self._work.sends if send.info.transient]
 
     def commit_alone(self) -> None:
@@ -68,14 +68,14 @@ class TransientWork:
 
         Raises:
             TransactionAborted: The attempt was aborted, or another one was committed first.
-            QueueClosed: A queue is being dropped; QueueNotFound if it is dropped.
+            QueueClosed: A queue is being dropped; once dropped, ``QueueNotFound``.
             LeaseLost: Messages held under a lease were taken over.
         """
         self._seal(model.COMMITTED)
         self._end()
 
     def prepare(self) -> None:
-        """Make sure that nothing can prevent a commit any more.
+        """Prepare the work, so that nothing can prevent its commit any more.
 
         Raises:
             TransactionAborted: As in ``commit_alone``.
@@ -89,12 +89,12 @@ class TransientWork:
 
     @property
     def _prepared(self) -> bool:
-        """Whether it waits for a decision, possibly because a call was interrupted."""
+        """Whether the work waits for a decision, possibly because a call was interrupted."""
         return self._attempt in self._client.store.transient.journal.prepared
 
     @property
     def committed(self) -> bool:
-        """Whether it was committed in memory, possibly by a call that was interrupted."""
+        """Whether the work was committed in memory, possibly by a call that was interrupted."""
         if self._owner is None:
             return False
         key = self._owner.key
@@ -103,7 +103,7 @@ class TransientWork:
 
     @contextmanager
     def deciding(self) -> Iterator[None]:
-        """Keep others from resolving it while the durable append that decides it is under way."""
+        """Keep others from resolving the work while the durable append that decides it runs."""
         attempts, attempt = self._client.store.transient.deciding, self._attempt
         attempts.add(attempt)
         try:
@@ -112,11 +112,11 @@ class TransientWork:
             attempts.discard(attempt)
 
     def commit(self) -> None:
-        """Carry out the commit that was decided."""
+        """Carry out the decided commit."""
         self._follow(commit=True)
 
     def rollback(self, reason: str, *, counted: bool) -> None:
-        """Return what was received, prepared or not."""
+        """Roll back the work, prepared or not, and return the received messages."""
         if not self._prepared and self.claimed and self._owner is not None:
             self._client.transient.land(
                 lambda _lost: self._plan_rollback(reason, counted=counted),
@@ -132,14 +132,14 @@ class TransientWork:
         return self._transaction.attempt_id
 
     def on_record(self) -> None:
-        """Record that the journal says of the attempt that it is committed, or prepared."""
+        """Record that the durable journal shows the attempt as committed or prepared."""
         self._client.store.transient.end_elsewhere(self._attempt)
 
     def _announce(self) -> None:
-        """Say that an attempt of an id without work here is about to be committed.
+        """Announce that an attempt without work in memory is about to be committed.
 
         Raises:
-            TransactionAborted: Another one was committed here.
+            TransactionAborted: Another attempt of the id was committed in memory.
         """
         if not self._transaction.is_named:
             return
@@ -154,7 +154,7 @@ class TransientWork:
         self._end()
 
     def _end(self) -> None:
-        """Let go of what the attempt staged and did not post."""
+        """Release the attempt's rows in memory that it staged and did not post."""
         store = self._client.store.transient
         with store.lock:
             store.working.pop(self._attempt, None)
@@ -181,10 +181,10 @@ class TransientWork:
         memory.land(plan, kind, transaction_id=owner.key)
 
     def _others(self, owner: AttemptOwner, kind: str) -> list[str]:
-        """List the other attempts of the id, which must not have been committed.
+        """List the other attempts of the id, after checking that none was committed.
 
-        Those that are prepared wait for the durable journal, which lets one of them win: so
-        what is committed here only cannot pass by them.
+        Prepared attempts wait for the durable journal, which lets one of them win: so an attempt
+        must not commit only in memory while there are any.
         """
         key, attempt = owner.key, owner.attempt
         state = self._client.transient.states.key_states([key])[key]
@@ -194,10 +194,10 @@ class TransientWork:
         return [other for other in {*state.decisions, *state.prepared} if other != attempt]
 
     def _check_undecided(self, state: TransactionState) -> None:
-        """Check that nothing was decided here of the attempt, and no other one was committed.
+        """Check that in memory this attempt is undecided, and no other one is committed.
 
         Raises:
-            TransactionAborted: It was.
+            TransactionAborted: This attempt is decided, or another one is committed.
         """
         key, own = self._transaction.id, state.decisions.get(self._attempt)
         if own is not None or state.committed is not None:
@@ -207,14 +207,14 @@ class TransientWork:
             )
 
     def _check_alone(self, prepared: Sequence[str]) -> None:
-        """Check that the journal has committed no other attempt of the id, and will commit none.
+        """Check that the durable journal has committed no other attempt of the id, and cannot.
 
         Args:
-            prepared: The attempts that are prepared here.
+            prepared: The other attempts that are prepared in memory.
 
         Raises:
-            TransactionAborted: It has, or may.
-            NotRead: The journal is to be asked first.
+            TransactionAborted: Another attempt waits for its decision.
+            NotRead: The journal must be read first.
         """
         store, key, mine = self._client.store.transient, self._transaction.id, self._attempt
         elsewhere = (one for one in store.elsewhere.values() if one.attempt != mine)
@@ -227,10 +227,10 @@ class TransientWork:
             raise NotRead(self._look)
 
     def _look(self) -> None:
-        """Ask the journal whether an attempt of the id was committed since this one began.
+        """Check in the durable journal that no other attempt of the id has won.
 
         Raises:
-            TransactionAborted: One was, or is prepared.
+            TransactionAborted: Another attempt is committed or prepared.
         """
         transaction, now = self._transaction, self._client.store.transient.ended_elsewhere
         cache = self._client.cache
@@ -250,13 +250,13 @@ class TransientWork:
 
 
 def decide(client: Client, attempt: str, *, commit: bool, counted: bool = True) -> None:
-    """Do in memory as was decided in the journal; again it is a no-op.
+    """Carry out in memory the decision of an attempt; repeating it is a no-op.
 
     Args:
-        client: Whose memory it is.
-        attempt: What was decided.
-        commit: Whether it is committed.
-        counted: Whether a roll back counts as a delivery of what goes back.
+        client: The client whose store's memory it is.
+        attempt: The attempt that was decided.
+        commit: Whether it was committed; else it was rolled back.
+        counted: Whether a rollback counts as a delivery of the returned messages.
     """
     store, memory = client.store.transient, client.transient
 
@@ -274,21 +274,22 @@ def decide(client: Client, attempt: str, *, commit: bool, counted: bool = True) 
 def resolve(
     client: Client, keys: Iterable[str] | None = None, *, abort: Iterable[str] | None = ()
 ) -> None:
-    """Find what became of work that waits in memory for an outcome, and do the same.
+    """Find the outcomes of work that waits in memory for them, and carry them out.
 
     Args:
         client: Reads the journal.
-        keys: The transactions to look at; None: all.
-        abort: Those that are to be aborted if nothing is decided; None: all.
+        keys: The transactions to look up; None for all.
+        abort: The transactions to abort if they are undecided; None for all.
 
     Raises:
-        HistoryRemoved: The outcome of one of the keys was removed; without keys it just waits.
+        HistoryRemoved: The outcome of one of ``keys`` was removed; without ``keys`` it is left
+            waiting.
     """
     store = client.store.transient
     wanted = None if keys is None else set(keys)
     aborted = None if abort is None else set(abort)
     waiting = [one for one in store.waiting() if wanted is None or one.key in wanted]
-    # Nothing here waits for what may be committed elsewhere, unless it is asked for.
+    # No work here waits for attempts that may commit elsewhere: these only if asked for by key.
     waiting += [one for one in store.waiting_elsewhere() if one.key in (wanted or ())]
     for owner in waiting:
         try:
@@ -303,7 +304,7 @@ def _resolve(client: Client, owner: AttemptOwner, *, abort: bool) -> None:
     key, attempt = owner.key, owner.attempt
 
     def look() -> TransactionState:
-        """What was decided long ago, or surely never will be, counts as well."""
+        """Read the key's state, with decisions in the archive since the attempt began."""
         return client.cache.key_state(key, archived_since=owner.begun)
 
     def plan(_lost: int) -> Plan | None:

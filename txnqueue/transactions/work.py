@@ -1,7 +1,7 @@
-"""What a transaction has gathered, and how a decision says it.
+"""The work of an attempt, and the entries by which a decision records it.
 
-Sends that are staged, messages that are settled, changes of tables: no other client knows of them
-until a decision names them.
+No other client knows of the staged sends, the settled messages and the changes of tables until a
+decision names them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class PlannedWork:
 
     Attributes:
         queue_ids: The queues that it posts to or settles in.
-        facts: What it posts, settles and changes.
-        binds: The entries of lanes by which it settles what is held under leases.
-        conditions: What else it expects.
+        facts: The entries that post, settle and change.
+        binds: The entries of lanes by which it settles messages held under leases.
+        conditions: Further conditions of the append.
     """
 
     queue_ids: set[str]
@@ -45,9 +45,9 @@ class Work:
     """The work of one attempt.
 
     Attributes:
-        sends: Rows that were staged.
-        accounts: Messages that were acquired inside, or are settled inside.
-        changes: Changes of the user's tables.
+        sends: The staged sends.
+        accounts: The messages that it acquired, or that it settles.
+        changes: The changes of the user's tables.
     """
 
     sends: list[StagedSend] = field(default_factory=list)
@@ -55,11 +55,11 @@ class Work:
     changes: list[Change] = field(default_factory=list)
 
     def durable(self, attempt: str) -> bool:
-        """Return whether any of it is about what the store keeps."""
+        """Return whether any of the work concerns durable messages or tables."""
         return bool(self.changes) or self._any(attempt, transient=False)
 
     def transient(self, attempt: str) -> bool:
-        """Return whether any of it is about what is in memory only."""
+        """Return whether any of the work concerns transient messages."""
         return self._any(attempt, transient=True)
 
     def _any(self, attempt: str, *, transient: bool) -> bool:
@@ -79,15 +79,16 @@ class Work:
         *,
         body: dict[str, Any],
     ) -> Plan:
-        """Plan the one append that commits or prepares all of it, or all that is in memory.
+        """Plan the one append that commits or prepares the durable or the transient work.
 
         Args:
-            client: Reads whether what is settled is still held. It says which part is meant.
+            client: The client of the durable or the transient part, which selects the work; it
+                reads whether the settled messages are still held.
             owner: The attempt.
             kind: ``committed`` or ``prepared``.
             rolled_back: Other attempts of the key that were read as rolled back.
-            stamp: Who writes.
-            body: What else the decision says.
+            stamp: The author and the instant.
+            body: Further fields of the decision.
 
         Raises:
             LeaseLost: Others may have some of the messages now.
@@ -99,12 +100,13 @@ class Work:
         return _binding(gathered.binds) + sealed + Plan((), tuple(gathered.conditions))
 
     def gathered(self, client: Client, owner: AttemptOwner, stamp: Stamp) -> PlannedWork:
-        """Write all of it as entries, or all that is in memory.
+        """Write the durable or the transient work as entries.
 
         Args:
-            client: Reads whether what is settled is still held. It says which part is meant.
+            client: The client of the durable or the transient part, which selects the work; it
+                reads whether the settled messages are still held.
             owner: The attempt.
-            stamp: Who writes.
+            stamp: The author and the instant.
 
         Raises:
             LeaseLost: Others may have some of the messages now.
@@ -138,7 +140,7 @@ class Work:
     def released(
         self, stamp: Stamp, reason: str, *, counted: bool = True, transient: bool = False
     ) -> list[Entry]:
-        """Write that the messages acquired inside go back; those under a lease stay."""
+        """Make the entries that release the acquired messages; those under a lease stay."""
         return [
             entry
             for account in self.accounts
@@ -150,17 +152,17 @@ class Work:
         ]
 
     def committed(self, attempt: str) -> None:
-        """Record that it has happened."""
+        """Record in the accounts that an attempt's dispositions were carried out."""
         for account in self.accounts:
             account.committed(attempt)
 
 
 def _settle(one: HeldClaim, disposition: Disposition, owner: AttemptOwner, stamp: Stamp) -> Entry:
-    """Write how some messages of a claim end."""
+    """Make the entry of a disposition; a kept claim also gets its new deadline."""
     if disposition.kind == model.KEPT:
         items = one.items if disposition.items is None else disposition.items
         count = sum(ranges.count(part) for _, part in items)
-        # For as long as a lease of the queue; and not for less than was asked for.
+        # A lease of the queue's length from now, but no shorter than the caller asked for.
         lasts_until_ms = stamp.now_ms + round(one.info.settings.lease_seconds * 1000)
         deadline_ms = one.claim.deadline_ms = max(one.claim.deadline_ms, lasts_until_ms)
         return planning.kept(one.info.queue_id, one.claim, count, deadline_ms, stamp, owner=owner)
@@ -175,7 +177,7 @@ def _binds(
     owner: AttemptOwner,
     stamp: Stamp,
 ) -> list[Entry]:
-    """Write the lanes' entries by which this attempt settles claims held under leases.
+    """Make the entries of lanes by which an attempt settles claims held under leases.
 
     Raises:
         LeaseLost: Others may have some of the messages now.

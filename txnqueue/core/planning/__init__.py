@@ -1,4 +1,4 @@
-"""Plan what an append shall say: claims, take-overs, settlements, removals (pure)."""
+"""Plan appends: claims, take-overs, settlements and removals (pure)."""
 
 from txnqueue.core.planning.claims import REMOVALS_MAX, Selection, claim, grouped, select
 from txnqueue.core.planning.plan import Plan, Stamp, lane_conditions, mark

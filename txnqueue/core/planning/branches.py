@@ -1,4 +1,4 @@
-"""Plan what is written of branches: their sessions, their parts, their decisions (pure)."""
+"""Plan the entries of branches: their sessions, parts and decisions (pure)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def start(
     ticket: Ticket | None,
     stamp: Stamp,
 ) -> Plan:
-    """Plan the first entries of a branch: it is started, and a session works in it."""
+    """Plan the first entries of a branch: its start, and the association of its first session."""
     owner = AttemptOwner(key, attempt, begun)
     body = {
         "timeout": timeout_seconds,
@@ -39,7 +39,7 @@ def start(
 
 
 def associate(branch: Branch, session: str, resumes: str | None, stamp: Stamp) -> Plan:
-    """Plan that a session works in a branch: a new one, or one that was suspended."""
+    """Plan the association of a session with a branch: a new session, or a resumed one."""
     body = {"session": session} if resumes is None else {"session": session, "resumes": resumes}
     return _next(branch, [(model.ASSOCIATED, body, None)], stamp)
 
@@ -59,10 +59,10 @@ def end(
     Args:
         branch: The branch.
         session: The session; its former part, if there is one, is replaced.
-        facts: What a commit shall post and settle.
-        given_back: What a roll back gives back.
-        stamp: Who writes.
-        suspend: Whether it is only suspended.
+        facts: The entries that a commit posts and settles.
+        given_back: The entries by which a rollback returns messages.
+        stamp: The author and the instant.
+        suspend: Whether the session is only suspended.
         fail: Whether the work failed, so that the branch can only be rolled back.
     """
     said: list[tuple[str, dict[str, Any], str | None]] = []
@@ -80,12 +80,12 @@ def end(
 
 
 def set_timeout(branch: Branch, seconds: float | None, stamp: Stamp) -> Plan:
-    """Plan another time-out; None: the default again."""
+    """Plan a new time-out of a branch; None restores the default."""
     return _next(branch, [(model.TIMEOUT_SET, {"seconds": seconds}, None)], stamp)
 
 
 def seal(branch: Branch, kind: str, stamp: Stamp) -> Plan:
-    """Plan the one append that prepares or commits a branch, with all its parts named."""
+    """Plan the one append that prepares or commits a branch and names all its parts."""
     facts = branch.facts()
     body: dict[str, Any] = {"parts": {s: part.sequence for s, part in branch.parts.items()}}
     if kind == model.PREPARED:
@@ -102,9 +102,9 @@ def rollback(branch: Branch, stamp: Stamp, reason: str, *, asked: bool = False) 
 
     Args:
         branch: The branch.
-        stamp: Who writes.
-        reason: Why.
-        asked: Whether its coordinator wanted that, and needs to be told no more.
+        stamp: The author and the instant.
+        reason: The reason.
+        asked: Whether the coordinator asked for the rollback, and so need not be told of it.
     """
     said = {"asked": True} if asked else {}
     planned = decisions.rollback(branch.owner, branch.given_back(), stamp, reason, said)
@@ -112,7 +112,7 @@ def rollback(branch: Branch, stamp: Stamp, reason: str, *, asked: bool = False) 
 
 
 def decide(branch: Branch, stamp: Stamp, *, commit: bool) -> Plan:
-    """Plan the append by which its coordinator decides a branch that is prepared."""
+    """Plan the append by which the coordinator decides a prepared branch."""
     assert branch.prepared is not None
     reason = None if commit else "rolled back"
     return decisions.decide_prepared(
@@ -125,16 +125,16 @@ def tombstone(branch: Branch, held: Iterable[Entry], stamp: Stamp, reason: str) 
 
     Args:
         branch: The branch, not prepared.
-        held: What goes back: sessions that have not ended have sealed nothing, so that it is
-            what the queues say.
-        stamp: Who writes.
-        reason: Why.
+        held: The entries that return messages, read from the queues: sessions that have not
+            ended have sealed nothing.
+        stamp: The author and the instant.
+        reason: The reason.
     """
     return decisions.rollback(branch.owner, tuple(held), stamp, reason)
 
 
 def forget(heuristic: Entry, stamp: Stamp) -> Plan:
-    """Plan that an operator's decision is known to whom it concerns."""
+    """Plan the entry that forgets an operator's decision, which those concerned now know."""
     owner = AttemptOwner.of(heuristic)
     return Plan(
         (decisions.decision(model.FORGOTTEN, owner, stamp, body={}),),
@@ -145,9 +145,9 @@ def forget(heuristic: Entry, stamp: Stamp) -> Plan:
 def _next(
     branch: Branch, said: Sequence[tuple[str, dict[str, Any], str | None]], stamp: Stamp
 ) -> Plan:
-    """Plan the next entries of a branch that is undecided, and as prepared as it was read.
+    """Plan the next entries of an undecided branch, which must not have been prepared since.
 
-    No horizon ends a prepared one.
+    The horizon does not end a prepared branch.
     """
     prepared = branch.prepared is not None
     entries = tuple(

@@ -1,4 +1,4 @@
-"""Plan claims: which messages are taken, and what is taken over for them (pure)."""
+"""Plan claims: which messages are taken, and which claims are taken over for them (pure)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DUPLICATES_MAX = 10_000
 
 
 LeftOut = Callable[[Segment], tuple[Range, ...]]
-"""Says which of some messages are duplicates."""
+"""Returns which offsets of a segment are duplicates."""
 
 
 def firsts(
@@ -27,13 +27,13 @@ def firsts(
     twice: list[Segment],
     full: Callable[[], bool],
 ) -> Iterator[Segment]:
-    """Pass on what is no duplicate.
+    """Yield the messages that are not duplicates.
 
     Args:
         candidates: Messages in the order in which they are taken.
-        left_out: Says which are duplicates; None: none is.
-        twice: Gets the duplicates.
-        full: Says that no more is wanted: then nothing more is looked at.
+        left_out: Returns which are duplicates; None if none are.
+        twice: The list to which duplicates are added.
+        full: Returns whether enough was found; then no further segment is examined.
     """
     for segment in candidates:
         if left_out is None:
@@ -55,11 +55,11 @@ REMOVALS_MAX = 1_000
 
 @dataclass(slots=True)
 class Selection:
-    """The messages that one claim takes from one lane, and what it finds to take out of it.
+    """The messages that one claim takes from one lane, and those that it finds to remove from it.
 
-    ``supersedes`` are the claims that end with it, each with when its delivery ended.
-    ``ending``: they are to end even if nothing is taken, because what they hold was purged, or
-    is to wait from now on.
+    ``supersedes`` names the claims that end with it, each with the instant (ms) at which its
+    delivery ended. ``ending`` says that they end even if no message is taken, because the
+    messages that they hold were purged, or have to wait from now on.
     """
 
     lane: int
@@ -77,16 +77,16 @@ class Selection:
         return sum(segment.size for segment in self.segments)
 
     def __bool__(self) -> bool:
-        """Return whether there is anything to write about."""
+        """Return whether an entry has to be written."""
         return bool(self.segments or self.dead or self.expired or self.duplicates or self.ending)
 
     @property
     def delivery_count(self) -> int | None:
-        """How many deliveries of the messages failed, all alike; None if there are none."""
+        """How many deliveries failed, equal for all the messages; None if it takes none."""
         return self.segments[0].delivery_count if self.segments else None
 
     def ended(self) -> dict[str, list[int]]:
-        """Write which claims of the lane end with an entry, and when their deliveries ended."""
+        """Write the fields that say which claims end with an entry, and when (ms) each ended."""
         found = {"supersedes": [sequence for sequence, _ in self.supersedes]}
         if self.supersedes:
             found["ended_at"] = [ended_at_ms for _, ended_at_ms in self.supersedes]
@@ -110,10 +110,10 @@ def select(
 ) -> Selection:
     """Pick the first available messages of a lane, at most ``limit``.
 
-    A claim takes messages of one history only: fresh ones, or ones that came back from
-    claims of the same size as often. Redelivered ones come at most in the size that they
-    had, and narrow from the second time on. A message that came back from a claim of its
-    own as often as is allowed is dead; one whose time to live is over has expired.
+    A claim takes messages of one history only: new ones, or ones that came back equally often
+    from claims of the same size. Redelivered messages come at most in their former size, and in
+    smaller claims from the second time on. A message is dead if it used up its deliveries and
+    the last claim held it alone; it has expired if its time to live is over.
 
     Args:
         lane: The lane as folded.
@@ -121,13 +121,13 @@ def select(
         limit: The most messages.
         now_ms: The instant for delays and times to live.
         rules: The queue's rules of redelivery.
-        supersedes: The sequences of the claims that end, and when their deliveries ended.
+        supersedes: The sequences of the claims that end, and when (ms) their deliveries ended.
         upto: Leave out positions that were posted after this version of the journal.
-        wanted: Cuts what a selector wants out of segments that can be received.
-        left_out: Says which messages are duplicates; None if all are delivered.
-        consumer: Who takes them: not what it does not want again.
-        in_order: Whether nothing may overtake what waits because it failed.
-        pieces_max: The most ranges of neighbours.
+        wanted: Cuts the messages that a selector wants out of segments that can be received.
+        left_out: Returns which messages are duplicates; None if all are delivered.
+        consumer: The consumer id that claims; messages undeliverable to it are left out.
+        in_order: Whether no message may overtake one that waits because it failed.
+        pieces_max: The most ranges of consecutive offsets.
     """
     chosen = Selection(lane.lane, lane.next_sequence, supersedes=tuple(supersedes))
     candidates: Iterable[Segment]
@@ -168,7 +168,7 @@ def select(
         last = min(segment.last, segment.first + limit - 1)
         chosen.segments.append(segment.cut(segment.first, last))
         limit -= last - segment.first + 1
-        # A selector is to look no further than it must.
+        # Taking one more segment would evaluate a costly selector further than necessary.
         if len(chosen.segments) >= pieces_max or (wanted is not None and limit <= 0):
             break
     return chosen
@@ -196,10 +196,10 @@ def claim(
     *,
     counts: bool = True,
 ) -> Plan:
-    """Write a selection as the next entry of its lane's log; no messages, no entry.
+    """Plan a selection's claim as the next entry of its lane's log; no messages, no entry.
 
-    The claim's (lane, sequence) is its name and its fencing token. One made for a move does
-    not count as a delivery, however it ends.
+    The claim's (lane, sequence) is its name and its fencing token. A claim made for a move
+    (``counts=False``) does not count as a delivery, however it ends.
     """
     conditions = lane_conditions(queue_id, [(chosen.lane, chosen.sequence)])
     if not chosen.segments:

@@ -1,4 +1,4 @@
-"""Plan what decides a transaction: seals, roll backs, decisions on prepared ones (pure)."""
+"""Plan what decides a transaction: seals, rollbacks, decisions of prepared ones (pure)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def decision(
     reason: str | None = None,
     sequence: int | None = None,
 ) -> Entry:
-    """Write what is decided of an attempt, or happens to a branch: that has a sequence."""
+    """Make the entry of an attempt's decision, or of a branch's step, which has a sequence."""
     return Entry(
         model.transaction_shard(owner.key),
         owner.key,
@@ -49,16 +49,16 @@ def seal(
     Args:
         kind: ``committed`` or ``prepared``.
         owner: The attempt.
-        facts: What it posts, settles and changes; a prepared attempt keeps it in its
-            manifest, a commit writes it.
-        queue_ids: Every queue that it posts to or settles in: all must be open.
+        facts: The entries that it posts, settles and changes; a prepared attempt keeps them in
+            its manifest, a commit writes them.
+        queue_ids: Every queue that it posts to or settles in; all must be open.
         rolled_back: Other attempts of the key that were read as rolled back.
-        stamp: Who writes.
-        body: What else the decision says.
+        stamp: The author and the instant.
+        body: Further fields of the decision.
     """
     key, attempt = owner.key, owner.attempt
     manifest: dict[str, Any] = {"posted": _counts(facts, (model.POSTED,))}
-    manifest["settled"] = _counts(facts, tuple(model.SETTLEMENTS))  # of facts, no removal
+    manifest["settled"] = _counts(facts, tuple(model.SETTLEMENTS))  # facts contain no removals
     tables = sorted({entry.stream for entry in facts if entry.kind == model.CHANGE_DECIDED})
     if tables:
         manifest["tables"] = tables
@@ -87,10 +87,10 @@ def rollback(
 
     Args:
         owner: The attempt.
-        facts: The messages that it gives back.
-        stamp: Who writes.
-        reason: Why.
-        said: What else the decision says.
+        facts: The entries that return its messages.
+        stamp: The author and the instant.
+        reason: The reason.
+        said: Further fields of the decision.
     """
     body = dict(said or {})
     decided = decision(model.ROLLED_BACK, owner, stamp, body=body, reason=reason)
@@ -116,18 +116,18 @@ def decide_prepared(
 ) -> Plan:
     """Plan the append that commits or rolls back a prepared attempt.
 
-    It expects that the attempt is prepared and undecided, and nothing else: neither a
-    horizon nor a closing queue can prevent it.
+    It expects only that the attempt is prepared and undecided: neither the horizon nor a closing
+    queue can prevent it.
 
     Args:
-        prepared: What was prepared.
-        commit: Whether it is committed.
-        stamp: Who writes.
-        reason: Why.
-        said: What else the decision says.
-        heuristic: Whether an operator decides without the coordinator: that is
-            on record until it is forgotten.
-        counted: Whether a roll back counts as a delivery of what goes back.
+        prepared: The entry that prepared the attempt.
+        commit: Whether to commit; else it is rolled back.
+        stamp: The author and the instant.
+        reason: The reason.
+        said: Further fields of the decision.
+        heuristic: Whether an operator decides instead of the coordinator, which stays on record
+            until it is forgotten.
+        counted: Whether a rollback counts as a delivery of the returned messages.
     """
     owner = AttemptOwner.of(prepared)
     sealed = [entry_from_json(data) for data in prepared.body["manifest"]["entries"]]
@@ -157,7 +157,7 @@ def decide_prepared(
 
 
 def _now(facts: Iterable[Entry], stamp: Stamp) -> list[Entry]:
-    """Date what was sealed a while ago to now: ages, windows, waits and leases begin here."""
+    """Date sealed entries to now: ages, windows, delays and leases begin with the decision."""
     return [_dated(fact, stamp.now_ms) for fact in facts]
 
 
@@ -169,7 +169,7 @@ def _dated(fact: Entry, now_ms: int) -> Entry:
 
 
 def _exchanges_of(facts: Iterable[Entry]) -> set[str]:
-    """Find the exchanges that an attempt publishes to: all must be open."""
+    """Find the exchanges that an attempt publishes to; all must be open."""
     found = (model.published_to(entry.kind, entry.body) for entry in facts)
     return {exchange_id for exchange_id in found if exchange_id is not None}
 
@@ -203,7 +203,7 @@ _JSON_COLUMNS = (
 
 
 def entry_to_json(entry: Entry) -> dict[str, Any]:
-    """Write an entry into a manifest, without what an append gives it."""
+    """Write an entry for a manifest, without the columns that an append sets."""
     data = {name: getattr(entry, name) for name in _JSON_COLUMNS}
     return {**data, "ranges": [list(part) for part in entry.ranges], "body": dict(entry.body)}
 

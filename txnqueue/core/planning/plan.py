@@ -1,7 +1,7 @@
-"""Plan what an append shall say: claims, take-overs, seals, settlements (pure).
+"""A plan of an append: its entries, its conditions, its author (pure).
 
-A plan is made from folds read at one version. Whether it still holds when the append
-lands is what its conditions say.
+A plan is made from folds read at one version. Its conditions determine whether it still holds
+when the append lands.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Plan:
         return Plan(self.entries + other.entries, self.conditions + other.conditions)
 
     def excludes(self, other: Plan) -> bool:
-        """Return whether one of two plans writes what the other expects that nobody does.
+        """Return whether one of two plans writes what the other expects to be absent.
 
-        Each is planned as if it were alone. In one append both would land nevertheless, because
-        that looks only at what was there before.
+        Each plan assumes that it is alone. Joined in one append, both would land nevertheless,
+        because conditions are checked only against what was there before.
         """
         return self._breaks(other) or other._breaks(self)
 
@@ -44,14 +44,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Who writes, in which run, when: what every entry of an append says of its author."""
+    """The author, run and instant (ms) that every entry of an append records."""
 
     actor: str
     run_id: str | None
     now_ms: int
 
     def columns(self) -> dict[str, Any]:
-        """The columns that every entry gets."""
+        """Return the columns that every entry gets."""
         return {"actor": self.actor, "run_id": self.run_id, "recorded_at_ms": self.now_ms}
 
 
@@ -65,16 +65,16 @@ def mark(
     stamp: Stamp,
     shard: str = model.FENCE,
 ) -> Plan:
-    """Plan the next fact of a kind: something holds from a version on, or of it.
+    """Plan the next entry of a kind, recording a fact about a version of the journal.
 
     Args:
-        entries: What the shard holds.
-        stream: The stream that has all facts of this kind, and no other.
+        entries: The entries of the shard.
+        stream: The stream that has all entries of this kind, and no others.
         kind: The kind.
-        version: The version.
-        body: What else it says.
-        stamp: Who writes.
-        shard: The shard that it belongs to.
+        version: The version that the fact is about or holds from.
+        body: Further fields.
+        stamp: The author and the instant.
+        shard: The shard of the entry.
     """
     sequence = model.newest_sequence(e for e in entries if e.kind == kind) + 1
     entry = Entry(
@@ -91,7 +91,7 @@ def mark(
 
 
 def lane_conditions(queue_id: str, sequences: Iterable[tuple[int, int]]) -> tuple[Condition, ...]:
-    """Expect the next sequence of some lanes, and that their queue is open."""
+    """Expect the next sequence of each lane, an open queue, and an unchanged layout."""
     nexts = (
         model.next_sequence(model.lane_shard(queue_id, lane), model.lane_stream(lane), sequence)
         for lane, sequence in sequences

@@ -1,4 +1,4 @@
-"""Plan what leaves a queue without a claim: purged, expired, dead, moved (pure)."""
+"""Plan removals without a claim: purged, expired, duplicate, dead or moved messages (pure)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from txnqueue.core.state import AttemptOwner, Errors, Position, Segment
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Why available messages leave a lane for good, and where they are then.
+    """Why available messages leave a lane for good, and where they go.
 
     Attributes:
         kind: ``dead_lettered``, ``expired``, ``duplicate``, ``purged`` or ``moved``.
         segments: The messages.
-        reason: What the history says of it.
-        target: The queue and the lane of each position's messages; None: nowhere.
-        errors: What the last delivery of messages failed with, by position.
+        reason: The reason recorded in the history.
+        target: The queue, and the lane of each position's messages; None if they go nowhere.
+        errors: The errors of the messages' last deliveries, by position.
     """
 
     kind: str
@@ -34,18 +34,18 @@ class Removal:
 
 
 def leaving_out(duplicates: Sequence[Segment]) -> Removal:
-    """Plan that messages leave a lane as duplicates."""
+    """Make the removal of duplicates from a lane."""
     return Removal(model.DUPLICATE, tuple(duplicates), "duplicate")
 
 
 def remove(
     queue_id: str, queue_name: str, chosen: Selection, removal: Removal, stamp: Stamp
 ) -> tuple[Plan, Selection]:
-    """Take messages out of a lane, in the append that found them.
+    """Plan the removal of messages from a lane, in the append that found them.
 
-    They leave the lane by an entry of its log with their ranges written out, and stand in
-    the target, if there is one, by new positions on the same payload. The claim behind
-    them, if any, takes the next sequence number.
+    They leave the lane by an entry of its log that lists their ranges, and are put into the
+    target, if there is one, by new positions on the same payload. The claim of the same append,
+    if any, takes the next sequence number.
 
     Returns:
         The plan, and the selection with the sequence number that its claim gets.
@@ -93,7 +93,7 @@ def remove(
 
 
 def _by_count(segments: Sequence[Segment]) -> Iterator[tuple[int, Position, tuple[Range, ...]]]:
-    """Group segments by position, as far as they follow each other with as many deliveries."""
+    """Group segments by position within each run of equal delivery counts."""
     for delivered, alike in groupby(segments, key=lambda segment: segment.delivery_count):
         for position, part in grouped(alike):
             yield delivered, position, part
@@ -102,7 +102,7 @@ def _by_count(segments: Sequence[Segment]) -> Iterator[tuple[int, Position, tupl
 def _by_error(
     part: tuple[Range, ...], errors: Errors
 ) -> list[tuple[tuple[Range, ...], str | None]]:
-    """Split messages of a position by what their last delivery failed with."""
+    """Split messages of a position by the error of their last delivery."""
     found: list[tuple[tuple[Range, ...], str | None]] = []
     for failed, error in errors:
         common = ranges.intersection(part, failed)
@@ -115,7 +115,7 @@ def _by_error(
 def purge_pending(
     queue_id: str, chosen: Selection, segments: Sequence[Segment], stamp: Stamp, reason: str | None
 ) -> tuple[Plan, Selection]:
-    """Write that messages in flight are to go when they would come back.
+    """Plan the purge of messages in flight: they are removed if they would return.
 
     Returns:
         The plan, and the selection with the sequence number that comes next.
@@ -138,9 +138,9 @@ def purge_pending(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where moved messages go: a queue, and the lane that each message gets there.
+    """Where moved messages go: a queue, and the lane of each message there.
 
-    ``lanes`` gives the ranges of each lane by position; what it does not name goes to lane 0.
+    ``lanes`` gives the ranges of each lane by position; positions not named go to lane 0.
     """
 
     queue_id: str
@@ -149,7 +149,7 @@ class Target:
     def placed(
         self, position: Position, part: tuple[Range, ...]
     ) -> list[tuple[int, tuple[Range, ...]]]:
-        """Split some messages of a position by the lanes that they go to."""
+        """Split messages of a position by the lane that they go to."""
         known = self.lanes.get(position.position_id)
         if known is None:
             return [(0, part)]
@@ -160,7 +160,7 @@ class Target:
 def origin_of(
     queue_name: str, position: Position, reason: str | None, delivery_count: int
 ) -> dict[str, Any]:
-    """Return where a moved position came from: what dead letters show."""
+    """Write the origin of a moved position, which dead letters show."""
     return {
         "queue": queue_name,
         "queue_id": position.queue_id,
@@ -182,10 +182,10 @@ def move(
     lane: int = 0,
     keeps_times: bool = False,
 ) -> Entry:
-    """Post a new position on the payload of another one; nothing is copied.
+    """Make the entry of a new position on the payload of another one; nothing is copied.
 
-    With ``keeps_times`` it is delayed and expires as the other one: not a dead letter, whose
-    time may be over.
+    With ``keeps_times`` the new position keeps delay and expiry. A dead letter does not, because
+    its time to live may be over.
     """
     times = {"available_at": position.available_at_ms, "expires_at": position.expires_at_ms}
     kept = {name: at for name, at in times.items() if keeps_times and at is not None}

@@ -1,4 +1,4 @@
-"""Plan what becomes of claims: settled, kept, bound, released, extended (pure)."""
+"""Make the entries about claims: settled, kept, bound, released or extended (pure)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from txnqueue.core.state import AttemptOwner, Claim
 
 @dataclass(frozen=True, slots=True)
 class Disposition:
-    """How some messages of a claim end: accepted, released, rejected, moved, or kept.
+    """How the delivery of some messages of a claim ends, or that they are kept.
 
     Attributes:
         kind: ``accepted``, ``released``, ``rejected``, ``moved`` or ``kept``.
-        items: The messages; None for whatever the claim still holds.
-        reason: What the history says of it.
+        items: The messages; None for all that the claim still holds.
+        reason: The reason recorded in the history.
         counted: Whether a release counts as a delivery.
-        undeliverable_here: Whether what is released is not for this consumer any more.
-        failed_at_ms: When the delivery failed, if that was before it is settled.
+        undeliverable_here: Whether this consumer never gets the released messages again.
+        failed_at_ms: When the delivery failed, if that was before the settlement.
         target: Where moved messages go.
     """
 
@@ -45,10 +45,10 @@ def settlement(
     sequence: int | None,
     owner: AttemptOwner | None,
 ) -> Entry:
-    """Write one settlement of a claim.
+    """Make one settlement of a claim.
 
-    Inside a transaction it is a fact in the backlog (no sequence), outside it is the next
-    entry of the lane's log.
+    Inside a transaction it is an entry of the backlog (no sequence), outside the next entry of
+    the lane's log.
     """
     named = () if disposition.items is None else disposition.items
     items, parts, count = model.pack_items(named)
@@ -83,7 +83,7 @@ def _of_claim(
     owner: AttemptOwner | None = None,
     **columns: Any,
 ) -> Entry:
-    """Write an entry about a claim: in its lane's log with a number, else in the backlog."""
+    """Make an entry about a claim: with a sequence in its lane's log, without in the backlog."""
     columns |= {"claim_lane": held.lane, "claim_sequence": held.sequence, **stamp.columns()}
     columns |= owner.columns() if owner else {}
     if sequence is None:
@@ -94,9 +94,9 @@ def _of_claim(
 def kept(
     queue_id: str, held: Claim, count: int, deadline_ms: int, stamp: Stamp, *, owner: AttemptOwner
 ) -> Entry:
-    """Write that a commit leaves what it did not settle of a claim with its consumer.
+    """Make the entry by which a commit leaves a claim's unsettled messages with its consumer.
 
-    It comes after the claim's settlements: from then on a lease holds what is left.
+    It comes after the claim's settlements; from then on a lease holds the remaining messages.
     """
     body = {"v": 1, "deadline": deadline_ms}
     return _of_claim(queue_id, held, model.KEPT, stamp, owner=owner, count=count, body=body)
@@ -105,7 +105,7 @@ def kept(
 def release_claims(
     queue_id: str, claims: Iterable[Claim], stamp: Stamp, reason: str, *, counted: bool = True
 ) -> tuple[Entry, ...]:
-    """Write the ``released`` facts of a rollback: for claims acquired inside only."""
+    """Make the ``released`` entries of a rollback, only for claims acquired by an attempt."""
     ended = Disposition(model.RELEASED, reason=reason, counted=counted)
     return _released(queue_id, claims, stamp, lambda _: ended)
 
@@ -113,7 +113,7 @@ def release_claims(
 def end_claims(
     queue_id: str, claims: Iterable[Claim], stamp: Stamp, reason: str
 ) -> tuple[Entry, ...]:
-    """Write the ``released`` facts of a tombstone: deliveries ended with the claims' leases."""
+    """Make the ``released`` entries of a tombstone: each delivery ended with its lease, or now."""
     return _released(
         queue_id,
         claims,
@@ -138,7 +138,7 @@ def _released(
 
 
 def bind(queue_id: str, held: Claim, owner: AttemptOwner, sequence: int, stamp: Stamp) -> Entry:
-    """Write that an attempt settles messages held under a lease: the lane's next entry."""
+    """Make the lane's next entry: an attempt settles messages held under a lease."""
     return _of_claim(
         queue_id,
         held,
@@ -154,7 +154,7 @@ def bind(queue_id: str, held: Claim, owner: AttemptOwner, sequence: int, stamp: 
 def lease_extended(
     queue_id: str, held: Claim, sequence: int, deadline_ms: int, stamp: Stamp
 ) -> Entry:
-    """Write a new deadline of a claim: the lane's next entry."""
+    """Make the lane's next entry: a claim has a new deadline."""
     return _of_claim(
         queue_id,
         held,

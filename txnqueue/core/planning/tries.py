@@ -1,7 +1,7 @@
-"""Which lanes a claim goes to when an earlier try of it may still land.
+"""The lanes of a claim's next try while an earlier try may still land (pure).
 
-An entry of a lane bars every other that was planned for the same place there. So tries that
-share a lane exclude each other: one of them lands at most, and takes no more than was asked for.
+An entry of a lane bars every other entry planned for the same place in it. So tries that share a
+lane exclude each other: at most one of them lands, and no more is taken than was asked for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from txnqueue.core.state import QueueState
 
 @dataclass(slots=True)
 class Tries:
-    """What one call has planned so far: by lane, the place of its entry there."""
+    """The tries of one call so far, each by lane with the sequence number planned there."""
 
     planned: list[Mapping[int, int]] = field(default_factory=list)
 
@@ -23,19 +23,19 @@ class Tries:
         self.planned.append(dict(places))
 
     def in_order(self, fold: QueueState, lanes: Iterable[int]) -> list[int]:
-        """Put the lanes of tries that may still land first, and those of lost ones last."""
+        """Order lanes: those of tries that may still land first, those of the lost try last."""
         waiting = dict.fromkeys(lane for places in self._waiting(fold) for lane in places)
         lost = self.planned[-1] if self.planned else {}
         others = [lane for lane in lanes if lane not in waiting]
         return [*waiting, *sorted(others, key=lambda lane: lane in lost)]
 
     def excluded_by(self, fold: QueueState, lanes: Iterable[int]) -> bool:
-        """Return whether every earlier try that may still land goes to one of some lanes."""
+        """Return whether every earlier try that may still land shares one of the given lanes."""
         chosen = set(lanes)
         return all(not chosen.isdisjoint(places) for places in self._waiting(fold))
 
     def _waiting(self, fold: QueueState) -> list[Mapping[int, int]]:
-        """The tries that nothing bars yet: what each expects of its lanes still holds."""
+        """Return the tries that may still land: their places in all their lanes are still free."""
         return [
             places
             for places in self.planned

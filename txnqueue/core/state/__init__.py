@@ -1,4 +1,4 @@
-"""What a queue and a transaction are, as the journal's entries tell it (pure)."""
+"""The states of queues and transactions, folded from the journal's entries (pure)."""
 
 from txnqueue.core.state.positions import (
     AttemptOwner,

@@ -1,10 +1,10 @@
-"""Branches: transactions that several sessions share, and what is planned of them (pure).
+"""Branches: transactions that several sessions share (pure).
 
-A branch is known from its start. Each session's work is a *part*: sealed when the session
-ends or is suspended, with what it posts, settles and would give back. What prepares or
-commits reads the parts from the journal, so that it may be another process than the
-sessions', and expects that no entry of the branch was written since: no session is
-at work, and no part is left out.
+A branch is in the journal from its start. Each session's work is a *part*, sealed when the
+session ends or is suspended, with the entries that it posts and settles and those that a rollback
+returns. The append that prepares or commits takes the parts from the journal, so another process
+than the sessions' may make it, and expects that no entry of the branch was written since: then no
+session is at work, and no part is missing.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from txnqueue.errors import (
 )
 
 TIMED_OUT = "time-out"
-"""Why a branch was rolled back that took too long."""
+"""The reason of the rollback of a branch that took too long."""
 ASSOCIATE, COORDINATE = "associate", "coordinate"
-"""What a ticket may restrict: to work in a branch, and to decide it."""
+"""The roles that a ticket may restrict: working in a branch, and deciding it."""
 
 
 class Ending(str, enum.Enum):
-    """What came of a wish to end or to decide a branch."""
+    """The result of a request to end or to decide a branch."""
 
     DONE = "done"
     READ_ONLY = "read-only"
@@ -46,7 +46,7 @@ class Ending(str, enum.Enum):
 
 
 HEURISTIC = (Ending.HEURISTIC_COMMIT, Ending.HEURISTIC_ROLLBACK)
-"""That an operator has decided, and the decision is not forgotten."""
+"""The results if an operator has decided, and the decision is not forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ class Ticket:
     """Who may work in a branch, and who may decide it; fixed when the branch is started.
 
     Attributes:
-        realm: Names the ticket: each session in the branch presents one of its realm.
-        associate: The principals that may work in the branch; None: any.
-        coordinate: The principals that may decide it; None: any.
+        realm: The ticket's name: each session in the branch presents a ticket of this realm.
+        associate: The principals that may work in the branch; None for any.
+        coordinate: The principals that may decide it; None for any.
 
     Raises:
-        InvalidInput: One of them cannot be used: one name is a tuple, too.
+        InvalidInput: A value cannot be used; a single principal must be given in a tuple, too.
     """
 
     realm: str
@@ -67,19 +67,19 @@ class Ticket:
     coordinate: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Check what was given."""
+        """Check every value."""
         check_id(self.realm, "realm")
         for role in (ASSOCIATE, COORDINATE):
             allowed = getattr(self, role)
             if allowed is None:
                 continue
-            if not isinstance(allowed, (tuple, list)):  # a text would permit every part of it
+            if not isinstance(allowed, (tuple, list)):  # a string would permit each substring
                 raise InvalidInput(f"{role}={allowed!r}: give a tuple of principals.", name=role)
             for principal in allowed:
                 check_id(principal, role)
 
     def to_json(self) -> dict[str, Any]:
-        """Write it into a body."""
+        """Write the ticket for an entry's body."""
         return {"realm": self.realm, ASSOCIATE: self.associate, COORDINATE: self.coordinate}
 
 
@@ -90,21 +90,21 @@ class Branch:
     Attributes:
         key: Its name, which is a transaction's key.
         attempt: The only attempt of the key.
-        begun: Where it began.
-        next_sequence: What its next entry expects.
-        started_at_ms: When it was started, by its starter's clock.
-        began_by_ms: The smallest clock that anybody has recorded since.
-        timeout_default: In seconds; as its starter gave it.
-        timeout_seconds: As last set, or the default.
+        begun: The journal's version at which it began.
+        next_sequence: The sequence number of its next entry.
+        started_at_ms: When it was started, by the starter's clock.
+        began_by_ms: The smallest clock that any client has recorded since.
+        timeout_default: The default time-out in seconds, as the starter gave it.
+        timeout_seconds: The time-out as last set, or the default.
         sessions: ``associated``, ``suspended`` or ``ended``, by session.
         parts: The newest part of each session.
-        rollback_only: Why it can only be rolled back, if so.
-        ticket: Who is restricted to what.
-        prepared: What was prepared.
-        decision: What was decided.
+        rollback_only: Why it can only be rolled back; None if it can be committed.
+        ticket: The ticket that restricts it; None if any principal may work in it and decide it.
+        prepared: The entry that prepared it, if any.
+        decision: The entry that decided it, if any.
         heuristic: The operator's decision, unless it is forgotten.
-        lost: Whether the horizon has passed it while it was undecided and not prepared: then
-            it is never decided any more, and never happened.
+        lost: Whether the horizon passed it while it was undecided and not prepared: then it can
+            no longer be decided, and never happened.
     """
 
     key: str
@@ -126,10 +126,10 @@ class Branch:
 
     @classmethod
     def of(cls, state: TransactionState) -> Branch | None:
-        """Fold what the journal says of a key; None if it is no branch.
+        """Fold the entries of a key into a branch; None if the key is not a branch's.
 
         Raises:
-            StoreCorrupt: Something was written of a branch that was never started.
+            StoreCorrupt: A branch that was never started has entries.
         """
         entries = sorted(state.branch, key=lambda entry: entry.sequence or 0)
         if not entries:
@@ -188,12 +188,12 @@ class Branch:
 
     @property
     def open(self) -> bool:
-        """Whether it is neither prepared nor decided, and may be."""
+        """Whether the branch is neither prepared nor decided, and can still be."""
         return self.prepared is None and self.decision is None and not self.lost
 
     @property
     def realm(self) -> str | None:
-        """The realm whose tickets are asked for; None if it is not restricted."""
+        """The realm of the tickets that sessions must present; None if it is not restricted."""
         return None if self.ticket is None else str(self.ticket["realm"])
 
     @property
@@ -203,15 +203,15 @@ class Branch:
 
     @property
     def suspended(self) -> list[str]:
-        """The sessions that are to be resumed."""
+        """The sessions that are suspended."""
         return [name for name, state in self.sessions.items() if state == model.SUSPENDED]
 
     @property
     def ending(self) -> Ending | None:
-        """How it was ended by others than its coordinator; None while it is undecided.
+        """How others than the coordinator ended the branch; None while it is undecided.
 
         Raises:
-            BranchNotFound: Its coordinator has completed it, or an operator's decision is
+            BranchNotFound: The coordinator has completed it, or an operator's decision is
                 forgotten.
         """
         if self.decision is None:
@@ -227,14 +227,14 @@ class Branch:
         return ending_of(self.decision)
 
     def ends_at_ms(self, now_ms: int, began_by_ms: int = sys.maxsize) -> int:
-        """Return until when it has to be prepared or decided, as seen at an instant.
+        """Return the instant by which it has to be prepared or decided, as seen at ``now_ms``.
 
-        A branch that is to begin in the future was started by a clock that is ahead. It began at
-        the smallest clock recorded since at the latest, as a lease does.
+        A branch that seems to begin in the future was started by a clock that is ahead. It began
+        at the latest at the smallest clock recorded since, as a lease does.
 
         Args:
-            now_ms: The instant.
-            began_by_ms: When it had surely begun, by what else is known.
+            now_ms: The present instant.
+            began_by_ms: An instant by which it had certainly begun, known otherwise.
         """
         began_at_ms = self.started_at_ms
         if began_at_ms > now_ms:
@@ -242,22 +242,22 @@ class Branch:
         return began_at_ms + round(self.timeout_seconds * 1000)
 
     def overdue(self, now_ms: int, began_by_ms: int = sys.maxsize) -> bool:
-        """Return whether its time is over at an instant; never once it is prepared."""
+        """Return whether its time-out is over at an instant; never once it is prepared."""
         return self.open and self.ends_at_ms(now_ms, began_by_ms) <= now_ms
 
     def facts(self) -> list[Entry]:
-        """Write what a commit posts and settles: the parts, in the order of their sealing."""
+        """Return the entries that a commit posts and settles, in the order of sealing."""
         return [entry for part in self._parts() for entry in _entries(part, "entries")]
 
     def given_back(self) -> list[Entry]:
-        """Write what a roll back gives back: what the parts acquired."""
+        """Return the entries by which a rollback returns the messages that the parts acquired."""
         return [entry for part in self._parts() for entry in _entries(part, "claims")]
 
     def check_ended(self, what: str, *, suspended: bool = False) -> None:
-        """Check that no session works in it; a suspended one may be allowed for.
+        """Check that no session works in the branch; suspended ones may be permitted.
 
         Raises:
-            BranchMisused: One does.
+            BranchMisused: A session works in the branch, or is suspended.
         """
         if self.associated or (self.suspended and not suspended):
             raise BranchMisused(
@@ -267,11 +267,11 @@ class Branch:
             )
 
     def has_ended(self, session: str, *, suspend: bool, fail: bool) -> bool:
-        """Return whether an earlier end of a session landed unheard, and is the one wanted now.
+        """Return whether an earlier end of a session landed without a reply, as it is wanted now.
 
         Raises:
-            BranchNotFound: It landed, and nothing else can be made of it; or the session is not
-                there, as in a store that was put back.
+            BranchNotFound: Another end landed that cannot be changed, or the session is missing,
+                as in a store that was put back.
         """
         found = self.sessions.get(session)
         if found is None:
@@ -290,10 +290,10 @@ class Branch:
         return False
 
     def check_permitted(self, principal: str, role: str) -> None:
-        """Check that a session may associate with it, or coordinate it.
+        """Check that a principal may associate with the branch, or coordinate it.
 
         Raises:
-            NotPermitted: It is restricted to others.
+            NotPermitted: The branch is restricted to others.
         """
         if self.ticket is not None:
             check_allowed(self.key, self.ticket, principal, role)
@@ -302,8 +302,8 @@ class Branch:
         """Check that a ticket is of the branch's realm.
 
         Raises:
-            InvalidInput: It is no ticket.
-            NotPermitted: It is of another one, or there is none.
+            InvalidInput: The value is not a ticket.
+            NotPermitted: The ticket is of another realm, or is missing.
         """
         check_ticket(ticket)
         if self.realm is not None and (ticket is None or ticket.realm != self.realm):
@@ -313,7 +313,7 @@ class Branch:
             )
 
     def expects_next(self) -> Condition:
-        """Expect that nothing has been written of it since."""
+        """Expect that no entry of the branch has been written since."""
         return model.next_sequence(model.transaction_shard(self.key), self.key, self.next_sequence)
 
     def _parts(self) -> list[Entry]:
@@ -324,16 +324,16 @@ def fold(key: str, entries: Iterable[Entry]) -> Branch:
     """Fold the entries of a branch.
 
     Raises:
-        BranchNotFound: They are of none.
+        BranchNotFound: The key is not a branch's.
     """
     return found(TransactionState.of(key, entries))
 
 
 def found(state: TransactionState) -> Branch:
-    """Fold what the journal says of a key that must be a branch's.
+    """Return the branch of a key that must be a branch's.
 
     Raises:
-        BranchNotFound: It is none.
+        BranchNotFound: There is no branch of this key.
     """
     branch = Branch.of(state)
     if branch is None:
@@ -345,10 +345,10 @@ def found(state: TransactionState) -> Branch:
 
 
 def check_allowed(key: str, ticket: Mapping[str, Any], principal: str, role: str) -> None:
-    """Check that a ticket permits to associate with a branch, or to coordinate it.
+    """Check that a ticket permits a principal to associate with a branch, or to coordinate it.
 
     Raises:
-        NotPermitted: It names others.
+        NotPermitted: The ticket names others.
     """
     allowed = ticket[role]
     if allowed is not None and principal not in allowed:
@@ -360,20 +360,20 @@ def check_allowed(key: str, ticket: Mapping[str, Any], principal: str, role: str
 
 
 def check_ticket(ticket: object) -> None:
-    """Check that what is presented, if anything, is a ticket.
+    """Check that a presented value is a ticket or None.
 
     Raises:
-        InvalidInput: It is something else.
+        InvalidInput: The value is something else.
     """
     if ticket is not None and not isinstance(ticket, Ticket):
         raise InvalidInput(f"ticket={ticket!r}: give an AccessTicket.", name="ticket")
 
 
 def check_not_heuristic(key: str, ending: Ending) -> None:
-    """Check that no operator has decided a branch; only who decides it is told how.
+    """Check that no operator has decided a branch; only its coordinator is told the decision.
 
     Raises:
-        BranchMisused: One has.
+        BranchMisused: An operator has decided the branch.
     """
     if ending in HEURISTIC:
         raise BranchMisused(
@@ -383,7 +383,7 @@ def check_not_heuristic(key: str, ending: Ending) -> None:
 
 
 def ended_before(key: str) -> BranchNotFound:
-    """Make the error that says that a session's work has ended before."""
+    """Make the error for a session whose work has ended already."""
     return BranchNotFound(
         f"The work in branch {key!r} has ended already: join the branch for more work, or resume "
         "the work if it was suspended.",
@@ -397,7 +397,7 @@ def is_branch(key: str) -> bool:
 
 
 def ending_of(decision: Entry) -> Ending:
-    """Return the result of a request, from the decision that was written."""
+    """Return the result that a recorded decision gives to a request."""
     if decision.kind == model.COMMITTED or decision.body.get("asked"):
         return Ending.DONE
     return Ending.TIMED_OUT if decision.reason == TIMED_OUT else Ending.ROLLED_BACK

@@ -1,7 +1,7 @@
-"""Queues as the catalog names them: created, altered, closing, dropped.
+"""Queues as the catalog lists them: created, altered, closing, dropped.
 
-Each entry says everything of its queue, so that the newest one of a name is all there is to
-know. A name's entries are numbered through, over all queues that ever had the name.
+Each entry describes its queue completely, so the newest entry of a name suffices. The entries of
+a name are numbered consecutively, over all queues that ever had the name.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ LATER = {
     name: getattr(QueueSettings(), name)
     for name in ("redelivery_delay_seconds", "redelivery_delay_seconds_max")
 }
-"""Settings that came later, with their defaults: libraries that do not know them look past them.
-They are written beside the others, and only if they were set."""
+"""Settings added later, with their defaults. They are written beside the others, and only if they
+were set, because older libraries do not know them and ignore them there."""
 KINDS = (model.QUEUE_CREATED, model.QUEUE_ALTERED, model.QUEUE_CLOSING, model.QUEUE_DROPPED)
 
 
@@ -31,7 +31,7 @@ def name_stream(name: str) -> str:
 
 
 def queues(entries: Iterable[Entry]) -> dict[str, QueueInfo]:
-    """Fold the catalog's entries into the queues that there are, by name; closing ones too."""
+    """Fold the catalog's entries into the existing queues, closing ones included, by name."""
     found: dict[str, QueueInfo] = {}
     for entry in _of_queues(entries):
         info = _info(entry, found.get(entry.body["name"]))
@@ -43,7 +43,7 @@ def queues(entries: Iterable[Entry]) -> dict[str, QueueInfo]:
 
 
 def every_queue(entries: Iterable[Entry]) -> dict[str, QueueInfo]:
-    """Fold the catalog's entries into the queues that there ever were, by id."""
+    """Fold the catalog's entries into all queues that ever existed, by id."""
     found: dict[str, QueueInfo] = {}
     for entry in _of_queues(entries):
         queue_id = entry.queue_id or ""
@@ -52,12 +52,12 @@ def every_queue(entries: Iterable[Entry]) -> dict[str, QueueInfo]:
 
 
 def schemas(entries: Iterable[Entry], queue_id: str) -> list[Mapping[str, Any]]:
-    """List the schemas that a queue has had, as its catalog entries say."""
+    """List the schemas in a queue's catalog entries, oldest first."""
     return [e.body["schema"] for e in _of_queues(entries) if e.queue_id == queue_id]
 
 
 def told(entry: Entry, before: QueueInfo) -> QueueInfo:
-    """Read what a queue is from the fact in its backlog that says that it was altered."""
+    """Read an altered queue's description from the entry in its backlog that records it."""
     return _info(replace(entry, sequence=entry.body["sequence"]), before)
 
 
@@ -72,12 +72,12 @@ def next_of_stream(entries: Iterable[Entry], stream: str) -> int:
 
 
 def columns(schema: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """List a schema's columns by name and type: what must be equal where payload is shared."""
+    """List a schema's columns by name and type, which must be equal where payload is shared."""
     return [(column["name"], column["type"]) for column in schema["fields"]]
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Describe by which columns two schemas differ, for messages."""
+    """Describe the columns in which two schemas differ, for error messages."""
     here, there = dict(columns(one)), dict(columns(other))
     found = [
         f"column {name!r} ({_type_of(here, name)}, and {_type_of(there, name)})"
@@ -92,12 +92,12 @@ def _type_of(types: Mapping[str, Any], name: str) -> str:
 
 
 def type_named(written: Any) -> str:
-    """Name a column's type in a few words, as a schema writes it."""
+    """Return the short name of a column's type from its form in a schema."""
     return str(written if isinstance(written, str) else written["type"])
 
 
 def write(kind: str, info: QueueInfo, stamp: Stamp, reason: str | None = None) -> Plan:
-    """Plan the entry that says something new of a queue, under ``info.sequence``."""
+    """Plan the entry that records a queue's new description, under ``info.sequence``."""
     body = {
         "v": 1,
         "name": info.name,
@@ -142,15 +142,15 @@ def fence(
     *,
     reason: str | None = None,
 ) -> Plan:
-    """Plan the entry that every append which works on the queue looks for: closing or dropped.
+    """Plan the entry in the fence, closing or dropped, that stops every append on the queue.
 
     Args:
         kind: ``queue_closing`` or ``queue_dropped``.
         info: The queue.
-        sequence: The next of the queue's stream in the fence.
-        stamp: Who writes.
-        count: How many messages go with it.
-        reason: Why.
+        sequence: The next sequence number of the queue's stream in the fence.
+        stamp: The author and the instant.
+        count: The number of messages dropped with the queue.
+        reason: The reason.
     """
     stream = model.queue_stream(info.queue_id)
     entry = Entry(

@@ -1,4 +1,4 @@
-"""What work is told on a queue or an exchange that is being dropped, or was (pure)."""
+"""The errors of work on a closing or dropped queue or exchange (pure)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CLOSING = frozenset({model.QUEUE_CLOSING, model.EXCHANGE_CLOSING})
 
 
 def closed_error(entry: Entry) -> QueueError:
-    """Write the error of work on a queue or an exchange that the fence's entry closed."""
+    """Make the error of work on a queue or an exchange that an entry of the fence closed."""
     name, who = entry.body["name"], entry.actor
     if entry.kind in (model.EXCHANGE_CLOSING, model.EXCHANGE_DROPPED):
         return exchange_error(entry.kind, name, entry.body["exchange"], f" by {who}")
@@ -30,13 +30,13 @@ def closed_error(entry: Entry) -> QueueError:
 
 
 def exchange_error(kind: str, name: str, exchange_id: str, by: str = "") -> QueueError:
-    """Write the error of work on an exchange that is being dropped, or was.
+    """Make the error of work on an exchange that is closing or dropped.
 
     Args:
         kind: ``exchange_closing`` or ``exchange_dropped``.
         name: The exchange's name.
-        exchange_id: Its id.
-        by: Who dropped it, as part of the sentence; empty if that is not known here.
+        exchange_id: The exchange's id.
+        by: The words that say who dropped it; empty if that is not known here.
     """
     if kind == model.EXCHANGE_DROPPED:
         return ExchangeNotFound(
@@ -54,18 +54,18 @@ def exchange_error(kind: str, name: str, exchange_id: str, by: str = "") -> Queu
 
 
 def is_closed(error: BaseException | None) -> bool:
-    """Return whether an error is about a queue or an exchange that is being dropped, or was."""
+    """Return whether an error is about a queue or an exchange that is closing or dropped."""
     return isinstance(error, QueueError) and _stream_of(error) is not None
 
 
 def bars(error: QueueError, unit: Unit) -> bool:
-    """Return whether what an error is about is closed to an append for ever."""
+    """Return whether the closed queue or exchange of an error bars an append for ever."""
     stream = _stream_of(error)
     return any(c.stream == stream and _expects_open(c) for c in unit.conditions)
 
 
 def _stream_of(error: QueueError) -> str | None:
-    """Find the stream in the fence of what an error says that it is closed."""
+    """Find the stream in the fence of the queue or exchange that an error reports as closed."""
     if "exchange_id" in error.details:
         return model.exchange_stream(str(error.details["exchange_id"]))
     if "queue_id" in error.details:

@@ -1,10 +1,10 @@
-"""Compact a lane's log: write its state down, and fold from there (pure).
+"""Compact a lane's log: record its state in an entry, and fold from there (pure).
 
-A compaction is an ordinary entry of the lane's log, written from one version, its *pin*. It
-holds what is in flight, and what waits of every position that anything was ever taken of.
-All later positions wait untouched, and their own entries say so. What a fold needs is then
-the newest compaction, what came after it, and the positions that are not retired, or were
-posted so lately that they tell duplicates: the rest may be deleted, in any order.
+A compaction is an ordinary entry of the lane's log, written from one version, its *pin*. It holds
+the messages in flight, and the waiting messages of every position of which any were ever taken.
+All later positions wait untouched, as their own entries show. A fold then needs the newest
+compaction, the entries after it, and the positions that have messages left or were posted so
+recently that they help to detect duplicates: all other entries may be deleted, in any order.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from txnqueue.core.state.duplicates import Arrival, read_ids
 from txnqueue.errors import StoreCorrupt
 
 LOG_MAX = 1_000
-"""A lane whose log has become so long is compacted by the next one who claims in it."""
+"""The length of a lane's log from which on the next claim in the lane compacts it."""
 RUNS_MAX = 10_000
-"""A lane with this many pieces waiting out of order is not compacted until they have left."""
+"""The most runs in a compaction; a lane with more is not compacted until some have left."""
 
 
 def recent_after(fold: QueueState, lane: LaneState, now_ms: int) -> int | None:
-    """Find the instant by which positions of a lane were posted that no window asks for.
+    """Find the instant (ms) after which a lane's positions help to detect duplicates.
 
-    A duplicate is told by what was posted less than a window before it: before what is in
-    any lane, or is posted from now on, by any client's clock.
+    A duplicate is detected by a message posted less than a window before it. It may be in any
+    lane now, or be posted from now on by any client's clock.
 
     Returns:
-        The instant; None if the queue does not look for duplicates.
+        The instant; None if the queue does not detect duplicates.
     """
     if fold.window_ms is None:
         return None
@@ -54,12 +54,12 @@ def recent_after(fold: QueueState, lane: LaneState, now_ms: int) -> int | None:
 
 
 def is_due(lane: LaneState, log_max: int = LOG_MAX, per_run: int = 2) -> bool:
-    """Return whether a compaction of a lane pays.
+    """Return whether a compaction of a lane is worth its cost.
 
     Args:
         lane: The lane.
-        log_max: The log must be as long as this.
-        per_run: How many times as long as the compaction it must be.
+        log_max: The least length of the log.
+        per_run: The least ratio of the log's length to the runs in the compaction.
     """
     if lane.log < log_max or not lane.compactable:
         return False
@@ -69,7 +69,7 @@ def is_due(lane: LaneState, log_max: int = LOG_MAX, per_run: int = 2) -> bool:
 
 
 def compact(fold: QueueState, lane_number: int, stamp: Stamp) -> Plan:
-    """Plan the next entry of a lane's log, which says what the lane holds."""
+    """Plan a compaction of a lane as the next entry of its log."""
     lane, queue_id = fold.lanes[lane_number], fold.queue_id
     entry = Entry.in_lane(
         queue_id,
@@ -84,13 +84,13 @@ def compact(fold: QueueState, lane_number: int, stamp: Stamp) -> Plan:
 
 
 def body(lane: LaneState, pin: int, recent_after: int | None) -> dict[str, Any]:
-    """Write what a lane holds at a version, as a compaction's body says it.
+    """Write a lane's state at a version as the body of a compaction.
 
     Args:
         lane: The lane.
         pin: The version.
-        recent_after: The entries of positions posted later stay, whatever became of these;
-            None if the queue does not look for duplicates.
+        recent_after: The instant (ms) after which the entries of posted positions stay in any
+            case; None if the queue does not detect duplicates.
     """
     said = {
         "v": 1,
@@ -125,11 +125,11 @@ def body(lane: LaneState, pin: int, recent_after: int | None) -> dict[str, Any]:
 def before(
     fold: QueueState, chosen: Selection, stamp: Stamp, log_max: int = LOG_MAX
 ) -> tuple[Plan, Selection]:
-    """Compact a lane whose log is long in the append that takes messages out of it.
+    """Plan the compaction of a lane with a long log, in the append that takes messages out of it.
 
     Returns:
-        The plan, empty if the log is short, and the selection with the sequence number that
-        its own entry gets.
+        The plan, empty if no compaction is due, and the selection with the sequence number of
+        its entry.
     """
     lane = fold.lanes[chosen.lane]
     if not is_due(lane, log_max) or chosen.sequence != lane.next_sequence:
@@ -139,27 +139,27 @@ def before(
 
 
 def advance(fold: QueueState, entries: Iterable[Entry], version: int) -> None:
-    """Bring a fold up to a version; one that knows nothing yet starts at the compactions."""
+    """Advance a fold to a version; an empty fold starts from the compactions."""
     if fold.version < 0:
         entries = start(fold, entries)
     fold.advance(entries, version)
 
 
 def start(fold: QueueState, entries: Iterable[Entry]) -> list[Entry]:
-    """Set an empty fold to what the newest compaction of each lane says.
+    """Set an empty fold to the state in the newest compaction of each lane.
 
     Returns:
         The entries that are still to be applied.
 
     Raises:
-        StoreCorrupt: A position that a compaction names is not there.
+        StoreCorrupt: The entry of a position that a compaction names is missing.
     """
     found = list(entries)
-    fenced = [entry for entry in found if entry.lane is None]  # of the queue as a whole
+    fenced = [entry for entry in found if entry.lane is None]  # about the whole queue
     found = [entry for entry in found if entry.lane is not None]
     mine = model.queue_stream(fold.queue_id)
     if any(e.kind == model.QUEUE_DROPPED and e.stream == mine for e in fenced):
-        return fenced  # everything in it has gone, and nothing comes after
+        return fenced  # a dropped queue has no messages, and no entry follows
     newest = {entry.lane or 0: entry for entry in compactions(found)}
     named = {lane: _named(entry) for lane, entry in newest.items()}
     positions: dict[PositionId, Position] = {}
@@ -183,7 +183,7 @@ def _arrivals(
     newest: Mapping[int, Entry],
     named: Mapping[int, Counter[PositionId]],
 ) -> list[Arrival]:
-    """List what was posted lately, in commit order: what tells duplicates, over all lanes."""
+    """List the positions of all lanes that help to detect duplicates, in commit order."""
     found = []
     for entry in sorted(entries, key=lambda entry: entry.place):
         if entry.kind != model.POSTED:
@@ -199,19 +199,19 @@ def _arrivals(
 
 
 def stays(entry: Entry, compaction: Entry | None) -> bool:
-    """Return whether a position that may have left is recent enough to detect duplicates."""
+    """Return whether an entry stays because its position helps to detect duplicates."""
     recent = None if compaction is None else compaction.body.get("recent_after")
     return recent is not None and entry.kind == model.POSTED and entry.recorded_at_ms > recent
 
 
 def compactions(entries: Iterable[Entry]) -> list[Entry]:
-    """List the compactions among entries of lanes, the newest of each lane last."""
+    """List the compactions among some entries, the newest of each lane last."""
     found = (entry for entry in entries if entry.kind == model.COMPACTED)
     return sorted(found, key=lambda entry: entry.sequence or 0)
 
 
 def is_after(entry: Entry, compaction: Entry) -> bool:
-    """Return whether an entry of a compacted lane says more than its compaction."""
+    """Return whether an entry of a compacted lane is not part of the compaction's state."""
     if entry.sequence is not None:
         return entry.sequence > (compaction.sequence or 0)
     if entry.kind == model.POSTED:
@@ -220,7 +220,7 @@ def is_after(entry: Entry, compaction: Entry) -> bool:
 
 
 def names(compaction: Entry) -> frozenset[PositionId]:
-    """List the positions that a compaction needs the entries of."""
+    """List the positions whose entries a compaction needs."""
     return frozenset(_named(compaction))
 
 
@@ -228,7 +228,7 @@ def names(compaction: Entry) -> frozenset[PositionId]:
 
 
 def _waiting(lane: LaneState) -> list[list[Any]]:
-    """Write what waits of touched positions: by position, runs with their history."""
+    """Write the waiting messages of touched positions: by position, runs with their history."""
     runs: dict[PositionId, list[list[Any]]] = {}
     for segment in lane.available:
         if segment.position.place <= lane.touched:
@@ -240,7 +240,7 @@ def _waiting(lane: LaneState) -> list[list[Any]]:
 
 
 def failures(lane: LaneState) -> list[list[Any]]:
-    """Write when the last delivery of what waits failed: by the first message of each run."""
+    """Write when the last delivery of each waiting run failed, by the run's first message."""
     return [
         [*segment.position.position_id, segment.first, segment.failed_at_ms]
         for segment in lane.available
@@ -267,7 +267,7 @@ def _claim_to_json(claim: Claim) -> dict[str, Any]:
 
 
 def _owner_to_json(owner: Owner) -> dict[str, Any]:
-    """Write an owner with the same five names, whatever it is; a lease has no attempt."""
+    """Write an owner of either kind with the same five names; a lease has no attempt."""
     known = asdict(owner)
     return {name: known.get(name) for name in ("consumer", "epoch", "key", "attempt", "begun")}
 
@@ -279,7 +279,7 @@ def _owner_from_json(said: Mapping[str, Any]) -> Owner:
 
 
 def _beginning(claim: Claim) -> dict[str, int]:
-    """Write when a lease began, as far as it is not when it was claimed."""
+    """Write when a lease began, where that differs from when it was claimed."""
     said = {"began_at": claim.began_at_ms, "began_by": claim.began_by_ms}
     return {k: ms for k, ms in said.items() if ms != claim.claimed_at_ms}
 
@@ -326,7 +326,7 @@ def _touched(compaction: Entry) -> tuple[int, int, int]:
 
 
 def _named(compaction: Entry) -> Counter[PositionId]:
-    """Count the messages that a compaction knows of, by position."""
+    """Count the messages in a compaction, by position."""
     messages: Counter[PositionId] = Counter()
     for append_id, index, runs in compaction.body["waiting"]:
         messages[append_id, index] += sum(last - first + 1 for first, last, *_ in runs)

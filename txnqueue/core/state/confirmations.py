@@ -1,4 +1,4 @@
-"""What databases take part in, as names and entries: branches, and what is confirmed (pure)."""
+"""The branches of participating databases, and their confirmations of commits (pure)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from txnqueue.core.planning import Stamp
 from txnqueue.core.state import AttemptOwner
 
 FORMAT_ID = 0x74786E71
-"""Marks our branches among those of other transaction managers: "txnq"."""
+"""The format id, "txnq", that tells our branches from those of other transaction managers."""
 _STORE_LENGTH = 12
 _NAME = re.compile(r"([0-9a-f]+)\.([0-9a-f]{32})\.([0-9]+)\.([0-9]+)")
 
 
 def branch_of(owner: AttemptOwner, store_id: str, number: int) -> str:
-    """Name a branch: store, attempt, begun, and its number in the transaction."""
+    """Name a branch by store, attempt, beginning, and its number in the transaction."""
     return f"{store_id[:_STORE_LENGTH]}.{owner.attempt}.{owner.begun}.{number}"
 
 
 def owner_of(xid: Any, store_id: str) -> AttemptOwner | None:
-    """Read whose branch this is; None if it is no branch of this store."""
+    """Read the attempt of a branch from its xid; None if the branch is not of this store."""
     format_id, key, branch = xid[0], xid[1], xid[2]
     found = _NAME.fullmatch(branch or "")
     if format_id != FORMAT_ID or found is None or found.group(1) != store_id[:_STORE_LENGTH]:
@@ -32,7 +32,7 @@ def owner_of(xid: Any, store_id: str) -> AttemptOwner | None:
 
 
 def confirmation(name: str, owner: AttemptOwner, stamp: Stamp) -> Entry:
-    """Write the fact that a database has carried out a commit."""
+    """Make the entry that records that a database has carried out a commit."""
     stream = participant_stream(name)
     return Entry(
         model.table_shard(stream),
@@ -45,12 +45,12 @@ def confirmation(name: str, owner: AttemptOwner, stamp: Stamp) -> Entry:
 
 
 def participant_stream(name: str) -> str:
-    """Name the stream of what a database confirms."""
+    """Name the stream of a database's confirmations."""
     return f"participant/{name}"
 
 
 def unconfirmed(decisions: Iterable[Entry], facts: Iterable[Entry]) -> list[tuple[str, Entry]]:
-    """List which database has not confirmed which commit (pure)."""
+    """List the missing confirmations: each a database and the commit that it owes one for."""
     confirmed = {
         (entry.body["participant"], entry.attempt)
         for entry in facts
@@ -66,5 +66,5 @@ def unconfirmed(decisions: Iterable[Entry], facts: Iterable[Entry]) -> list[tupl
 
 
 def manifest_participants(body: Mapping[str, Any]) -> list[str]:
-    """Read which databases a decision named."""
+    """Read the names of the databases that take part in a decision."""
     return list(body.get("participants", ()))

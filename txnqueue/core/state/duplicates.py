@@ -1,12 +1,12 @@
-"""Which messages of a queue are duplicates: a rule over what was posted (pure).
+"""Which messages of a queue are duplicates: a rule over the posted messages (pure).
 
-A message is a duplicate if an earlier one in commit order had the same id, was none itself,
-and was posted less than the queue's window before. What became of the earlier one does not
-matter, nor in which lane either is: so every client gets the same answer at any time.
+A message is a duplicate if an earlier one in commit order had the same id, was not a duplicate
+itself, and was posted less than the queue's window before. The earlier message's fate does not
+matter, nor do the lanes: so every client gets the same answer at any time.
 
-What has left a lane is known from the lane's log: everything that leaves it is looked at
-before, and leaves as a duplicate or as something else. So no more is read than what waits,
-and what was posted less than a window before it.
+The lane's log tells duplicates among the messages that have left a lane: each is examined before
+it leaves, and leaves as a duplicate or otherwise. So only waiting messages are read, and those
+posted less than a window before them.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 DIGEST_BYTES = 16
 NO_ID = bytes(DIGEST_BYTES)
-"""The value for a message without an id; only what was moved here can be one."""
+"""The digest of a message without an id; only a moved message can have none."""
 IDS_IN_ENTRY_MAX = 500
-"""The ids of one send that are written beside its positions; more are read from the payload."""
+"""The most ids of one send written in its entries; the ids of larger sends are in the payload."""
 LOOK_AHEAD = 100_000
-"""About how many messages are read from the payload at once."""
+"""The approximate number of messages read from the payload at once."""
 ARRIVALS_MIN = 1_000
-"""The positions kept at least before old ones are looked for."""
+"""The least number of positions kept before old ones are forgotten."""
 
 
 def digest(text: str | None) -> bytes:
-    """Shorten an id, so that millions fit into memory and no two are likely ever to meet."""
+    """Hash an id so that millions fit into memory, without a likely collision."""
     if text is None:
         return NO_ID
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
@@ -54,14 +54,14 @@ def read_ids(said: str | None) -> bytes | None:
 
 @dataclass(slots=True)
 class Arrival:
-    """A position that was posted, and not looked at yet.
+    """A posted position that has not been searched for duplicates yet.
 
     Attributes:
         position: The position.
-        ids: The digests of its messages' ids behind each other, in the order of their
-            offsets, if they are known.
-        left_out: What the lane's log calls duplicates already.
-        stands: Whether some of it waits or is in flight.
+        ids: The concatenated digests of its messages' ids, in the order of their offsets; None
+            if they are not known.
+        left_out: The messages that the lane's log removed as duplicates.
+        stands: Whether some of its messages wait or are in flight.
     """
 
     position: Position
@@ -76,13 +76,13 @@ class Arrival:
 
 
 class Duplicates:
-    """What is known of the ids of one queue; fed by the fold, in commit order."""
+    """The known ids and duplicates of one queue; the fold feeds it in commit order."""
 
     def __init__(self, window_ms: int) -> None:
         """Start from nothing.
 
         Args:
-            window_ms: So long after the first message of an id the others are duplicates.
+            window_ms: How long after the first message of an id others are duplicates.
         """
         self._window_ms = window_ms
         self._arrivals: dict[PositionId, Arrival] = {}
@@ -94,31 +94,31 @@ class Duplicates:
     # --------------------------------------------------------------------- from the fold
 
     def posted(self, position: Position, ids: str | None) -> None:
-        """Record a position, with the ids that its entry carries, if it does."""
+        """Record a position, with the ids in its entry; None if the entry has none."""
         self._arrivals[position.position_id] = Arrival(position, read_ids(ids))
         if len(self._arrivals) > 2 * self._left + ARRIVALS_MIN:
             self._forget(position.posted_at_ms)
             self._left = len(self._arrivals)
 
     def restore(self, arrivals: Iterable[Arrival]) -> None:
-        """Begin with positions of former times, in commit order; what comes may repeat them."""
+        """Begin with earlier positions, in commit order; entries to come may repeat them."""
         self._arrivals = {one.position.position_id: one for one in arrivals}
 
     def forget(self, lane: int, upto_ms: int) -> None:
-        """Drop what has left a lane and was posted by an instant: no window asks for it."""
+        """Forget a lane's positions that have left it and that the duplicate window has passed."""
         for position_id, arrival in list(self._arrivals.items()):
             position = arrival.position
             if not arrival.stands and position.lane == lane and position.posted_at_ms <= upto_ms:
                 del self._arrivals[position_id]
 
     def left_out(self, position_id: PositionId, part: tuple[Range, ...]) -> None:
-        """Record what an entry of a lane's log calls duplicates."""
+        """Record messages that an entry of a lane's log removed as duplicates."""
         arrival = self._arrivals.get(position_id)
         if arrival is not None:
             arrival.left_out = ranges.normalised((*arrival.left_out, *part))
 
     def retired(self, position_id: PositionId) -> None:
-        """Record that nothing of a position is left."""
+        """Record that no message of a position is left."""
         self._record()
         self._found.pop(position_id, None)
         arrival = self._arrivals.get(position_id)
@@ -133,15 +133,15 @@ class Duplicates:
         return position_id not in self._arrivals
 
     def of(self, position_id: PositionId) -> tuple[Range, ...]:
-        """Name the duplicates of a position that has messages left and was looked at."""
+        """Return the duplicates of a position that has messages left and was searched."""
         return self._found.get(position_id, ())
 
     def to_look_at(self, position: Position, now_ms: int) -> list[Arrival]:
-        """List what has to be looked at to know the duplicates of a position, in commit order.
+        """List the positions to search for the duplicates of a position, in commit order.
 
         Args:
             position: The position.
-            now_ms: The instant; what is too old to matter to anything is forgotten.
+            now_ms: The present instant; positions that the window has passed are forgotten.
         """
         self._record()
         self._forget(now_ms)
@@ -161,7 +161,7 @@ class Duplicates:
         """Find the duplicates of positions.
 
         Args:
-            arrivals: What ``to_look_at`` listed, in that order, now with all ids.
+            arrivals: The result of ``to_look_at`` in its order, with all ids filled in.
         """
         for arrival in arrivals:
             first, twice = self._sort(arrival)
@@ -171,10 +171,10 @@ class Duplicates:
     # -------------------------------------------------------------------------- helpers
 
     def _record(self) -> None:
-        """Record what was found of the arrival that was sorted last.
+        """Record the result of the arrival sorted last.
 
-        Each step may be done twice: who is interrupted in it does it again, whatever comes next.
-        To sort it again, with some of its ids known, would make duplicates of its own messages.
+        Each step may be repeated: after an interrupt the next call records the result again. To
+        sort the arrival again, with some of its ids known, would make duplicates of its messages.
         """
         if self._sorted is None:
             return
@@ -186,7 +186,7 @@ class Duplicates:
         self._sorted = None
 
     def _sort(self, arrival: Arrival) -> tuple[dict[bytes, int], list[int]]:
-        """Tell the first messages of their ids, and when they came, from the others."""
+        """Separate the first messages of each id, with when they were posted, from duplicates."""
         position, window_ms = arrival.position, self._window_ms
         first: dict[bytes, int] = {}
         posted_at_ms = position.posted_at_ms
@@ -202,7 +202,7 @@ class Duplicates:
             first_at_ms = first.get(one, self._known.get(one))
             if first_at_ms is None:
                 first_at_ms = posted_at_ms - window_ms
-            # What was moved here is here on purpose: it stays, and later sends know of it.
+            # A moved message is here on purpose: it stays, and later sends are compared with it.
             if offset in gone or (not moved and posted_at_ms < first_at_ms + window_ms):
                 twice.append(offset)
             else:
@@ -210,7 +210,7 @@ class Duplicates:
         return first, twice
 
     def _forget(self, now_ms: int) -> None:
-        """Drop what no message can be a duplicate of any more, whatever is still looked at."""
+        """Forget positions and ids that no message still to be searched can duplicate."""
         standing = (a.position.posted_at_ms for a in self._arrivals.values() if a.stands)
         oldest_ms = min(standing, default=now_ms)
         over_ms = min(oldest_ms, now_ms - CLOCKS_APART_MS) - self._window_ms

@@ -1,7 +1,7 @@
-"""Which rows of the payload were erased, as the catalog says it, and how that is written (pure).
+"""The erased rows of the payload, as the catalog records them (pure).
 
-An erasure is recorded before anything is deleted, and once more when its rows are gone. Both facts
-stay for ever: they say why rows are missing that the history names.
+An erasure is recorded before any row is deleted, and again when the rows are gone. Both entries
+stay for ever: they explain why rows that the history names are missing.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Erasure:
     """One erasure of rows of one owner.
 
     Attributes:
-        entry: Recorded it.
+        entry: The entry that recorded it.
         places: The rows.
-        done: Recorded that they are gone; None: a crash may have come before that.
+        done: The entry that recorded that they are gone; None if there is none, as after a crash.
     """
 
     entry: Entry
@@ -43,7 +43,7 @@ class Erasure:
 
 
 def erasures(catalog: Iterable[Entry]) -> list[Erasure]:
-    """List what was ever erased, in commit order."""
+    """List all erasures, in commit order."""
     entries = list(catalog)
     done = {
         (entry.stream, number): entry
@@ -59,7 +59,7 @@ def erasures(catalog: Iterable[Entry]) -> list[Erasure]:
 
 
 def places_of(entry: Entry) -> dict[Place, tuple[Range, ...]]:
-    """Read which rows an entry says were erased."""
+    """Read the erased rows that an entry records."""
     found: dict[Place, tuple[Range, ...]] = {}
     at = 0
     for slice_, send_id, length in entry.body["places"]:
@@ -69,7 +69,7 @@ def places_of(entry: Entry) -> dict[Place, tuple[Range, ...]]:
 
 
 def rows_of(found: Iterable[Erasure]) -> dict[str, dict[Place, tuple[Range, ...]]]:
-    """Sort what was erased by owner and place."""
+    """Collect the erased rows by owner and place."""
     spans: dict[str, dict[Place, list[Range]]] = defaultdict(lambda: defaultdict(list))
     for erasure in found:
         for place, part in erasure.places.items():
@@ -83,15 +83,15 @@ def rows_of(found: Iterable[Erasure]) -> dict[str, dict[Place, tuple[Range, ...]
 def record(
     catalog: Sequence[Entry], rows: Rows, *, queue_id: str, name: str, reason: str, stamp: Stamp
 ) -> Plan:
-    """Plan that an erasure is recorded, of what was not recorded before.
+    """Plan the entries that record an erasure of the rows that no earlier entry records.
 
     Args:
         catalog: The catalog's entries.
-        rows: What is to be erased.
-        queue_id: The queue that it was found in.
-        name: What that is called.
-        reason: Why.
-        stamp: Who erases.
+        rows: The rows to be erased.
+        queue_id: The id of the queue in which they were found.
+        name: The queue's name.
+        reason: The reason.
+        stamp: The author and the instant.
     """
     known = rows_of(erasures(catalog))
     plan = Plan()
@@ -124,7 +124,7 @@ def record(
 
 
 def finish(catalog: Sequence[Entry], deleted: Iterable[Erasure], stamp: Stamp) -> Plan:
-    """Plan the facts that the rows of erasures are gone, where nobody has said so yet."""
+    """Plan the entries that record that the rows of erasures are gone, where none does yet."""
     waiting = {e.entry.entry_id: e for e in erasures(catalog) if e.done is None}
     by_owner: dict[str, list[Entry]] = defaultdict(list)
     for erasure in deleted:
@@ -149,7 +149,7 @@ def finish(catalog: Sequence[Entry], deleted: Iterable[Erasure], stamp: Stamp) -
 
 
 def _fact(catalog: Sequence[Entry], entry: Entry) -> Plan:
-    """Plan the next fact of a stream of the catalog."""
+    """Plan the next entry of a stream of the catalog."""
     number = model.newest_sequence(one for one in catalog if one.stream == entry.stream) + 1
     numbered = replace(entry, sequence=number)
     conditions = (

@@ -1,4 +1,4 @@
-"""What one reading of all transactions, all changes of tables and the catalog tells (pure)."""
+"""The state of all transactions, table changes and the catalog, from one reading (pure)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SHARDS = (*model.ALL_TRANSACTIONS, *model.ALL_TABLES, model.CATALOG)
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """One cut of what the journal says, but for the queues' own entries.
+    """One consistent view of the journal, without the entries of lanes and backlogs.
 
     Attributes:
-        keys: What is known of the transactions, by key.
-        changes: What was decided and confirmed of tables and databases.
-        infos: The queues that there are.
-        exchanges: The exchanges that there are.
-        erasures: What the catalog says of rows that were erased.
+        keys: The states of the transactions, by key.
+        changes: The entries about changes of tables and confirmations of databases.
+        infos: The existing queues.
+        exchanges: The existing exchanges.
+        erasures: The catalog's entries about erased rows.
     """
 
     keys: Mapping[str, TransactionState]
@@ -36,7 +36,7 @@ class Survey:
 
     @classmethod
     def of(cls, entries: Iterable[Entry], horizon: int, infos: Iterable[QueueInfo]) -> Survey:
-        """Sort out the entries of these shards."""
+        """Sort the entries of ``SHARDS`` by what they are about."""
         transactions, changes, said, erased = [], [], [], []
         for entry in entries:
             if entry.shard in model.ALL_TRANSACTIONS:
@@ -53,16 +53,16 @@ class Survey:
 
     @property
     def prepared(self) -> tuple[str, ...]:
-        """The transactions that are prepared and undecided."""
+        """The keys of the transactions that are prepared and undecided."""
         return tuple(key for key, state in self.keys.items() if state.in_doubt is not None)
 
     @property
     def heuristic(self) -> tuple[str, ...]:
-        """The transactions that an operator decided, until they are forgotten."""
+        """The keys of the transactions that an operator decided, until they are forgotten."""
         return tuple(key for key, state in self.keys.items() if state.heuristics)
 
     def overdue(self, now_ms: int) -> list[Branch]:
-        """List the branches that took too long and are not prepared."""
+        """List the branches whose time-out is over and that are not prepared."""
         branches = map(Branch.of, self.keys.values())
         return [branch for branch in branches if branch is not None and branch.overdue(now_ms)]
 
@@ -70,7 +70,7 @@ class Survey:
         """List the databases that have not confirmed a commit.
 
         Args:
-            told: Confirmations besides those that were read.
+            told: Confirmations in addition to those that were read.
         """
         commits = (state.committed for state in self.keys.values())
         decisions = [entry for entry in commits if entry is not None]
@@ -78,10 +78,10 @@ class Survey:
 
     @property
     def closing(self) -> list[QueueInfo]:
-        """The queues whose drop was begun."""
+        """The queues that are being dropped."""
         return [info for info in self.infos if info.closing]
 
     @property
     def closing_exchanges(self) -> list[ExchangeInfo]:
-        """The exchanges whose drop was begun."""
+        """The exchanges that are being dropped."""
         return [info for info in self.exchanges if info.closing]

@@ -1,4 +1,4 @@
-"""What a fold is made of: positions, segments of them, owners, claims (pure)."""
+"""The parts of a fold: positions, segments, owners and claims (pure)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from txnqueue.core.settings import BRANCH_PREFIX, REASON_LENGTH_MAX
 from txnqueue.errors import StoreCorrupt
 
 Errors = tuple[tuple[tuple[Range, ...], str], ...]
-"""Messages of a position, and what their last delivery failed with."""
+"""Messages of a position, each with the error of its last delivery."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Some messages in a queue: where their payload lies, and their order of delivery.
+    """Messages of one send in a lane: where their payload lies, and their order of delivery.
 
     ``origin`` says where a moved or dead-lettered position came from, and why;
-    ``message_id`` is the payload's column that names its messages, if one does.
+    ``message_id`` is the payload's column that names its messages, if any.
     """
 
     position_id: PositionId
@@ -78,10 +78,10 @@ class Position:
 class Segment:
     """A run of messages of one position that can be claimed together.
 
-    ``delivery_count`` counts their ended deliveries, ``former`` is the size of the claim
-    that they last came back from (0: never delivered): both say how many the next one may
-    hold. ``not_to`` names consumers that do not want them again; ``failed_at_ms`` is when
-    their last delivery failed, 0 if they did not come back from a failure.
+    ``delivery_count`` counts the failed deliveries; ``former`` is the size of the last claim of
+    them that counted (0 if none did): both determine how many messages the next claim may hold.
+    ``not_to`` names the consumers to which the messages are undeliverable. ``failed_at_ms`` is
+    when the last delivery failed, 0 if the messages did not come back from a failure.
     """
 
     position: Position
@@ -94,7 +94,7 @@ class Segment:
 
     @property
     def history(self) -> tuple[int, int, frozenset[str]]:
-        """What a claim's messages have in common: they share what becomes of them next."""
+        """The properties that all messages of one claim share."""
         return (self.delivery_count, self.former, self.not_to)
 
     def cut(self, first: int, last: int) -> Segment:
@@ -102,17 +102,17 @@ class Segment:
         return Segment(self.position, first, last, *self.history, self.failed_at_ms)
 
     def by(self, version: int | None) -> bool:
-        """Return whether the messages were there at a version of the journal; None: the newest."""
+        """Return whether the messages were posted by a version of the journal; None for any."""
         return version is None or self.position.place[0] <= version
 
     def due_ms(self, rules: Redelivery) -> int:
-        """Return from when on the messages may be delivered again; 0 if they need not wait."""
+        """Return the instant from which the messages may be redelivered; 0 if they do not wait."""
         return rules.due_ms(self.delivery_count, self.former, self.failed_at_ms)
 
     def waits(self, now_ms: int, rules: Redelivery) -> bool:
-        """Return whether the messages are to wait because their last delivery failed.
+        """Return whether the messages still wait because their last delivery failed.
 
-        An instant that is too far ahead was recorded by a wrong clock, and is not waited for.
+        A failure recorded too far in the future comes from a wrong clock and delays nothing.
         """
         return (
             0 < self.failed_at_ms <= now_ms + CLOCKS_APART_MS
@@ -122,7 +122,7 @@ class Segment:
 
     @property
     def timeless(self) -> bool:
-        """Whether the messages may be delivered at any instant: nothing delays or ends them."""
+        """Whether no delay, time to live or failed delivery limits when they may be delivered."""
         position = self.position
         is_free = position.available_at_ms is None and position.expires_at_ms is None
         return is_free and not self.failed_at_ms
@@ -146,13 +146,13 @@ class Segment:
 def in_turn(
     segments: Iterable[Segment], now_ms: int, rules: Redelivery, *, in_order: bool
 ) -> Iterable[Segment]:
-    """Pass on what comes before the first message that waits because it failed, or all.
+    """Return all segments, or in an ordered queue those before the first that waits to be retried.
 
     Args:
         segments: The messages of a lane, in order.
         now_ms: The instant.
         rules: The queue's rules of redelivery.
-        in_order: Whether nothing may overtake it.
+        in_order: Whether no message may overtake one that waits because it failed.
     """
     if not in_order:
         return segments
@@ -167,13 +167,13 @@ class LeaseOwner:
     epoch: int
 
     def columns(self) -> dict[str, Any]:
-        """The columns that name it in an entry: none."""
+        """Return the columns that name the owner in an entry: none."""
         return {}
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptOwner:
-    """An attempt of a transaction: its decision ends what it holds.
+    """An attempt of a transaction, whose decision ends the claims that it holds.
 
     ``consumer`` and ``epoch`` are those of the client that claimed for it, if it holds a claim.
     """
@@ -199,15 +199,15 @@ class AttemptOwner:
 
     @property
     def is_branch(self) -> bool:
-        """Whether it is the attempt of a branch, which sessions share."""
+        """Whether this is the attempt of a branch, which sessions share."""
         return self.key.startswith(BRANCH_PREFIX)
 
     def columns(self) -> dict[str, Any]:
-        """The columns that name it in an entry."""
+        """Return the columns that name the attempt in an entry."""
         return {"transaction_key": self.key, "attempt": self.attempt, "begun": self.begun}
 
     def claiming_as(self, owner: Owner) -> AttemptOwner:
-        """Name the attempt together with the client that claims for it."""
+        """Return the attempt with the consumer and epoch of the client that claims for it."""
         return replace(self, consumer=owner.consumer, epoch=owner.epoch)
 
 
@@ -217,13 +217,13 @@ Owner = LeaseOwner | AttemptOwner
 
 @dataclass(slots=True)
 class Claim:
-    """Messages in flight: what one entry of a lane's log claimed and no entry has ended.
+    """Messages in flight: those that one entry of a lane's log claimed and no entry has ended.
 
-    ``counts`` says whether its end counts as a delivery; a claim made for a move has
-    delivered nothing. ``purging`` are the messages that were purged meanwhile: they go for
-    good when they would come back. ``deadline_ms`` was set at ``began_at_ms``, both by the clock
-    of the client that claimed or extended it, by an entry of ``version``; ``began_by_ms`` is the
-    smallest clock that was recorded since, or shown when it was read.
+    ``counts`` says whether its end counts as a delivery; a claim made for a move has delivered
+    nothing. ``purging`` holds the messages purged meanwhile, which are removed if they would
+    return. An entry of ``version`` set ``deadline_ms`` at ``began_at_ms``, both by the clock of
+    the client that claimed or extended; ``began_by_ms`` is the smallest clock recorded since, or
+    shown when the claim was read.
     """
 
     lane: int
@@ -266,17 +266,17 @@ class Claim:
         )
 
     def hold(self, entry: Entry) -> None:
-        """Take over the deadline that an entry sets."""
+        """Set the deadline that an entry records."""
         self.deadline_ms = entry.body["deadline"]
         self.began_at_ms = self.began_by_ms = entry.recorded_at_ms
         self.version = entry.version
 
     def ends_at_ms(self, now_ms: int) -> int:
-        """Return when the lease ends, as seen at an instant.
+        """Return the instant at which the lease ends, as seen at ``now_ms``.
 
-        A lease that is to begin in the future was claimed by a clock that is ahead. It began at
-        the smallest clock recorded since at the latest, and when it was first seen, and lasts as
-        long as it was to last.
+        A lease that seems to begin in the future was recorded by a clock that is ahead. It began
+        at the latest at the smallest clock recorded since or shown when it was first read, and
+        keeps its length.
         """
         if self.began_at_ms <= now_ms:
             return self.deadline_ms
@@ -289,32 +289,32 @@ class Claim:
 
     @property
     def holder(self) -> Owner:
-        """Whose decision ends the claim: the transaction it is bound to, else its owner."""
+        """The holder that ends the claim: the attempt that it is bound to, else its owner."""
         return self.bound or self.owner
 
     @property
     def attempt(self) -> AttemptOwner | None:
-        """The attempt whose decision ends the claim; None: it is held under a lease only."""
+        """The attempt whose decision ends the claim; None if only a lease holds it."""
         return self.holder if isinstance(self.holder, AttemptOwner) else None
 
     @property
     def attempt_id(self) -> str | None:
-        """The id of that attempt; None: it is held under a lease only."""
+        """The id of the attempt whose decision ends the claim; None if only a lease holds it."""
         return self.attempt.attempt if self.attempt else None
 
     def ended_by(self, entry: Entry) -> bool:
-        """Whether an entry in the backlog ends the claim: its attempt holds it."""
+        """Return whether an entry in the backlog ends the claim, as its attempt holds the claim."""
         return entry.attempt == self.attempt_id
 
     def lease(self) -> None:
-        """Leave what the claim holds with its consumer, whatever attempt held it."""
+        """Leave the claim's messages with its consumer under a lease, without any attempt."""
         self.owner, self.bound = LeaseOwner(self.owner.consumer, self.owner.epoch), None
 
     @property
     def acquirer(self) -> AttemptOwner | None:
-        """The attempt that acquired the messages; None if it only settles them, or there is none.
+        """The attempt that acquired the messages; None if a lease did.
 
-        What an attempt only settles goes back to the consumer that holds the lease, if the
+        Messages that an attempt only settles go back to the consumer that holds the lease if the
         attempt is rolled back.
         """
         return self.owner if isinstance(self.owner, AttemptOwner) and not self.bound else None
@@ -326,7 +326,7 @@ class Claim:
 
     @property
     def purge_pending(self) -> dict[PositionId, tuple[Range, ...]]:
-        """The messages in flight under it that were purged."""
+        """The messages in flight under the claim that were purged."""
         found = {
             position_id: ranges.intersection(part, self.purging.get(position_id, ()))
             for position_id, part in self.items.items()
@@ -334,14 +334,14 @@ class Claim:
         return {position_id: part for position_id, part in found.items() if part}
 
     def ended_at_ms(self, now_ms: int) -> int:
-        """Return when its delivery ended, if another client ends it: with its lease, or now."""
+        """Return when the delivery ended, if another client ends it: with the lease, or now."""
         return min(self.ends_at_ms(now_ms), now_ms)
 
     def takeable(self, now_ms: int, taker: Owner) -> bool:
-        """Return whether a client may try to take the claim over; clocks decide no more than that.
+        """Return whether a client may try to take over the claim; clocks decide only that much.
 
-        An older epoch of the same consumer id and an older attempt of the same key are
-        the taker's own past, and need not be waited for.
+        An older epoch of the same consumer id and an older attempt of the same key are the
+        taker's own past: their leases need not have ended.
         """
         past_self = self.owner.consumer == taker.consumer and self.owner.epoch < taker.epoch
         past_attempt = (
@@ -356,7 +356,7 @@ class Claim:
 def note_error(
     errors: dict[PositionId, Errors], items: Mapping[PositionId, tuple[Range, ...]], error: str
 ) -> None:
-    """Record what a delivery failed with."""
+    """Record the error of a delivery for its messages."""
     said = error[:REASON_LENGTH_MAX]
     for position_id, part in items.items():
         forget_error(errors, position_id, part)
@@ -369,7 +369,7 @@ def note_error(
 def forget_error(
     errors: dict[PositionId, Errors], position_id: PositionId, part: tuple[Range, ...]
 ) -> None:
-    """Forget what was noted of messages: they are gone, or failed with something else."""
+    """Forget the errors of messages that are gone, or that failed with another error."""
     left = tuple(
         (rest, text)
         for had, text in errors.pop(position_id, ())

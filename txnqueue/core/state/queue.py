@@ -1,7 +1,7 @@
-"""Fold the entries of one queue into what is available, in flight and gone (pure).
+"""Fold the entries of one queue into its available messages and its claims (pure).
 
 The state of a queue is a fold over its lanes' dispatch logs and its backlog, in commit
-order. A fold is kept between calls and fed with what was appended since.
+order. A fold is kept between calls and advanced by the entries appended since.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _ORDER = attrgetter("order")
 
 @dataclass(slots=True)
 class LaneState:
-    """One lane as folded: its next sequence number, what is available, what is in flight.
+    """One lane as folded: its next sequence number, its available messages, its claims.
 
-    ``touched`` is the place of the newest position that anything was ever taken of: all
-    later ones wait untouched. ``log`` counts the entries since the newest compaction that
-    the next one makes superfluous, ``log_from`` is the version of the first of them;
-    ``compactable`` says whether all are of kinds that a compaction can replace. ``left_out``
-    counts duplicates; ``duplicates`` are those of positions posted after ``recent_after``, with
-    when each was posted: the queue's window may ask for them, and for no older ones. ``errors``
-    says what the last delivery of messages failed with, as long as they are in the queue.
+    ``touched`` is the place of the newest position of which messages were ever taken: all later
+    positions wait untouched. ``log`` counts the entries since the newest compaction that the next
+    one makes superfluous, ``log_from`` is the version of the first of them; ``compactable`` says
+    whether all are of kinds that a compaction can replace. ``left_out`` counts duplicates;
+    ``duplicates`` holds those of positions posted after ``recent_after``, with the instant of
+    posting: the duplicate window needs no older ones. ``errors`` holds the error of the last
+    delivery of messages that are in the queue.
     """
 
     lane: int
@@ -57,27 +57,27 @@ class LaneState:
     errors: dict[PositionId, Errors] = field(default_factory=dict)
 
     def leave_out(self, position: Position, part: tuple[Range, ...]) -> None:
-        """Record what is called duplicates."""
+        """Record messages that an entry removed as duplicates."""
         _, before = self.duplicates.get(position.position_id, (0, ()))
         both = ranges.normalised((*before, *part))
         self.duplicates[position.position_id] = (position.posted_at_ms, both)
         self.left_out += ranges.count(part)
 
     def forget_duplicates(self, upto_ms: int) -> None:
-        """Forget what no window asks for any more: positions posted by then."""
+        """Forget the duplicates of positions posted by an instant: the window has passed them."""
         self.recent_after = max(self.recent_after, upto_ms)
         kept = self.duplicates.items()
         self.duplicates = {one: found for one, found in kept if found[0] > self.recent_after}
 
     def put(self, segment: Segment) -> None:
-        """Place a segment where its messages were sent."""
+        """Insert a segment at its original place among the available ones."""
         insort(self.available, segment, key=_ORDER)
 
     def take(self, position: Position, wanted: tuple[Range, ...]) -> None:
         """Remove messages from the available ones.
 
         Raises:
-            StoreCorrupt: Some of them are not available.
+            StoreCorrupt: Some of the messages are not available.
         """
         low, high = self._run(position, wanted)
         found = 0
@@ -96,7 +96,7 @@ class LaneState:
         self.touched = max(self.touched, position.place)
 
     def standing(self, position: Position, wanted: tuple[Range, ...]) -> Iterator[Segment]:
-        """Pass on what of some messages of a position is available."""
+        """Yield those of some messages of a position that are available."""
         low, high = self._run(position, wanted)
         for segment in self.available[low:high]:
             have = ((segment.first, segment.last),)
@@ -104,7 +104,7 @@ class LaneState:
                 yield segment.cut(first, last)
 
     def _run(self, position: Position, wanted: tuple[Range, ...]) -> tuple[int, int]:
-        """Find by bisection where segments of a position lie that hold some messages."""
+        """Find by bisection the slice of available segments that may hold some messages."""
         start = Segment(position, wanted[0][0], wanted[0][0])
         low = bisect_left(self.available, start.order, key=_ORDER)
         if low and self.available[low - 1].position is position:
@@ -132,9 +132,9 @@ class QueueState:
 
         Args:
             queue_id: The queue.
-            lanes: How many it has.
-            window_ms: For how long duplicates are to be told apart; None: not at all.
-            mine: Says whether this thread may touch it; None: no other one knows of it.
+            lanes: The number of its lanes.
+            window_ms: The duplicate window; None delivers duplicates.
+            mine: Checks that this thread may touch the fold; None if no other thread can.
         """
         self._mine = mine
         self.queue_id = queue_id
@@ -157,7 +157,7 @@ class QueueState:
 
     @property
     def positions(self) -> dict[PositionId, Position]:
-        """The positions that anything is left of."""
+        """The positions of which messages are left in the queue, by id."""
         custody.check(self._mine, "a fold")
         return self._positions
 
@@ -168,7 +168,7 @@ class QueueState:
         return (*lanes, model.backlog_shard(self.queue_id), model.FENCE)
 
     def advance(self, entries: Iterable[Entry], version: int) -> None:
-        """Apply what was appended since, in commit order, and move on to a version."""
+        """Apply the entries appended since, in commit order, and move on to a version."""
         custody.check(self._mine, "a fold")
         for entry in sorted(entries, key=attrgetter("place")):
             self.apply(entry)
@@ -192,7 +192,7 @@ class QueueState:
         lane.compactable &= entry.kind in model.COMPACTABLE
         if entry.kind == model.POSTED:
             self._posted(lane, entry)
-        elif entry.kind == model.COMPACTED:  # says what is known here already
+        elif entry.kind == model.COMPACTED:  # the fold already has the state that it records
             lane.log = 0
             lane.forget_duplicates(entry.body.get("recent_after", -1))
             if self.duplicates is not None:
@@ -218,7 +218,7 @@ class QueueState:
             )
 
     def available(self, now_ms: int, rules: Redelivery) -> int:
-        """Count what can be received at an instant, by whomever."""
+        """Count the messages that some consumer can receive at an instant."""
         found = self.receivable(now_ms, rules)
         return sum(segment.size for _, segments in found for segment in segments)
 
@@ -231,14 +231,14 @@ class QueueState:
         *,
         in_order: bool = False,
     ) -> list[tuple[LaneState, list[Segment]]]:
-        """List what can be received at an instant, lane by lane.
+        """List the messages that can be received at an instant, lane by lane.
 
         Args:
             now_ms: The instant.
             rules: The queue's rules of redelivery.
-            upto: Leave out what was posted after this version.
+            upto: Leave out messages posted after this version.
             without: Leave out these lanes.
-            in_order: Leave out what follows messages that wait because they failed.
+            in_order: Leave out messages behind one that waits because it failed.
         """
         return [
             (
@@ -254,26 +254,26 @@ class QueueState:
         ]
 
     def length(self) -> int:
-        """Count what is in the queue: waiting, however long, or in flight."""
+        """Count all messages in the queue: waiting, delayed ones included, or in flight."""
         waiting = sum(s.size for lane in self.lanes.values() for s in lane.available)
         return waiting + self.in_flight()
 
     @property
     def left_out(self) -> int:
-        """Count what was left out as duplicates."""
+        """The number of messages removed as duplicates."""
         return sum(lane.left_out for lane in self.lanes.values())
 
     def in_flight(self) -> int:
-        """Count what is claimed and not settled."""
+        """Count the messages that are claimed and not settled."""
         return sum(claim.count for claim in self.claims())
 
     def purge_pending(self) -> int:
-        """Count what is in flight and was purged: it goes instead of coming back."""
+        """Count the messages in flight that were purged: they are removed if they would return."""
         pending = (claim.purge_pending.values() for claim in self.claims())
         return sum(ranges.count(part) for parts in pending for part in parts)
 
     def claims(self) -> list[Claim]:
-        """List what is in flight, in the order of lanes and sequences."""
+        """List the claims that have not ended, in the order of lanes and sequences."""
         return [claim for lane in self.lanes.values() for claim in lane.claims.values()]
 
     def lanes_of_others(self, consumer: str) -> set[int]:
@@ -281,7 +281,7 @@ class QueueState:
         return {claim.lane for claim in self.claims() if claim.owner.consumer != consumer}
 
     def claim(self, lane: int, sequence: int) -> Claim | None:
-        """Find a claim that has not ended."""
+        """Find a claim by its name; None if it has ended."""
         return self.lanes[lane].claims.get(sequence)
 
     def returning(
@@ -292,15 +292,15 @@ class QueueState:
         counted: bool = True,
         not_to: str | None = None,
     ) -> list[Segment]:
-        """Write the messages of an ended claim as segments at their original places.
+        """Return the messages of an ended claim as segments at their original places.
 
-        What was purged meanwhile does not come back.
+        Messages that were purged meanwhile do not come back.
 
         Args:
             claim: The claim that ends.
-            failed_at_ms: When its delivery ended; it matters only if that counts.
+            failed_at_ms: When its delivery ended; used only if the delivery counts.
             counted: Whether the delivery counts: it failed, or its end is unknown.
-            not_to: A consumer that does not want them again.
+            not_to: A consumer to which the messages are undeliverable from now on.
         """
         counted = counted and claim.counts
         count = claim.delivery_count + (1 if counted else 0)
@@ -314,27 +314,27 @@ class QueueState:
         ]
 
     def know(self, position: Position, messages: int) -> None:
-        """Take a position for known, with a number of its messages left in the queue."""
+        """Record a position, with the number of its messages left in the queue."""
         self._positions[position.position_id] = position
         self._unretired[position.position_id] = messages
 
     def note_began(self, claim: Claim) -> None:
-        """Take a claim's beginning for a clock that was seen, so that smaller ones count."""
+        """Record a claim's beginning as a clock seen, so that smaller clocks are noticed."""
         self._newest_clock_ms = max(self._newest_clock_ms, claim.began_by_ms)
 
     def seen_at(self, now_ms: int) -> None:
-        """Note of claims that they have begun by now, after they were read.
+        """Record that all claims have begun by a reader's clock.
 
         Args:
-            now_ms: The reader's clock. What it showed before the reading may be too early.
+            now_ms: The clock after the reading; its value before the reading may be too early.
         """
         if now_ms < self._newest_clock_ms:
             self._note_clock(now_ms, self.version)
 
     def _note_clock(self, clock_ms: int, version: int) -> None:
-        """Note of claims that they began by what a clock showed when a version was there.
+        """Record that the claims of a version and earlier ones began by a clock's value.
 
-        Clocks rarely go back from one entry to the next, so that there is mostly nothing to do.
+        Clocks rarely go back from one entry to the next, so there is mostly nothing to do.
         """
         if 0 < clock_ms < self._newest_clock_ms:
             for claim in self.claims():
@@ -348,7 +348,7 @@ class QueueState:
     # ------------------------------------------------------------- one method per kind
 
     def _fenced(self, entry: Entry) -> None:
-        """Note that the queue is closing, or dropped with everything in it."""
+        """Record that the queue is closing, or was dropped with all its messages."""
         if entry.stream != model.queue_stream(self.queue_id):
             return
         self.closed = entry
@@ -391,7 +391,7 @@ class QueueState:
             self._retire(lane, position_id, part)
 
     def _purge_pending(self, lane: LaneState, entry: Entry) -> None:
-        """Mark what is in flight; what came back since the purge looked goes at once."""
+        """Mark messages in flight as purged; remove those that came back since the purge's read."""
         named = dict(model.unpack_items(entry))
         for claim in lane.claims.values():
             for position_id in claim.items.keys() & named.keys():
@@ -442,7 +442,7 @@ class QueueState:
                 self._retire(lane, position_id, settled)
 
     def _kept(self, lane: LaneState, entry: Entry) -> None:
-        """Make a lease of what a committed transaction acquired and did not settle."""
+        """Put under a lease the messages that a committed attempt acquired and did not settle."""
         claim = lane.claims.get(entry.claim_sequence or 0)
         if claim is None or not claim.ended_by(entry):
             return
@@ -470,7 +470,7 @@ class QueueState:
         self._retire(lane, position_id, part)
 
     def _supersede(self, lane: LaneState, entry: Entry) -> None:
-        """End the claims that an entry ends; it has no effect the second time."""
+        """End the claims that an entry supersedes; repeating it has no effect."""
         for sequence, ended_at_ms in model.superseded(entry):
             ended = lane.claims.pop(sequence, None)
             if ended:

@@ -1,8 +1,8 @@
-"""Find what has finished: what may leave the journal, and which payload is not needed (pure).
+"""Find the entries that may leave the journal, and the payload that is not needed (pure).
 
-What is said here stays true: an entry that has finished never becomes needed again. So it
-may be acted on later, twice, by two at once, or in part. An entry of a kind that is not
-known here has not finished.
+The answers stay true: an entry that has finished is never needed again. So a client may act on
+them later, twice, in part, or at the same time as another. An entry of a kind unknown here has not
+finished.
 """
 
 from __future__ import annotations
@@ -29,20 +29,19 @@ def next_horizon(
 ) -> int:
     """Find how far the horizon may advance.
 
-    Everything below it was recorded before the cutoff, and work that began after the cutoff
-    began above it. What was recorded in the future, by a clock that is ahead, was recorded at the
-    smallest clock of a later version at the latest. A transaction whose claims are still held
-    holds the horizon back, and so does one that several sessions share, until it is prepared or
-    decided.
+    All entries below it were recorded before the cutoff, and work that began after the cutoff
+    began above it. An entry recorded in the future, by a clock that is ahead, was recorded at the
+    latest at the smallest clock of a later version. A transaction whose claims are still held
+    holds the horizon back, and so does a branch until it is prepared or decided.
 
     Args:
         entries: The journal.
-        folds: All queues.
+        folds: The states of all queues.
         now_ms: The instant that decides which claims are still held.
         cutoff_ms: Work that began before this instant may be cut off.
 
     Returns:
-        The version; -1 if it may not advance at all.
+        The version; -1 if the horizon may not advance at all.
     """
     found = sorted(entries, key=lambda entry: entry.version)
     young, by_ms = None, now_ms
@@ -63,18 +62,18 @@ def next_horizon(
 def beginning(entries: Iterable[Entry], last_day: str) -> tuple[int, str] | None:
     """Find how much of the history may be removed.
 
-    Entries are archived under the day that the journal said when it was read: so what is
-    kept under an earlier day had finished before that day was said. No clock decides that.
-    A day that a correction said does not count: the clock that was behind may have been the
-    corrector's, and then that day was long over. The next one that is said counts again.
+    Entries are archived under the newest day in the journal when it was read. So entries archived
+    under an earlier day had finished before the later day was recorded, whatever the clocks say.
+    A day recorded by a correction does not count: the clock that was behind may have been the
+    corrector's, and then that day was long over. The next day recorded counts again.
 
     Args:
-        entries: What advanced the horizon, in the journal and in the archive.
-        last_day: The history shall reach back to a day that was said by then (ISO).
+        entries: The entries that advanced the horizon, in the journal and in the archive.
+        last_day: The latest day (ISO) to which the history may be cut.
 
     Returns:
-        A version that every state from then on can be told without what is kept under the
-        days before a day, and that day; None if nothing may be removed.
+        A version and a day: every state from that version on can be folded without the entries
+        archived under earlier days; None if nothing may be removed.
     """
     advanced = [e for e in entries if e.kind == model.HORIZON_ADVANCED and "day" in e.body]
     corrections = model.newest_day(advanced)[0]
@@ -92,16 +91,16 @@ def beginning(entries: Iterable[Entry], last_day: str) -> tuple[int, str] | None
 
 
 def day_ahead(entries: Iterable[Entry], today: str) -> tuple[int, str, int] | None:
-    """Find the newest day, if it was said by a clock that was more than a day ahead.
+    """Find the newest recorded day, if the clock that recorded it was more than a day ahead.
 
-    The own clock does not tell: another client's may have recorded an earlier day since.
+    The reader's clock is not proof: some entry recorded since must show an earlier day.
 
     Args:
         entries: The journal.
-        today: The day by one's own clock (ISO).
+        today: The day by the reader's clock (ISO).
 
     Returns:
-        What ``model.newest_day`` says of it; None if no clock denies it.
+        The result of ``model.newest_day``; None if no clock contradicts that day.
     """
     found = list(entries)
     said = model.newest_day(found)
@@ -116,17 +115,17 @@ def day_ahead(entries: Iterable[Entry], today: str) -> tuple[int, str, int] | No
 
 
 def standing(entries: Iterable[Entry], version: int) -> list[Entry]:
-    """Find the positions that are known: what was done to their messages stays.
+    """Find the positions posted before a version; the entries about their messages stay.
 
     Args:
-        entries: Positions: those of the journal, and those that left it too lately.
-        version: Leave out what was posted from this version on.
+        entries: Positions: those of the journal, and those that left it too recently.
+        version: Leave out positions posted from this version on.
     """
     return [e for e in entries if e.kind == model.POSTED and e.version < version]
 
 
 def oldest(positions: Iterable[Entry]) -> dict[str, int]:
-    """Find the version of the oldest of some positions in each queue."""
+    """Find the version of the oldest of some positions, by queue id."""
     found: dict[str, int] = {}
     for entry in positions:
         queue_id = entry.queue_id or ""
@@ -135,10 +134,11 @@ def oldest(positions: Iterable[Entry]) -> dict[str, int]:
 
 
 def concerning(entries: Iterable[Entry], positions: Iterable[Entry]) -> set[PositionId]:
-    """Find the entries that tell what was done to the messages of some positions.
+    """Find the entries about the messages of some positions, by entry id.
 
-    An entry that names one does, and what a claim of theirs was followed by. An entry that ends
-    others' claims may end one of theirs; so it stays, with what follows it.
+    These are the entries that name such a position, and the entries about claims of them. An
+    entry that supersedes claims may end one of them, so it belongs here too, with the entries
+    about its own claim.
 
     Args:
         entries: All entries of the positions' queues.
@@ -201,7 +201,7 @@ def named_slices(entries: Iterable[Entry]) -> Slices:
 
 
 def staging_owners(entries: Iterable[Entry]) -> set[str]:
-    """Find the owners of rows staged for changes of tables: as known now, and ever before."""
+    """Find all present and former owners of rows staged for changes of tables."""
     found = list(entries)
     before = (e.body.get("staging", ()) for e in found if e.kind == model.HORIZON_ADVANCED)
     now = named_slices(e for e in found if e.kind == model.CHANGE_DECIDED)
@@ -211,8 +211,8 @@ def staging_owners(entries: Iterable[Entry]) -> set[str]:
 def droppable(slices: Iterable[int], named: Iterable[int], horizon: int, width: int) -> list[int]:
     """List the slices of an owner that cannot be needed again.
 
-    What began in such a slice is never decided, because it lies below the horizon; and no
-    entry names it.
+    No entry names such a slice, and work that began in it can no longer be decided, because the
+    slice lies below the horizon.
     """
     wanted = set(named)
     return sorted(n for n in slices if (n + 1) * width <= horizon and n not in wanted)
@@ -222,9 +222,9 @@ def droppable(slices: Iterable[int], named: Iterable[int], horizon: int, width: 
 
 
 def _open_branches(entries: Iterable[Entry], horizon: int) -> list[int]:
-    """Find where the undecided branches began that several sessions share.
+    """List the versions at which the branches began that are neither prepared nor decided.
 
-    One that was started while the horizon passed it is over: it holds nothing back.
+    A branch that was started while the horizon passed it is over and holds nothing back.
     """
     ended = {e.attempt for e in entries if e.kind in _TRANSACTIONS}
     begun = (e.begun or 0 for e in entries if e.kind == model.STARTED and e.attempt not in ended)
@@ -232,22 +232,22 @@ def _open_branches(entries: Iterable[Entry], horizon: int) -> list[int]:
 
 
 def _of_fence(entries: list[Entry], horizon: int) -> list[Entry]:
-    """A horizon, or a beginning, has finished when there is a later one; all else here stays."""
+    """List superseded horizons and beginnings of the history; other entries of the fence stay."""
     newest = {model.HORIZON_ADVANCED: horizon, model.HISTORY_REMOVED: model.beginning(entries)}
     return [e for e in entries if e.kind in newest and (e.begun or 0) < newest[e.kind]]
 
 
 def _of_catalog(entries: list[Entry]) -> list[Entry]:
-    """An inventory of payload has finished when there is a later one; all else here stays."""
+    """List superseded inventories of payload; other entries of the catalog stay."""
     taken = [entry for entry in entries if entry.kind == model.PAYLOAD_LISTED]
     newest = model.newest_sequence(taken)
     return [entry for entry in taken if (entry.sequence or 0) < newest]
 
 
 def _of_transactions(entries: list[Entry], horizon: int, kept: set[str | None]) -> list[Entry]:
-    """An attempt has finished when it is decided, and databases have confirmed it.
+    """List the entries of attempts that are decided and that their databases have confirmed.
 
-    What was prepared and its decision leave together: they lie in one shard.
+    The prepared entry and the decision leave together: they lie in one shard.
     """
     by_key: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
@@ -264,7 +264,7 @@ def _of_transactions(entries: list[Entry], horizon: int, kept: set[str | None]) 
 
 
 def _of_tables(entries: list[Entry], horizon: int, transactions: list[Entry]) -> list[Entry]:
-    """A change has finished with its ending; a confirmation once its decision has left."""
+    """List table changes that have ended, and confirmations whose decision has left."""
     decided = {e.entry_id: e for e in entries if e.kind == model.CHANGE_DECIDED}
     endings: dict[PositionId, list[Entry]] = defaultdict(list)
     for entry in entries:
@@ -282,7 +282,7 @@ def _of_tables(entries: list[Entry], horizon: int, transactions: list[Entry]) ->
 
 
 def _dropped(by_family: Mapping[str, list[Entry]], horizon: int) -> set[str | None]:
-    """List the queues that were dropped below the horizon."""
+    """List the ids of the queues that were dropped below the horizon."""
     return {
         entry.queue_id
         for entry in by_family.get(model.FENCE, ())
@@ -291,7 +291,7 @@ def _dropped(by_family: Mapping[str, list[Entry]], horizon: int) -> set[str | No
 
 
 def _of_queues(entries: list[Entry], dropped: set[str | None]) -> list[Entry]:
-    """What the newest compaction of a lane replaces has finished, and a dropped queue."""
+    """List the entries that a lane's newest compaction replaces, and those of dropped queues."""
     newest = {(entry.queue_id, entry.lane): entry for entry in compactions(entries)}
     needed = {lane: names(entry) for lane, entry in newest.items()}
     left: list[Entry] = []

@@ -1,4 +1,4 @@
-"""Exchanges and bindings as the catalog tells them: read, created, altered, dropped (pure)."""
+"""Exchanges and bindings in the catalog: read, created, altered, dropped (pure)."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def exchange_stream(name: str) -> str:
 
 @dataclass(slots=True)
 class Topology:
-    """Which exchanges, queues and bindings there are after some entries.
+    """The exchanges, queues and bindings that some entries of the catalog establish.
 
     Attributes:
-        exchanges: The exchanges by name, the default one and those that are being dropped included.
-        ever: The exchanges that there ever were, by id, as they were last.
-        queues: The queues by id, without those that are being dropped.
+        exchanges: The exchanges by name, including the default one and those being dropped.
+        ever: All exchanges that ever existed, by id, in their last state.
+        queues: The queues by id, without those being dropped.
         bound: The entry of each binding, by exchange id, also of queues that are gone.
         sequences: The next sequence number of each exchange's stream.
-        posting: The exchanges that each queue ever got messages of, or may have, by its id.
+        posting: By queue id, the exchanges that may ever have posted to the queue.
     """
 
     exchanges: dict[str, ExchangeInfo] = field(
@@ -74,7 +74,7 @@ class Topology:
         return found
 
     def _told(self, entry: Entry) -> None:
-        """Record what an entry says of an exchange: all that is known of it."""
+        """Record an exchange from an entry, which describes it completely."""
         info = _info(entry, self.ever.get(entry.body["exchange"]))
         self.ever[info.exchange_id] = info
         self.bound.setdefault(info.exchange_id, {})
@@ -90,14 +90,17 @@ class Topology:
             known.append(exchange_id)
 
     def owners(self, queue_id: str) -> list[ExchangeInfo]:
-        """List the exchanges whose payload may be in a queue: it is bound, or once was."""
+        """List the exchanges whose payload may be in a queue: it is bound, or once was.
+
+        An exchange also posts to its dead-letter queue.
+        """
         return [self.ever[one] for one in self.posting.get(queue_id, ())]
 
     def known(self, info: ExchangeInfo) -> ExchangeInfo:
-        """Give what an exchange is now, to look at it.
+        """Return an exchange's newest description, for reading.
 
         Raises:
-            ExchangeNotFound: It was dropped.
+            ExchangeNotFound: The exchange was dropped.
         """
         now = self.exchanges.get(info.name)
         if now is None or now.exchange_id != info.exchange_id:
@@ -105,11 +108,11 @@ class Topology:
         return now
 
     def newest(self, info: ExchangeInfo) -> ExchangeInfo:
-        """Give what an exchange is now, to work with it.
+        """Return an exchange's newest description, for work with it.
 
         Raises:
-            ExchangeClosed: It is being dropped.
-            ExchangeNotFound: It was dropped.
+            ExchangeClosed: The exchange is being dropped.
+            ExchangeNotFound: The exchange was dropped.
         """
         now = self.known(info)
         if now.closing:
@@ -117,19 +120,19 @@ class Topology:
         return now
 
     def targets(self, info: ExchangeInfo) -> list[QueueInfo]:
-        """List the queues that an exchange posts to: those that are bound, its dead letters'."""
+        """List the queues that an exchange posts to: the bound ones, and its dead-letter queue."""
         wanted = [one.queue_id for one in self.bindings(info)]
         wanted += [info.dead_letter_id] if info.dead_letter_id in self.queues else []
         return [self.queues[queue_id] for queue_id in dict.fromkeys(wanted)]
 
     def bindings(self, info: ExchangeInfo) -> list[Binding]:
-        """List the bindings of an exchange to queues that there are."""
+        """List the bindings of an exchange to existing queues."""
         if info.name == exchanges.DEFAULT_EXCHANGE:
             return [Binding(queue_id, one.name) for queue_id, one in self.queues.items()]
         return [one for one in self.bound.get(info.exchange_id, ()) if one.queue_id in self.queues]
 
     def query_exchange(self, name: str | None = None) -> ExchangeAnswer:
-        """Return what is known of an exchange; see ``protocols.dtx``."""
+        """Answer a query about an exchange; see ``protocols.dtx``."""
         return exchanges.exchange_query(self.exchanges, name)
 
     def query_binding(
@@ -139,7 +142,7 @@ class Topology:
         routing_key: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> BindingAnswer:
-        """Return what is known of an exchange's bindings; see ``protocols.dtx``."""
+        """Answer a query about an exchange's bindings; see ``protocols.dtx``."""
         found = {name: self.bindings(info) for name, info in self.exchanges.items()}
         queue_ids = {info.name: queue_id for queue_id, info in self.queues.items()}
         return exchanges.binding_query(
@@ -154,7 +157,7 @@ class Topology:
 
 
 def schemas(entries: Iterable[Entry], exchange_id: str) -> list[Mapping[str, Any]]:
-    """List the schemas that an exchange has had, as its catalog entries say."""
+    """List the schemas in an exchange's catalog entries."""
     mine = (e for e in entries if e.kind in KINDS and e.body["exchange"] == exchange_id)
     return [entry.body["schema"] for entry in mine]
 
@@ -167,21 +170,21 @@ def create(info: ExchangeInfo, sequence: int, stamp: Stamp) -> Plan:
 
 
 def alter(info: ExchangeInfo, sequence: int, stamp: Stamp) -> Plan:
-    """Plan the entry that says what an exchange is now."""
+    """Plan the entry that records an exchange's new description."""
     return _tell(model.EXCHANGE_ALTERED, info, sequence, stamp)
 
 
 def close(
     info: ExchangeInfo, bound: Iterable[Entry], sequence: int, stamp: Stamp, reason: str | None
 ) -> Plan:
-    """Plan the first step of a drop: from now on nothing is published, and no queue is bound.
+    """Plan the first step of a drop: the exchange takes no more messages, and its bindings end.
 
     Args:
         info: The exchange.
-        bound: The entries of the bindings that hold: each of them ends.
-        sequence: The next of the exchange's stream.
-        stamp: Who writes.
-        reason: Why.
+        bound: The entries of the present bindings, each of which ends.
+        sequence: The next sequence number of the exchange's stream.
+        stamp: The author and the instant.
+        reason: The reason.
     """
     plan = _tell(model.EXCHANGE_CLOSING, info, sequence, stamp, reason)
     ended = tuple(
@@ -207,7 +210,7 @@ def drop(info: ExchangeInfo, sequence: int, stamp: Stamp, reason: str | None) ->
 
 
 def fence(kind: str, info: ExchangeInfo, stamp: Stamp, reason: str | None) -> Plan:
-    """Plan the entry that every append which publishes looks for: closing or dropped."""
+    """Plan the entry in the fence, closing or dropped, that stops every publishing append."""
     stream = model.exchange_stream(info.exchange_id)
     sequence = 1 if kind == model.EXCHANGE_CLOSING else 2
     entry = Entry(
@@ -225,7 +228,7 @@ def fence(kind: str, info: ExchangeInfo, stamp: Stamp, reason: str | None) -> Pl
 def _tell(
     kind: str, info: ExchangeInfo, sequence: int, stamp: Stamp, reason: str | None = None
 ) -> Plan:
-    """Plan the entry that says everything of an exchange."""
+    """Plan the entry that describes an exchange completely."""
     body = {
         "v": 1,
         "name": info.name,
@@ -245,7 +248,7 @@ def _tell(
 def bind(
     info: ExchangeInfo, queue: QueueInfo, binding: Binding, sequence: int, stamp: Stamp
 ) -> Plan:
-    """Plan the entry that binds a queue, which must be open."""
+    """Plan the entry that binds an open queue."""
     planned = _change(info, model.QUEUE_BOUND, queue, binding, sequence, stamp=stamp)
     return planned + Plan((), (model.queue_open(queue.queue_id),))
 

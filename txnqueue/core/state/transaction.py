@@ -1,4 +1,4 @@
-"""What is known of a transaction's key: its attempts, and which of them are decided (pure)."""
+"""The state of a transaction's key: its attempts and their decisions (pure)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from txnqueue.errors import StoreCorrupt
 
 @dataclass(slots=True)
 class TransactionState:
-    """What the journal says of one transaction key, over all its attempts.
+    """The journal's entries of one transaction key, over all its attempts.
 
-    ``heuristics`` are the decisions of an operator that are not forgotten yet; ``branch``
-    is what sessions wrote that share the transaction, and ``began_by_ms`` the smallest clock
-    recorded since by any client; ``horizon`` is the version below which no client decides any
-    more, as far as was read.
+    ``heuristics`` are an operator's decisions that are not forgotten yet; ``branch`` holds the
+    entries of the sessions that share the transaction, and ``began_by_ms`` the smallest clock that
+    any client recorded since; ``horizon`` is the version below which no client decides any more,
+    as far as it was read.
     """
 
     key: str
@@ -60,7 +60,7 @@ class TransactionState:
 
     @classmethod
     def by_key(cls, entries: Iterable[Entry], horizon: int = -1) -> dict[str, TransactionState]:
-        """Fold the entries of transaction shards into the states of all keys, in their order."""
+        """Fold the entries of transaction shards into the states of all keys, sorted by key."""
         grouped = defaultdict[str, list[Entry]](list)
         began_by_ms: dict[str, int] = {}
         clock_ms = sys.maxsize
@@ -75,17 +75,17 @@ class TransactionState:
 
     @property
     def is_known(self) -> bool:
-        """Whether the journal says anything of the key."""
+        """Whether the journal has an entry of the key."""
         return bool(self.decisions or self.prepared or self.heuristics or self.branch)
 
     @property
     def committed(self) -> Entry | None:
-        """The decision that committed the key, if any attempt of it was."""
+        """The decision that committed an attempt of the key; None if there is none."""
         return next((e for e in self.decisions.values() if e.kind == model.COMMITTED), None)
 
     @property
     def in_doubt(self) -> Entry | None:
-        """The prepared entry that waits for a decision, if there is one."""
+        """The prepared entry that waits for a decision; None if there is none."""
         return next((e for a, e in self.prepared.items() if a not in self.decisions), None)
 
     def rolled_back(self) -> list[str]:
@@ -98,10 +98,10 @@ class TransactionState:
         return entry.kind if entry else None
 
     def is_over(self, owner: AttemptOwner) -> bool:
-        """Return whether an attempt of the key has ended for ever.
+        """Return whether an attempt of the key can no longer be decided.
 
-        Below the horizon only what was prepared is decided: there an attempt
-        without a decision never happened, and a decision may have left for the archive.
+        Below the horizon only prepared attempts are still decided: any other attempt without a
+        decision never happened, or its decision has moved to the archive.
         """
         if owner.attempt in self.decisions:
             return True
@@ -109,5 +109,5 @@ class TransactionState:
 
 
 def _clock_ms(entry: Entry) -> int:
-    """The clock that an entry has recorded; none counts as late."""
+    """Return the clock that an entry recorded; an entry without one counts as latest."""
     return entry.recorded_at_ms if entry.recorded_at_ms > 0 else sys.maxsize
