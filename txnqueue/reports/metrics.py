@@ -23,7 +23,7 @@ GAUGES = {
     "purge_pending": "Messages in flight that were purged: they go instead of coming back.",
     "delayed": "Messages whose time has not come, or that wait because their delivery failed.",
     "expired": "Messages whose time to live is over and that are still to be taken out.",
-    "redelivered": "Waiting messages that were delivered before.",
+    "redelivered": "Waiting messages that had a failed delivery.",
     "dead": "Messages that wait in the dead-letter queue.",
     "duplicates": "Messages that were found to be duplicates, and not delivered.",
     "oldest_age_seconds": "The age of the oldest available message.",

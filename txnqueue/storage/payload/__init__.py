@@ -176,7 +176,7 @@ class Part:
         ranges: The offsets.
         queue: The queue that they stand in.
         lane: The lane that they stand in.
-        delivery_count: Their ended deliveries before this one.
+        delivery_count: Their failed deliveries that counted, before this one.
         enqueued_at_ms: When they were posted to this queue.
         transaction_id: The transaction that posted them; None for the system.
         origin: Where they were moved from, with the reason; None if they were sent here.
