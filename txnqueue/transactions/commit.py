@@ -195,7 +195,7 @@ def of_a_call(attempt: Attempt) -> Iterator[None]:
         raise
     except BaseException as error:
         if attempt.status is Status.COMMITTED:
-            attempt.participants.transient.commit()
+            _carry_out(attempt)
         elif attempt.claimed or attempt.participants.transient:
             roll_back_after(attempt, error, counted=False)
         raise
@@ -292,7 +292,7 @@ def _decide_rollback(attempt: Attempt, reason: str | None, *, counted: bool) -> 
             f"Transaction {attempt.id!r} is committed and cannot be rolled back: undo its work "
             "by a new transaction."
         )
-    if attempt.participants.transient.committed:
+    if not attempt.durable and attempt.participants.transient.committed:
         _committed_in_memory(attempt)
         raise _committed_after_all(attempt)
     if not attempt.claimed and not attempt.deciding:

@@ -84,12 +84,12 @@ class TransientWork:
         """
         if not self:
             self._announce()
-        elif not self._prepared:
+        elif not (self._prepared or self.committed):  # as a call did that was interrupted
             self._seal(model.PREPARED)
 
     @property
     def _prepared(self) -> bool:
-        """Whether it waits for a decision, possibly because a call was interrupted."""
+        """Whether it waits for a decision."""
         return self._attempt in self._client.store.transient.journal.prepared
 
     @property
@@ -123,7 +123,7 @@ class TransientWork:
                 "rollback",
                 transaction_id=self._owner.key,
             )
-        self._follow(commit=False, counted=counted)
+        self._follow(commit=False, reason=reason, counted=counted)
 
     # -------------------------------------------------------------------------- helpers
 
@@ -148,9 +148,9 @@ class TransientWork:
             self._check_undecided(self._client.transient.states.key_states([owner.key])[owner.key])
             store.elsewhere[owner.attempt] = owner
 
-    def _follow(self, *, commit: bool, counted: bool = True) -> None:
+    def _follow(self, *, commit: bool, reason: str | None = None, counted: bool = True) -> None:
         if self._prepared:
-            decide(self._client, self._attempt, commit=commit, counted=counted)
+            decide(self._client, self._attempt, commit=commit, reason=reason, counted=counted)
         self._end()
 
     def _end(self) -> None:
@@ -249,13 +249,16 @@ class TransientWork:
         return decisions.rollback(owner, released, stamp, reason, said)
 
 
-def decide(client: Client, attempt: str, *, commit: bool, counted: bool = True) -> None:
+def decide(
+    client: Client, attempt: str, *, commit: bool, reason: str | None = None, counted: bool = True
+) -> None:
     """Do in memory as was decided in the journal; again it is a no-op.
 
     Args:
         client: Whose memory it is.
         attempt: What was decided.
         commit: Whether it is committed.
+        reason: Why.
         counted: Whether a roll back counts as a delivery of what goes back.
     """
     store, memory = client.store.transient, client.transient
@@ -265,7 +268,7 @@ def decide(client: Client, attempt: str, *, commit: bool, counted: bool = True) 
         if prepared is None:
             return None
         return decisions.decide_prepared(
-            prepared, commit=commit, stamp=memory.stamp(), reason=None, counted=counted
+            prepared, commit=commit, stamp=memory.stamp(), reason=reason, counted=counted
         )
 
     memory.land(plan, "commit" if commit else "rollback")
@@ -318,9 +321,9 @@ def _resolve(client: Client, owner: AttemptOwner, *, abort: bool) -> None:
     decided = state.decisions.get(attempt)
     if decided is not None:
         committed, counted = decided.kind == model.COMMITTED, decided.body.get("counted", True)
-        decide(client, attempt, commit=committed, counted=counted)
+        decide(client, attempt, commit=committed, reason=decided.reason, counted=counted)
     elif state.committed is not None or client.cache.never_decided(state, owner):
-        decide(client, attempt, commit=False)
+        decide(client, attempt, commit=False, reason="never decided")
     else:
         return
     client.store.transient.end_elsewhere(attempt)
