@@ -316,7 +316,8 @@ class _Run:
             return 0
         # One day more: a day's last entries are that many whole days old only a day later.
         last_day = (self._today - datetime.timedelta(days=days + 1)).isoformat()
-        removal = history_removal.find(self._journal, entries, self._marks(), last_day)
+        now_ms = self._client.runtime.now_ms()
+        removal = history_removal.find(self._journal, entries, self._marks(), last_day, now_ms)
         if removal is None:
             return 0
         archive, found = self._journal.archive, 0
