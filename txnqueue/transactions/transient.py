@@ -201,9 +201,11 @@ class TransientWork:
         """
         key, own = self._transaction.id, state.decisions.get(self._attempt)
         if own is not None or state.committed is not None:
-            why = own.reason if own is not None else "another attempt was committed first"
+            why = "another attempt was committed first" if own is None else own.reason
             raise TransactionAborted(
-                f"Transaction {key!r} was aborted: {why}.", transaction_id=key, reason=why
+                f"Transaction {key!r} was aborted: {why or 'rolled back'}.",
+                transaction_id=key,
+                reason=why,
             )
 
     def _check_alone(self, prepared: Sequence[str]) -> None:
