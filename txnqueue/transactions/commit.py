@@ -407,10 +407,11 @@ def _in_doubt(attempt: Attempt, last: LastResource) -> TransactionUnknown:
 
 def _commit_in_memory(attempt: Attempt) -> Receipt:
     """Commit what has no durable work, or no work at all: no entry in the journal."""
-    if attempt.participants.transient:
+    memory = attempt.participants.transient
+    if memory and not memory.committed:  # as it is by a call that was interrupted
         with _rolled_back_if_refused(attempt):
             resolve(attempt.client, [attempt.id], abort=[attempt.id])
-            attempt.participants.transient.commit_alone()
+            memory.commit_alone()
     return _committed_in_memory(attempt)
 
 

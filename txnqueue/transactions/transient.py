@@ -105,8 +105,8 @@ class TransientWork:
     def deciding(self) -> Iterator[None]:
         """Keep others from resolving it while the durable append that decides it is under way."""
         attempts, attempt = self._client.store.transient.deciding, self._attempt
-        attempts.add(attempt)
         try:
+            attempts.add(attempt)
             yield
         finally:
             attempts.discard(attempt)
