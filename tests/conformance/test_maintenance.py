@@ -30,6 +30,7 @@ from txnqueue.errors import (
     TransactionAborted,
 )
 from txnqueue.protocols.dtx import XaStatus
+from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import memory_manager
 
@@ -99,6 +100,34 @@ def test_a_repeated_maintenance_finds_nothing_to_do(world: World) -> None:
     again = manager.maintain(**AT_ONCE)
     assert (again.compacted, again.archived, again.slices) == (0, 0, 0)
     assert client_of(manager).store.journal.version() == version
+
+
+@in_memory
+def test_a_lane_that_is_written_to_all_the_time_does_not_keep_everything_else(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = world.queue(lanes=1)
+    with world.manager("b").transaction(world.name("K")) as tx:
+        tx.queue(world.queue("other").name).send(rows(9))
+    work(queue, 3)
+    world.clock.advance(DAY)
+    lane, remove = model.lane_shard(queue.info.queue_id, 0), world.store.journal.remove
+
+    def conflicts(entries: Any, *more: Any) -> None:
+        if any(entry.shard == lane for entry in entries):
+            raise AppendConflict("somebody was faster")
+        remove(entries, *more)
+
+    monkeypatch.setattr(world.store.journal, "remove", conflicts)
+    done = world.manager("keeper").maintain(**AT_ONCE)
+    assert done.archived and any("deletion" in skipped for skipped in done.skipped)
+    left = world.store.journal.read_all().entries
+    assert any(entry.shard == lane and entry.kind == model.CLAIMED for entry in left)
+    assert all(entry.stream != tx.id for entry in left)
+    monkeypatch.undo()
+    assert world.manager("keeper").maintain(**AT_ONCE).skipped == ()
+    assert not [e for e in entries_of(world, queue) if e.kind == model.CLAIMED]
+    assert world.manager("keeper").history.verify().ok
 
 
 @on_delta_when_long

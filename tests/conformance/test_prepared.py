@@ -54,6 +54,23 @@ def test_a_prepare_that_was_interrupted_is_gone_on_from(
     committed = decide != "rollback"
     assert numbers(orders.peek_messages()) == ([9] if committed else [] if leased else [1])
     assert orders.in_flight() == (not committed and leased)
+    assert world.manager("x").recover().prepared == ()
+    assert world.manager("x").history.verify().ok
+
+
+@in_memory
+@pytest.mark.parametrize("decide", ["commit", "prepare"])
+def test_who_goes_on_with_what_others_have_rolled_back_is_told_so(
+    world: World, decide: str
+) -> None:
+    orders = world.queue()
+    tx = world.manager("c").transaction()
+    tx.queue(orders.name).send(rows(9))
+    with interrupted(world.store.journal, lands=True):
+        tx.prepare()
+    world.manager("b").rollback(tx.id)
+    with pytest.raises(TransactionAborted, match=r"aborted by .*: rolled back"):
+        getattr(tx, decide)()
 
 
 @on_delta_when_long
@@ -201,32 +218,6 @@ def test_recovery_aborts_what_dead_clients_left_and_lists_what_is_prepared(alone
     assert recovery.prepared == (waiting.id,)
     assert alive.recover().aborted == ()
     assert numbers(orders.peek_messages()) == [2]
-
-
-@in_memory
-@pytest.mark.parametrize("again", ["prepare", "commit", "rollback"])
-@pytest.mark.parametrize("lands", [True, False])
-@pytest.mark.parametrize("leased", [True, False])
-def test_a_prepare_that_was_interrupted_is_gone_on_with(
-    world: World, again: str, lands: bool, leased: bool
-) -> None:
-    orders = world.queue()
-    orders.send(rows(1))
-    manager = world.manager("b")
-    tx = manager.transaction()
-    batch = manager.queue(orders.name).receive(1, transaction=None if leased else tx)
-    batch.accept(transaction=tx)
-    manager.queue(orders.name).send(rows(9), transaction=tx)
-    with interrupted(world.store.journal, lands=lands):
-        tx.prepare()
-    getattr(tx, again)()
-    assert world.manager("c").recover().prepared == ((tx.id,) if again == "prepare" else ())
-    if again == "prepare":
-        assert tx.status is Status.PREPARED
-        tx.commit()
-    left = [1] if again == "rollback" and not leased else [9] * (again != "rollback")
-    assert numbers(orders.peek_messages()) == left
-    assert world.manager("c").history.verify().ok
 
 
 @in_memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from typing import Any
 
 import pytest
@@ -43,6 +44,18 @@ def naming(kind: str, version: int, *names: str, **body: Any) -> Entry:
     )  # fmt: skip
 
 
+def milliseconds(day: str) -> int:
+    """When a day begins."""
+    midnight = datetime.datetime.fromisoformat(day).replace(tzinfo=datetime.timezone.utc)
+    return round(midnight.timestamp() * 1000)
+
+
+def recorded(version: int, day: str) -> Entry:
+    """An entry of a client whose clock says a day."""
+    return dataclasses.replace(posted(f"r{version}", version), recorded_at_ms=milliseconds(day))
+
+
+NOW_MS = milliseconds("2027-01-01")
 DAYS = [advanced(5, "2026-01-01"), advanced(9, "2026-01-03"), advanced(12, "2026-01-03")]
 
 
@@ -60,21 +73,37 @@ def test_the_history_begins_where_the_last_day_was_said_that_is_old_enough(
     last_day: str, found: Any
 ) -> None:
     other = Entry(model.FENCE, "history", model.HISTORY_REMOVED, body={"day": "2026-01-02"})
-    assert retention.beginning([*reversed(DAYS), other], last_day) == found
+    assert retention.beginning([*reversed(DAYS), other], last_day, NOW_MS) == found
 
 
-def test_a_day_that_a_correction_said_may_have_been_over_for_long() -> None:
+@pytest.mark.parametrize(
+    ("last_day", "found"),
+    [
+        ("2026-01-03", None),
+        ("2026-01-04", (30, "2026-01-04")),
+        ("2026-01-05", (32, "2026-01-05")),
+    ],
+)
+def test_a_day_may_have_been_over_for_long_when_it_was_said(last_day: str, found: Any) -> None:
     said = [
-        advanced(20, "2025-12-20", corrections=1),
-        advanced(22, "2026-01-04", corrections=1),
-        advanced(24, "2026-01-05", corrections=1),
+        recorded(18, "2026-01-04"),
+        advanced(20, "2025-12-20", corrections=1),  # by a clock that was behind
+        advanced(22, "2025-12-20", corrections=1),
+        advanced(24, "2025-12-21", corrections=1),
+        advanced(30, "2026-01-04", corrections=1),
+        recorded(31, "2026-01-05"),
+        advanced(32, "2026-01-05", corrections=1),
     ]
-    assert retention.beginning([*DAYS, *said], "2026-01-03") is None
-    assert retention.beginning([*DAYS, *said], "2026-01-04") == (22, "2026-01-04")
+    assert retention.beginning([*DAYS, *said], last_day, NOW_MS) == found
+
+
+def test_what_was_recorded_in_the_future_proves_nothing() -> None:
+    ahead = recorded(1, "2031-01-01")
+    assert retention.beginning([ahead, *DAYS], "2026-01-03", NOW_MS) == (9, "2026-01-03")
 
 
 def test_what_said_no_day_begins_nothing() -> None:
-    assert retention.beginning([advanced(5, None)], "2026-09-09") is None
+    assert retention.beginning([advanced(5, None)], "2026-09-09", NOW_MS) is None
     assert model.archive_day([advanced(5, None)]) == ""
     assert model.archive_day([*DAYS, advanced(14, None)]) == "2026-01-03"
 

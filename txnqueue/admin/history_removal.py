@@ -36,7 +36,11 @@ class HistoryRemoval:
 
 
 def find(
-    journal: Journal, entries: Iterable[Entry], advanced: Iterable[Entry], last_day: str
+    journal: Journal,
+    entries: Iterable[Entry],
+    advanced: Iterable[Entry],
+    last_day: str,
+    now_ms: int,
 ) -> HistoryRemoval | None:
     """Find the history that may be removed.
 
@@ -45,9 +49,10 @@ def find(
         entries: The journal's entries, which also show those that leave it meanwhile.
         advanced: The archived entries that advanced the horizon.
         last_day: The history must reach back to this day (ISO) or further.
+        now_ms: The instant from which on the future begins.
     """
     here, archive = tuple(entries), journal.archive
-    found = retention.beginning((*here, *advanced), last_day)
+    found = retention.beginning((*here, *advanced), last_day, now_ms)
     if found is None:
         return None
     version, day = found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -270,6 +271,9 @@ class _Run:
         They are archived under the day that the same reading shows: a client that reads a later day
         archives under that. So a day tells which states can do without the entries under it.
 
+        All of them move together, because each move costs two commits. If others write all the
+        time to a shard among them, each kind of shards moves by itself: not all are as busy.
+
         Returns:
             The ids of the entries that have left.
         """
@@ -278,13 +282,21 @@ class _Run:
             return set()  # payload is kept from that day on: record it first
         finished = [*model.each_once(retention.finished(entries, horizon))]
         finished.sort(key=lambda entry: (entry.kind not in _FIRST, entry.place))
-        gone: set[model.PositionId] = set()
-        for at in range(0, len(finished), ARCHIVED_MAX):
-            piece = finished[at : at + ARCHIVED_MAX]
-            if not (self._dry_run or self._move(piece, day)):
-                break  # later entries must not leave before these
-            gone.update(entry.entry_id for entry in piece)
-        return gone
+        moved = self._moved(finished, day)
+        families: dict[str, list[Entry]] = defaultdict(list)
+        for entry in finished[len(moved) :]:
+            families[entry.shard.partition("/")[0]].append(entry)
+        if len(families) > 1:
+            for family in families.values():
+                moved += self._moved(family, day)
+        return {entry.entry_id for entry in moved}
+
+    def _moved(self, entries: list[Entry], day: str) -> list[Entry]:
+        """Move entries a bounded number at a time, and return those that have left."""
+        for at in range(0, len(entries), ARCHIVED_MAX):
+            if not (self._dry_run or self._move(entries[at : at + ARCHIVED_MAX], day)):
+                return entries[:at]  # later entries must not leave before these
+        return [*entries]
 
     def _move(self, entries: list[Entry], day: str) -> bool:
         archive = self._journal.archive
@@ -316,7 +328,8 @@ class _Run:
             return 0
         # One day more: a day's last entries are that many whole days old only a day later.
         last_day = (self._today - datetime.timedelta(days=days + 1)).isoformat()
-        removal = history_removal.find(self._journal, entries, self._marks(), last_day)
+        now_ms = self._client.runtime.now_ms()
+        removal = history_removal.find(self._journal, entries, self._marks(), last_day, now_ms)
         if removal is None:
             return 0
         archive, found = self._journal.archive, 0

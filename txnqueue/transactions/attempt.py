@@ -387,7 +387,8 @@ class Attempt:
         if decided == model.ROLLED_BACK:
             entry = state.decisions[self.attempt_id]
             raise TransactionAborted(
-                f"Transaction {self.id!r} was aborted by {entry.actor}: {entry.reason}.",
+                f"Transaction {self.id!r} was aborted by {entry.actor}: "
+                f"{entry.reason or 'rolled back'}.",
                 transaction_id=self.id,
                 reason=entry.reason,
             )

@@ -197,7 +197,7 @@ def of_a_call(attempt: Attempt) -> Iterator[None]:
         raise
     except BaseException as error:
         if attempt.status is Status.COMMITTED:
-            attempt.participants.transient.commit()
+            _carry_out(attempt)
         elif attempt.claimed or attempt.participants.transient:
             roll_back_after(attempt, error, counted=False)
         raise
@@ -294,7 +294,7 @@ def _decide_rollback(attempt: Attempt, reason: str | None, *, counted: bool) -> 
             f"Transaction {attempt.id!r} is committed and cannot be rolled back: undo its work "
             "by a new transaction."
         )
-    if attempt.participants.transient.committed:
+    if not attempt.durable and attempt.participants.transient.committed:
         _committed_in_memory(attempt)
         raise _committed_after_all(attempt)
     if not attempt.claimed and not attempt.deciding:
@@ -409,10 +409,11 @@ def _in_doubt(attempt: Attempt, last: LastResource) -> TransactionUnknown:
 
 def _commit_in_memory(attempt: Attempt) -> Receipt:
     """Commit an attempt without durable work, or without any, with no entry in the journal."""
-    if attempt.participants.transient:
+    memory = attempt.participants.transient
+    if memory and not memory.committed:  # as it is by a call that was interrupted
         with _rolled_back_if_refused(attempt):
             resolve(attempt.client, [attempt.id], abort=[attempt.id])
-            attempt.participants.transient.commit_alone()
+            memory.commit_alone()
     return _committed_in_memory(attempt)
 
 

@@ -84,12 +84,12 @@ class TransientWork:
         """
         if not self:
             self._announce()
-        elif not self._prepared:
+        elif not (self._prepared or self.committed):  # as a call did that was interrupted
             self._seal(model.PREPARED)
 
     @property
     def _prepared(self) -> bool:
-        """Whether the work waits for a decision, possibly because a call was interrupted."""
+        """Whether the work waits for a decision."""
         return self._attempt in self._client.store.transient.journal.prepared
 
     @property
@@ -105,8 +105,8 @@ class TransientWork:
     def deciding(self) -> Iterator[None]:
         """Keep others from resolving the work while the durable append that decides it runs."""
         attempts, attempt = self._client.store.transient.deciding, self._attempt
-        attempts.add(attempt)
         try:
+            attempts.add(attempt)
             yield
         finally:
             attempts.discard(attempt)
@@ -123,7 +123,7 @@ class TransientWork:
                 "rollback",
                 transaction_id=self._owner.key,
             )
-        self._follow(commit=False, counted=counted)
+        self._follow(commit=False, reason=reason, counted=counted)
 
     # -------------------------------------------------------------------------- helpers
 
@@ -148,9 +148,9 @@ class TransientWork:
             self._check_undecided(self._client.transient.states.key_states([owner.key])[owner.key])
             store.elsewhere[owner.attempt] = owner
 
-    def _follow(self, *, commit: bool, counted: bool = True) -> None:
+    def _follow(self, *, commit: bool, reason: str | None = None, counted: bool = True) -> None:
         if self._prepared:
-            decide(self._client, self._attempt, commit=commit, counted=counted)
+            decide(self._client, self._attempt, commit=commit, reason=reason, counted=counted)
         self._end()
 
     def _end(self) -> None:
@@ -201,9 +201,11 @@ class TransientWork:
         """
         key, own = self._transaction.id, state.decisions.get(self._attempt)
         if own is not None or state.committed is not None:
-            why = own.reason if own is not None else "another attempt was committed first"
+            why = "another attempt was committed first" if own is None else own.reason
             raise TransactionAborted(
-                f"Transaction {key!r} was aborted: {why}.", transaction_id=key, reason=why
+                f"Transaction {key!r} was aborted: {why or 'rolled back'}.",
+                transaction_id=key,
+                reason=why,
             )
 
     def _check_alone(self, prepared: Sequence[str]) -> None:
@@ -249,13 +251,16 @@ class TransientWork:
         return decisions.rollback(owner, released, stamp, reason, said)
 
 
-def decide(client: Client, attempt: str, *, commit: bool, counted: bool = True) -> None:
+def decide(
+    client: Client, attempt: str, *, commit: bool, reason: str | None = None, counted: bool = True
+) -> None:
     """Carry out in memory the decision of an attempt; repeating it is a no-op.
 
     Args:
         client: The client whose store's memory it is.
         attempt: The attempt that was decided.
         commit: Whether it was committed; else it was rolled back.
+        reason: Why it was rolled back.
         counted: Whether a rollback counts as a delivery of the returned messages.
     """
     store, memory = client.store.transient, client.transient
@@ -265,7 +270,7 @@ def decide(client: Client, attempt: str, *, commit: bool, counted: bool = True) 
         if prepared is None:
             return None
         return decisions.decide_prepared(
-            prepared, commit=commit, stamp=memory.stamp(), reason=None, counted=counted
+            prepared, commit=commit, stamp=memory.stamp(), reason=reason, counted=counted
         )
 
     memory.land(plan, "commit" if commit else "rollback")
@@ -319,9 +324,9 @@ def _resolve(client: Client, owner: AttemptOwner, *, abort: bool) -> None:
     decided = state.decisions.get(attempt)
     if decided is not None:
         committed, counted = decided.kind == model.COMMITTED, decided.body.get("counted", True)
-        decide(client, attempt, commit=committed, counted=counted)
+        decide(client, attempt, commit=committed, reason=decided.reason, counted=counted)
     elif state.committed is not None or client.cache.never_decided(state, owner):
-        decide(client, attempt, commit=False)
+        decide(client, attempt, commit=False, reason="never decided")
     else:
         return
     client.store.transient.end_elsewhere(attempt)

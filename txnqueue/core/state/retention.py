@@ -8,6 +8,7 @@ finished.
 from __future__ import annotations
 
 import datetime
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,6 +22,7 @@ from txnqueue.core.state.confirmations import unconfirmed
 Slices = dict[str, set[int]]
 """Slices of payload, by owner."""
 _TRANSACTIONS = frozenset({model.PREPARED, *model.DECISIONS})
+_DAY_MS = 86_400_000
 _ENDINGS = (model.CHANGE_APPLIED, model.CHANGE_WAIVED)
 
 
@@ -59,30 +61,34 @@ def next_horizon(
     return min([old, *held, *_open_branches(found, model.horizon(found))])
 
 
-def beginning(entries: Iterable[Entry], last_day: str) -> tuple[int, str] | None:
+def beginning(entries: Iterable[Entry], last_day: str, now_ms: int) -> tuple[int, str] | None:
     """Find how much of the history may be removed.
 
     Entries are archived under the newest day in the journal when it was read. So entries archived
-    under an earlier day had finished before the later day was recorded, whatever the clocks say.
-    A day recorded by a correction does not count: the clock that was behind may have been the
-    corrector's, and then that day was long over. The next day recorded counts again.
+    under an earlier day had finished before the later day was recorded. A clock that was behind
+    may have recorded a day that was long over, so a day does not count once any clock has recorded
+    an instant after ``last_day``. Instants in the future prove nothing.
 
     Args:
-        entries: The entries that advanced the horizon, in the journal and in the archive.
+        entries: The journal, and the entries in the archive that advanced the horizon.
         last_day: The latest day (ISO) to which the history may be cut.
+        now_ms: The instant at which the future begins.
 
     Returns:
         A version and a day: every state from that version on can be folded without the entries
         archived under earlier days; None if nothing may be removed.
     """
-    advanced = [e for e in entries if e.kind == model.HORIZON_ADVANCED and "day" in e.body]
+    found = list(entries)
+    advanced = [e for e in found if e.kind == model.HORIZON_ADVANCED and "day" in e.body]
     corrections = model.newest_day(advanced)[0]
-    counted = [e for e in advanced if e.body.get("corrections", 0) == corrections]
-    correction = min((e.version for e in counted), default=-1) if corrections else -1
+    over_ms = _midnight_ms(last_day) + _DAY_MS
+    later = [e.version for e in found if over_ms <= e.recorded_at_ms <= now_ms]
+    by = min(later, default=sys.maxsize)
     said = [
         (e.body["day"], e.version)
-        for e in counted
-        if e.body["day"] <= last_day and e.version != correction
+        for e in advanced
+        if e.body.get("corrections", 0) == corrections
+        if e.body["day"] <= last_day and e.version < by
     ]
     if not said:
         return None
@@ -108,10 +114,15 @@ def day_ahead(entries: Iterable[Entry], today: str) -> tuple[int, str, int] | No
     latest = datetime.date.fromisoformat(today) + datetime.timedelta(days=1)
     if not day or day <= latest.isoformat():
         return None
-    midnight = datetime.datetime.fromisoformat(day).replace(tzinfo=datetime.timezone.utc)
-    by_ms = (midnight.timestamp() - 86_400) * 1000
+    by_ms = _midnight_ms(day) - _DAY_MS
     denied = any(e.version > version and 0 < e.recorded_at_ms < by_ms for e in found)
     return said if denied else None
+
+
+def _midnight_ms(day: str) -> float:
+    """Find when a day begins (ISO)."""
+    midnight = datetime.datetime.fromisoformat(day).replace(tzinfo=datetime.timezone.utc)
+    return midnight.timestamp() * 1000
 
 
 def standing(entries: Iterable[Entry], version: int) -> list[Entry]:
