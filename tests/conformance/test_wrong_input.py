@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from decimal import Decimal
 from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import numpy as np
 import pytest
@@ -251,6 +252,22 @@ def test_a_handler_that_would_not_run_is_refused(world: World, prepares: Any) ->
         with pytest.raises(InvalidInput, match="yield"):
             call()
     assert world.store.journal.version() == before
+
+
+@in_memory
+@pytest.mark.parametrize("kind", [Mock, MagicMock])
+def test_a_mock_of_a_handler_is_called_like_the_handler(world: World, kind: Any) -> None:
+    """It says that it is a function, and has no code to look at."""
+
+    def handler(batch: Any, tx: Any) -> None:
+        """Do nothing."""
+
+    orders = world.queue()
+    for mock in (kind(), kind(spec=handler), partial(kind(spec=handler))):
+        orders.send(rows(1))
+        assert orders.drain(mock).messages == 1
+    with pytest.raises(InvalidInput, match="yield"):
+        orders.drain(AsyncMock())
 
 
 @in_memory
