@@ -31,6 +31,7 @@ from txnqueue.manager import QueueManager
 from txnqueue.protocols.flow import DataSource, MessageFlow
 from txnqueue.protocols.mqqb import LocalQueueManager
 from txnqueue.storage.store import MemoryStore
+from txnqueue.storage.tables.memory import MemoryTables
 from txnqueue.testing import plain_schema
 
 JUNK: tuple[Any, ...] = (
@@ -293,6 +294,33 @@ class Name(str, enum.Enum):
 
     QUEUE, EXCHANGE, ID, KEY, WHY = "orders", "events", "load/1", "eu.it", "damaged"
     ACTOR = "ada"
+
+
+class Sql(str, enum.Enum):
+    """SQL that is written once, for several jobs."""
+
+    PAID, COLUMN, ZERO = "state = 'paid'", "n", "0"
+
+
+@in_memory
+def test_sql_is_the_text_that_it_holds_whatever_its_class(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``f"({Sql.PAID})"`` is ``(Sql.PAID)``, which names a column that there is not."""
+    world.queue()
+    manager = world.manager()
+    world.store.tables.create("gold", plain_schema("n long"))
+    monkeypatch.setattr(MemoryTables, "check", lambda *given: None)
+    with contextlib.suppress(ZeroDivisionError), manager.transaction() as tx:
+        gold = tx.table("gold")
+        gold.update({Sql.COLUMN: Sql.ZERO}, Sql.PAID)
+        gold.delete(Sql.PAID)
+        gold.merge([{"n": 1}], Sql.COLUMN, update={Sql.COLUMN: Sql.ZERO}, delete=Sql.PAID)
+        gold.merge([{"n": 1}], condition=Sql.PAID, insert={Sql.COLUMN: Sql.ZERO})
+        said = repr([dataclasses.replace(change, source=None) for change in attempt_of(tx).changes])
+        assert "Sql" not in said
+        assert said.count("state = 'paid'") == 4
+        raise ZeroDivisionError
 
 
 @in_memory
