@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.core.settings import is_text
+from txnqueue.core.settings import is_text, plain_text
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.frames import check_not_streaming
@@ -122,7 +122,7 @@ class TableChanges:
         if not (update or insert or delete):
             raise InvalidInput("Say what a merge does: update=, insert= or delete=.")
         keys = _columns(on)
-        _check_sql(condition=condition, delete=delete)
+        condition, delete = _sql("condition", condition), _sql("delete", delete)
         _check_assignments(update=update, insert=insert)
         info = self._begin()
         if info is None:
@@ -164,10 +164,10 @@ class TableChanges:
         if not set:
             raise InvalidInput("set={}: say what becomes of which column.")
         _check_assignments(star=False, set=set)
-        _check_sql(where=where, given=True)
+        condition = f"({_sql('where', where, given=True)})"
         info = self._begin()
         if info is not None:
-            self._add(info, UPDATE, None, condition=f"({where})", update=dict(set))
+            self._add(info, UPDATE, None, condition=condition, update=_written(set, ()))
 
     def delete(self, where: str) -> None:
         """Delete rows of the table.
@@ -178,10 +178,10 @@ class TableChanges:
         Raises:
             InvalidInput: The table would refuse the delete.
         """
-        _check_sql(where=where, given=True)
+        condition = f"({_sql('where', where, given=True)})"
         info = self._begin()
         if info is not None:
-            self._add(info, DELETE, None, condition=f"({where})", delete="true")
+            self._add(info, DELETE, None, condition=condition, delete="true")
 
     # -------------------------------------------------------------------------- helpers
 
@@ -264,7 +264,9 @@ class TableChanges:
 def _written(what: Assignments, names: Sequence[str]) -> dict[str, str] | None:
     if what is None:
         return None
-    return assignments(names) if isinstance(what, str) else dict(what)
+    if isinstance(what, str):
+        return assignments(names)
+    return {plain_text(name): plain_text(sql) for name, sql in what.items()}
 
 
 def _check_assignments(*, star: bool = True, **given: object) -> None:
@@ -289,19 +291,22 @@ def _check_assignments(*, star: bool = True, **given: object) -> None:
             )
 
 
-def _check_sql(*, given: bool = False, **texts: object) -> None:
-    """Check that conditions are text.
+def _sql(name: str, text: object, *, given: bool = False) -> str | None:
+    """Check that a condition is text, and give it as such.
 
     Args:
-        given: Whether each condition is required, so that None is an error.
-        **texts: The conditions, by argument name.
+        name: The argument that it was given as.
+        text: The condition.
+        given: Whether it is required, so that None is an error.
 
     Raises:
-        InvalidInput: A condition is not text.
+        InvalidInput: It is not text.
     """
-    for name, text in texts.items():
-        if not is_text(text) and (given or text is not None):
-            raise InvalidInput(f"{name}={text!r}: give SQL as text.", name=name)
+    if is_text(text):
+        return plain_text(text)
+    if given or text is not None:
+        raise InvalidInput(f"{name}={text!r}: give SQL as text.", name=name)
+    return None
 
 
 def _columns(on: object) -> tuple[str, ...]:
@@ -313,7 +318,7 @@ def _columns(on: object) -> tuple[str, ...]:
     named = (on,) if isinstance(on, str) else () if on is None else on
     if not isinstance(named, Collection) or not all(isinstance(one, str) for one in named):
         raise InvalidInput(f"on={on!r}: name one column, or a list.", name="on")
-    return tuple(named)
+    return tuple(map(plain_text, named))
 
 
 def _is_lineage(name: str) -> bool:

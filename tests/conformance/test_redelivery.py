@@ -342,6 +342,45 @@ def test_a_store_whose_compactions_did_not_say_what_failed_goes_on(
     assert world.manager().history.verify().ok
 
 
+@in_memory
+def test_a_compaction_holds_that_follows_one_which_did_not_say_by_what_error_messages_failed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The history knows more than who wrote it: what came before the older one failed too."""
+    orders, written = world.queue(), compaction.body
+    orders.send(rows(*range(4)))
+
+    def fails(name: str, limit: int) -> None:
+        tx = world.manager(name).transaction()
+        tx.queue(orders.name).receive(limit)
+        tx.rollback("the oven is cold")
+
+    def compact(name: str) -> Any:
+        keeper = client_of(world.manager(name))
+        compacted = partial(compact_first_lane, keeper, orders)
+        keeper.land(lambda lost: keeper.informed(compacted), "compact")
+        entries = world.store.journal.read_all().entries
+        return [e for e in entries if e.kind == model.COMPACTED][-1].body.get("errors")
+
+    def as_0_1_0(*given: Any) -> dict[str, Any]:
+        body = written(*given)
+        return {k: v for k, v in body.items() if k not in ("failures", "errors")}
+
+    fails("b", 3)
+    with monkeypatch.context() as older:
+        older.setattr(compaction, "body", as_0_1_0)
+        assert compact("older") is None
+    fails("c", 1)
+    ((*_, errors),) = compact("newer")
+    assert errors == [[[[0, 0]], "the oven is cold"]]
+    proof = world.manager().history.verify()
+    assert proof.ok, str(proof)
+    (entry,) = [e for e in world.store.journal.read_all().entries if e.body.get("errors")]
+    errors[0][0][:] = [[0, 3]]  # nobody gave the last one back
+    assert entry.body["errors"][0][2] is errors
+    assert not world.manager().history.verify().ok
+
+
 # --------------------------------------------------------------------------- the settings
 
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from decimal import Decimal
 from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from txnqueue.manager import QueueManager
 from txnqueue.protocols.flow import DataSource, MessageFlow
 from txnqueue.protocols.mqqb import LocalQueueManager
 from txnqueue.storage.store import MemoryStore
+from txnqueue.storage.tables.memory import MemoryTables
 from txnqueue.testing import plain_schema
 
 JUNK: tuple[Any, ...] = (
@@ -254,6 +256,22 @@ def test_a_handler_that_would_not_run_is_refused(world: World, prepares: Any) ->
 
 
 @in_memory
+@pytest.mark.parametrize("kind", [Mock, MagicMock])
+def test_a_mock_of_a_handler_is_called_like_the_handler(world: World, kind: Any) -> None:
+    """It says that it is a function, and has no code to look at."""
+
+    def handler(batch: Any, tx: Any) -> None:
+        """Do nothing."""
+
+    orders = world.queue()
+    for mock in (kind(), kind(spec=handler), partial(kind(spec=handler))):
+        orders.send(rows(1))
+        assert orders.drain(mock).messages == 1
+    with pytest.raises(InvalidInput, match="yield"):
+        orders.drain(AsyncMock())
+
+
+@in_memory
 @pytest.mark.parametrize("ahead", [0, 1])
 @pytest.mark.parametrize("prepares", [later, step_by_step, both])
 def test_a_handler_that_returns_what_nobody_runs_accepts_nothing(
@@ -276,6 +294,33 @@ class Name(str, enum.Enum):
 
     QUEUE, EXCHANGE, ID, KEY, WHY = "orders", "events", "load/1", "eu.it", "damaged"
     ACTOR = "ada"
+
+
+class Sql(str, enum.Enum):
+    """SQL that is written once, for several jobs."""
+
+    PAID, COLUMN, ZERO = "state = 'paid'", "n", "0"
+
+
+@in_memory
+def test_sql_is_the_text_that_it_holds_whatever_its_class(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``f"({Sql.PAID})"`` is ``(Sql.PAID)``, which names a column that there is not."""
+    world.queue()
+    manager = world.manager()
+    world.store.tables.create("gold", plain_schema("n long"))
+    monkeypatch.setattr(MemoryTables, "check", lambda *given: None)
+    with contextlib.suppress(ZeroDivisionError), manager.transaction() as tx:
+        gold = tx.table("gold")
+        gold.update({Sql.COLUMN: Sql.ZERO}, Sql.PAID)
+        gold.delete(Sql.PAID)
+        gold.merge([{"n": 1}], Sql.COLUMN, update={Sql.COLUMN: Sql.ZERO}, delete=Sql.PAID)
+        gold.merge([{"n": 1}], condition=Sql.PAID, insert={Sql.COLUMN: Sql.ZERO})
+        said = repr([dataclasses.replace(change, source=None) for change in attempt_of(tx).changes])
+        assert "Sql" not in said
+        assert said.count("state = 'paid'") == 4
+        raise ZeroDivisionError
 
 
 @in_memory

@@ -179,6 +179,20 @@ def test_delivery_counts_and_the_size_of_the_former_claim_are_carried() -> None:
     assert [(s.delivery_count, s.former) for s in fold.lanes[0].available] == [(1, 20)]
 
 
+def test_every_process_writes_what_is_purged_in_flight_in_the_same_order() -> None:
+    """A process of its own would have an order of its own, and take the others' for wrong."""
+    log = CompactedLog()
+    for _ in range(9):
+        log.post((0, 1))
+    held = log.claim(18)
+    pending = [Segment(log.fold.positions[name], 0, 1) for name in held.items]
+    chosen = Selection(0, log.fold.lanes[0].next_sequence)
+    log.append(*planning.purge_pending("q", chosen, pending, STAMP, "why")[0].entries)
+    (said,) = log.compact().body["in_flight"]
+    assert said["purging"] == said["items"]
+    assert len(said["purging"]) == 9
+
+
 def test_positions_that_nobody_touched_are_not_written_out() -> None:
     log = CompactedLog()
     for _ in range(50):

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.inside import client_of
+from txnqueue.core import model
 from txnqueue.core.model import Entry
+from txnqueue.core.state import compaction
 from txnqueue.reports.consistency import Landings
-from txnqueue.testing import memory_manager
+from txnqueue.storage.journal import EntryFilter
+from txnqueue.testing import Clock, memory_manager
+
+DAY = 24 * 3_600
 
 
 def test_an_append_that_landed_twice_is_counted_once() -> None:
@@ -39,3 +45,31 @@ def test_the_first_message_is_named_whose_row_is_missing(gone: int) -> None:
     (problem,) = manager.history.verify().problems
     said = f"99 rows of payload are there in slice {number}, of 100"
     assert problem == f"queue orders: {said}; the first that is not there once is {ids[gone]}"
+
+
+def test_a_compaction_holds_in_whatever_order_it_says_what_is_purged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Older versions had one in each process."""
+    clock = Clock()
+    manager = memory_manager(clock=clock)
+    queue = manager.create_queue("orders", "n long", dead_letter=False, lease_seconds=7 * DAY)
+    for n in range(3):
+        queue.send([{"n": n}])
+    assert len(queue.receive(3)) == 3
+    assert queue.purge() == 0
+    written = compaction._claim_to_json
+
+    def otherwise(claim: Any) -> dict[str, Any]:
+        said = written(claim)
+        return {**said, "purging": said["purging"][::-1]}
+
+    clock.advance(DAY)
+    with monkeypatch.context() as older:
+        older.setattr(compaction, "_claim_to_json", otherwise)
+        manager.maintain(transaction_seconds_max=0)
+    (entry,) = client_of(manager).store.journal.find(EntryFilter(kinds=[model.COMPACTED]))
+    (said,) = entry.body["in_flight"]
+    assert said["purging"] == said["items"][::-1]
+    proof = manager.history.verify()
+    assert proof.ok, str(proof)

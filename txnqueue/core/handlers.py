@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 
 from txnqueue.errors import InvalidInput
 
@@ -33,12 +34,20 @@ def check_function(name: str, called: object, wanted: str = "a function") -> Non
     """
     if not callable(called):
         raise InvalidInput(f"{name}={called!r}: give {wanted}.", name=name)
-    if any(prepares(called) for prepares in _PREPARES):
+    if _only_prepares(called):
         raise InvalidInput(
             f"{name}={called!r} is async, or has a yield, so that a call does nothing of it: give "
             f"{wanted} that does its work before it returns.",
             name=name,
         )
+
+
+def _only_prepares(called: object) -> bool:
+    """Return whether a call only prepares; a mock of a function has no code that says so."""
+    while isinstance(called, partial):
+        called = called.func
+    flags = getattr(getattr(called, "__code__", None), "co_flags", 0)
+    return isinstance(flags, int) and any(prepares(called) for prepares in _PREPARES)
 
 
 def check_ran(returned: object) -> None:

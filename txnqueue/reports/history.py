@@ -230,12 +230,10 @@ class History:
                 digest.
             HistoryRemoved: Commits that the digest would cover were removed from the history.
         """
-        if commit_seq is not None and not isinstance(commit_seq, int):
-            raise InvalidInput(f"commit_seq={commit_seq!r}: give a commit_seq.", name="commit_seq")
-        self._client.open()
-        begins, seed = chain_after(after)
         if commit_seq is not None:
             _check_commit("commit_seq", commit_seq)
+        self._client.open()
+        begins, seed = chain_after(after)
         past, _ = cut(self._client.store, commit_seq)
         last = past.newest().commit_seq if commit_seq is None else commit_seq
         if last < begins:

@@ -309,30 +309,48 @@ def _needed(entries: Iterable[Entry], compaction: Entry) -> list[Entry]:
 
 
 def _told(fold: QueueState, number: int, compaction: Entry) -> dict[str, Any]:
-    """Write what a compaction of a lane had to say; versions that knew of no errors said none."""
-    lane = fold.lanes[number]
-    errors = lane.errors
-    if "errors" not in compaction.body:
-        lane.errors = {}
-    try:
-        recent_after = compaction.body.get("recent_after")
-        return compactions.body(lane, compaction.body["pin"], recent_after)
-    finally:
-        lane.errors = errors
+    """Write what a compaction of a lane had to say."""
+    recent_after = compaction.body.get("recent_after")
+    return compactions.body(fold.lanes[number], compaction.body["pin"], recent_after)
 
 
-def _without_clocks(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out of a compaction when leases began: older versions say less of it."""
+def _comparable(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out of a compaction what depends on the version, or the process, that wrote it.
+
+    Older versions say less of when leases began and of what failed, and each process of theirs
+    said what is purged in an order of its own.
+    """
     clocks = ("began_at", "began_by")
-    claims = [{k: v for k, v in one.items() if k not in clocks} for one in body["in_flight"]]
-    return {**body, "in_flight": claims}
+    claims = [
+        {k: v for k, v in one.items() if k not in clocks} | {"purging": sorted(one["purging"])}
+        for one in body["in_flight"]
+    ]
+    kept = {k: v for k, v in body.items() if k not in ("failures", "errors")}
+    return {**kept, "in_flight": claims}
 
 
 def _says(found: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
-    """Return whether a compaction is right; it may follow one that did not say when what failed."""
+    """Return whether a compaction is right.
+
+    It may follow one of an older version, which did not say when what failed, or by what error.
+    """
     failed, known = (set(map(tuple, body.get("failures", ()))) for body in (found, expected))
-    found, expected = _without_clocks(found), _without_clocks(expected)
-    return failed <= known and {**found, "failures": 0} == {**expected, "failures": 0}
+    by, known_by = _errors_of(found), _errors_of(expected)
+    found, expected = _comparable(found), _comparable(expected)
+    return (
+        failed <= known
+        and not any(ranges.difference(part, known_by.get(one, ())) for one, part in by.items())
+        and found == expected
+    )
+
+
+def _errors_of(body: Mapping[str, Any]) -> dict[tuple[PositionId, str], tuple[Range, ...]]:
+    """Read which messages a compaction says failed last, by position and error."""
+    return {
+        ((append_id, index), text): tuple((first, last) for first, last in parts)
+        for append_id, index, errors in body.get("errors", ())
+        for parts, text in errors
+    }
 
 
 def _add(parts: Parts, position_id: PositionId, part: tuple[Range, ...]) -> None:

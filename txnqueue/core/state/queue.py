@@ -394,10 +394,11 @@ class QueueState:
         """Mark messages in flight as purged; remove those that came back since the purge's read."""
         named = dict(model.unpack_items(entry))
         for claim in lane.claims.values():
-            for position_id in claim.items.keys() & named.keys():
-                held = ranges.intersection(claim.items[position_id], named[position_id])
-                marked = claim.purging.get(position_id, ())
-                claim.purging[position_id] = ranges.normalised((*marked, *held))
+            for position_id, part in claim.items.items():  # in an order that a compaction repeats
+                if position_id in named:
+                    held = ranges.intersection(part, named[position_id])
+                    marked = claim.purging.get(position_id, ())
+                    claim.purging[position_id] = ranges.normalised((*marked, *held))
         back: dict[PositionId, list[Range]] = {}
         for segment in lane.available:
             if segment.position.position_id in named:

@@ -124,9 +124,11 @@ class TpcConnection:
         return made
 
     def queue(self, name: str) -> Queue:
-        """Give a queue: in a transaction one that works in its branch.
+        """Give a queue: in a transaction one that works in its branch, and in no other.
 
-        Its calls raise ``CommandInvalid`` from ``tpc_prepare`` to the decision.
+        One that is taken outside works in whichever transaction is open, and its calls raise
+        ``CommandInvalid`` from ``tpc_prepare`` to the decision; those of one that was taken in the
+        transaction raise ``TransactionFinished`` from then on.
 
         Raises:
             QueueNotFound: There is no such queue.
