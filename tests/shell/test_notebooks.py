@@ -33,7 +33,7 @@ def test_a_notebook_runs_to_its_end(
     outputs = [o for cell in notebook.cells for o in cell.get("outputs", [])]
     assert outputs and not [o for o in outputs if o.output_type == "error"]
     if source.stem == "auditor":  # flights were deleted from a copy of the store, and it is said
-        said = "rows of payload are there in slice 0, of 1785; the first that is not there once is"
+        said = "rows of payload are there in slice 0, of 1797; the first that is not there once is"
         assert said in str(outputs)
 
 
