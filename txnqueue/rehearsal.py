@@ -370,7 +370,6 @@ def rehearse(
     known = Past(client.store)
     known.check_known(past.upto + 1)  # the handler may have outlasted the retention
     entries, consumed_since = _really(known, info, past.upto, trial.parts)
-    known.check_known(past.upto + 1)  # maintenance may have been faster
     keys = dict.fromkeys(e.transaction_key for e in entries if e.transaction_key is not None)
     then, ever = own.cache.queues(), catalog.every_queue(known.catalog())
     return Rehearsal(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 from typing import TypeVar
@@ -22,6 +22,7 @@ from txnqueue.storage.journal import EntryFilter, Journal, Newest, Order
 from txnqueue.storage.store import Store
 
 _Name = TypeVar("_Name", str, int)
+_Read = TypeVar("_Read")
 NAMES_MAX = 1_000
 """The most ids that one filter names."""
 
@@ -62,6 +63,18 @@ class Past:
         if self.beginning >= 0 and commit_seq < model.commit_seq(self.beginning):
             raise removed(f"commit_seq={commit_seq} is not known any more", self.beginning)
         self._needed = min(self._needed, commit_seq)
+
+    def at_one_beginning(self, read: Callable[[], _Read]) -> _Read:
+        """Read until the history began at the same version throughout, and return that reading.
+
+        Raises:
+            HistoryRemoved: Entries that the reading needs were removed meanwhile.
+        """
+        while True:
+            beginning = self.beginning
+            found = read()
+            if self.beginning == beginning:
+                return found
 
     def horizon(self) -> int:
         """Read how far the horizon had advanced; -1 if no entry was ever removed."""

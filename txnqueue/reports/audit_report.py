@@ -142,13 +142,9 @@ def _figures(
         HistoryRemoved: Entries after the first moment were removed during the read.
     """
     past, _ = last
-    while True:
-        beginning = past.beginning
-        found = _read(client, first, last, payload=payload)
-        if first is not None:
-            past.check_known(first[0].upto)
-        if past.beginning == beginning:  # else the beginning moved during the read
-            return found
+    if first is not None:
+        past.check_known(first[0].upto)
+    return past.at_one_beginning(lambda: _read(client, first, last, payload=payload))
 
 
 def _read(

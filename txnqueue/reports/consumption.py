@@ -51,9 +51,9 @@ def consumed(
         HistoryRemoved: What was posted or claimed of it is not all known any more.
     """
     wanted = (archive.of_lanes(info.queue_id, info.settings.lanes), archive.of_fence(info.queue_id))
-    entries = past.find(*wanted)
     if after >= 0:
-        past.check_known(after + 1)  # maintenance may have been faster
+        past.check_known(after + 1)
+    entries = past.find(*wanted)
     fold = QueueState(info.queue_id, info.settings.lanes)
     claimed = {
         (e.lane, e.sequence) for e in entries if e.kind == model.CLAIMED and e.sequence is not None

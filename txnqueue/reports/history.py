@@ -164,7 +164,7 @@ class History:
         wanted = EntryFilter(after=since, upto=upto)
         if about is not None:
             wanted = self._about(about, ever, wanted)
-        return Report(self._client, lambda: _changes(past, after, wanted, names), _CHANGES)
+        return Report(self._client, lambda: _changes(past, wanted, names), _CHANGES)
 
     def _about(self, name: str, ever: Mapping[str, QueueInfo], wanted: EntryFilter) -> EntryFilter:
         """Narrow a filter to the entries about a queue, and about dropped queues of its name.
@@ -476,11 +476,7 @@ def _known(past: Past) -> Past:
 def _of_messages(store: Store, messages: Collection[tuple[str, int]]) -> tuple[Past, list[Entry]]:
     """Read the history and the entries about messages, all as of one beginning."""
     past = Past(store)
-    while True:
-        beginning = past.beginning
-        entries = archive.of_messages(past, messages)
-        if past.beginning == beginning:  # else a part was removed during the read
-            return past, entries
+    return past, past.at_one_beginning(lambda: archive.of_messages(past, messages))
 
 
 def _check_sent(
@@ -527,17 +523,13 @@ def _tables(past: Past, entries: Iterable[Entry]) -> dict[str, str]:
     return {entry.stream: entry.body["change"]["table"] for entry in decided}
 
 
-def _changes(
-    past: Past, after: int, wanted: EntryFilter, names: Mapping[str, str]
-) -> list[ChangeRow]:
+def _changes(past: Past, wanted: EntryFilter, names: Mapping[str, str]) -> list[ChangeRow]:
     """Read the rows of ``History.changes``.
 
     Raises:
         HistoryRemoved: Entries after the first commit were removed since the call.
     """
     entries = past.find(wanted)
-    if after >= 0:
-        past.check_known(after + 1)
     entries = [entry for entry in entries if entry.version >= past.beginning]
     tables = _tables(past, entries)
     return [
