@@ -564,7 +564,8 @@ class QueueManager:
         name = check_name(name)
         check_flag("missing_ok", missing_ok)
         at_once(self._client, "drop_queue")
-        if name not in self._client.cache.queues() and missing_ok:  # the name is looked up anew
+        known = self._client.cache.queues()  # read anew: another client may have replaced the queue
+        if missing_ok and name not in known:
             return QueueDropResult(name, dropped=True)
         return Queue(self._client, self._client.cache.queue(name)).drop(reason=reason)
 

@@ -213,8 +213,7 @@ class Reclamation:
         """
         days = self._terms.retention.payload_days
         first = self._terms.today - datetime.timedelta(days=days or -1)  # 0: nothing is kept
-        midnight = datetime.datetime.combine(first, datetime.time(), datetime.timezone.utc)
-        since_ms = midnight.timestamp() * 1000
+        since_ms = retention.midnight_ms(first.isoformat())
         known = (*self._entries, *self._marks())
         since = min((e.version for e in known if e.recorded_at_ms >= since_ms), default=None)
         said: list[str] = [

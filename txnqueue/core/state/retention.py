@@ -81,7 +81,7 @@ def beginning(entries: Iterable[Entry], last_day: str, now_ms: int) -> tuple[int
     found = list(entries)
     advanced = [e for e in found if e.kind == model.HORIZON_ADVANCED and "day" in e.body]
     corrections = model.newest_day(advanced)[0]
-    over_ms = _midnight_ms(last_day) + _DAY_MS
+    over_ms = midnight_ms(last_day) + _DAY_MS
     later = [e.version for e in found if over_ms <= e.recorded_at_ms <= now_ms]
     by = min(later, default=sys.maxsize)
     said = [
@@ -114,12 +114,12 @@ def day_ahead(entries: Iterable[Entry], today: str) -> tuple[int, str, int] | No
     latest = datetime.date.fromisoformat(today) + datetime.timedelta(days=1)
     if not day or day <= latest.isoformat():
         return None
-    by_ms = _midnight_ms(day) - _DAY_MS
+    by_ms = midnight_ms(day) - _DAY_MS
     denied = any(e.version > version and 0 < e.recorded_at_ms < by_ms for e in found)
     return said if denied else None
 
 
-def _midnight_ms(day: str) -> float:
+def midnight_ms(day: str) -> float:
     """Find when a day begins (ISO)."""
     midnight = datetime.datetime.fromisoformat(day).replace(tzinfo=datetime.timezone.utc)
     return midnight.timestamp() * 1000

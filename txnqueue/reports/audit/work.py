@@ -16,8 +16,14 @@ CAUSES_MAX = 1_000
 """The causes that are told apart; further ones are counted under one name."""
 OTHER_REASONS = "(further reasons)"
 ASTRAY = frozenset(
-    {model.REJECTED, model.DEAD_LETTERED, model.EXPIRED, model.PURGED, model.PURGE_PENDING}
-    | {model.RELEASED}
+    {
+        model.REJECTED,
+        model.DEAD_LETTERED,
+        model.EXPIRED,
+        model.PURGED,
+        model.PURGE_PENDING,
+        model.RELEASED,
+    }
 )
 
 
