@@ -758,18 +758,14 @@ def test_a_run_ends_with_the_failure_of_a_message_that_cannot_come_again(
             flow.run(**wrong)
 
 
-@in_memory
-@pytest.mark.rule("S2-02")
-def test_a_run_ends_with_a_message_that_may_be_gone_unprocessed(world: Any, tmp_path: Path) -> None:
-    """Without a main transaction: that it is taken gets no reply, and the journal no reading."""
-    broker = Broker(world, tmp_path, messages=2)
-    flow = broker.flow(broker.out(), coordinated=False, transacted=False)
+def lands_unheard(broker: Broker, kind: str) -> None:
+    """Let the next append with an entry of a kind land without a reply, and the look at it fail."""
     journal = broker.world.store.journal
     append, read = journal.append, journal.read
 
     def lost(units: Any, metadata: Any) -> Any:
         landed = append(units, metadata)
-        if any(e.kind == "accepted" for unit in units for e in unit.entries):
+        if any(e.kind == kind for unit in units for e in unit.entries):
             journal.append, journal.read = append, unreadable
             raise OSError("no reply")
         return landed
@@ -779,6 +775,15 @@ def test_a_run_ends_with_a_message_that_may_be_gone_unprocessed(world: Any, tmp_
         raise OSError("no reply")
 
     journal.append = lost
+
+
+@in_memory
+@pytest.mark.rule("S2-02")
+def test_a_run_ends_with_a_message_that_may_be_gone_unprocessed(world: Any, tmp_path: Path) -> None:
+    """Without a main transaction: that it is taken gets no reply, and the journal no reading."""
+    broker = Broker(world, tmp_path, messages=2)
+    flow = broker.flow(broker.out(), coordinated=False, transacted=False)
+    lands_unheard(broker, "accepted")
     with pytest.raises(TransactionUnknown):
         flow.run()
     assert (broker.sent(), broker.waiting()) == ([], [2])
@@ -881,21 +886,7 @@ def test_a_main_commit_in_doubt_is_settled_before_connections_are_closed(
     """Its databases follow what turns out: they need their connections for that."""
     source = DataSource("bank", lambda: connect(database))
     node = lambda p: p.execute("bank", "INSERT INTO ledger VALUES (7)")  # noqa: E731
-    journal = broker.world.store.journal
-    append, read = journal.append, journal.read
-
-    def lost(units: Any, metadata: Any) -> Any:
-        landed = append(units, metadata)
-        if any(e.kind == "committed" for unit in units for e in unit.entries):
-            journal.append, journal.read = append, unreadable
-            raise OSError("no reply")
-        return landed
-
-    def unreadable(*_: Any, **__: Any) -> Any:
-        journal.read = read
-        raise OSError("no reply")
-
-    journal.append = lost
+    lands_unheard(broker, "committed")
     flow = broker.flow(node, data_sources=[source])
     assert flow.process() is not None
     flow.close()
