@@ -283,6 +283,28 @@ def test_the_package_alone_is_enough(folder: Path) -> None:
     assert (done.stdout, done.stderr) == ("7 7 available True\n[10, 12]\n", "")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="where a process's own threads are listed")
+@pytest.mark.parametrize("filesystem", ["None", "LocalFileSystem()"])
+def test_no_thread_of_arrows_is_left_holding_what_is_pythons(folder: Path, filesystem: str) -> None:
+    """One that lets go of it while the interpreter ends, ends the process with an abort."""
+    pytest.importorskip("fsspec")
+    done = run(
+        "import os, pyarrow\n"
+        "from fsspec.implementations.local import LocalFileSystem\n"
+        "def threads(): return len(os.listdir('/proc/self/task'))\n"
+        "before = threads()\n"
+        "import txnqueue\n"
+        f"store = txnqueue.look(sys.argv[1], filesystem={filesystem})\n"
+        "store.queue('orders').peek_messages()\n"
+        "store.history.as_of().messages('orders', 3)\n"
+        "store.entries()\n"
+        "store.history.report(payload=True, verify=False)\n"
+        "print(threads() - before)\n",
+        str(folder / "store"),
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
+
 def test_a_copy_that_says_something_else_is_read_as_it_stands(tmp_path: Path) -> None:
     said = {"shard": "s", "stream": "s", "kind": "k", "append_id": "a", "index": 0}
     rows = [{**said, "ordinal": 0, "commit_seq": 1 << 10, "actor": who} for who in ("a", "b")]

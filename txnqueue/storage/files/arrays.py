@@ -1,7 +1,8 @@
 """Small Arrow arrays of known values, made of their bytes.
 
 ``pa.array`` and ``pa.scalar`` load pandas where it is installed, which takes longer than reading
-a whole store.
+a whole store. The bytes are in Arrow's own memory, which any thread may let go of at any time:
+letting go of Python's ends the process if the interpreter is just ending (see ``parquet``).
 """
 
 from __future__ import annotations
@@ -15,19 +16,24 @@ import pyarrow as pa
 
 def numbers(value: int, count: int) -> pa.Array:
     """Repeat a whole number."""
-    return pa.Array.from_buffers(
-        pa.int64(), count, [None, pa.py_buffer(memoryview(array("q", [value]) * count))]
-    )
+    return pa.Array.from_buffers(pa.int64(), count, [None, _copied(array("q", [value]) * count)])
 
 
 def texts(values: Iterable[str]) -> pa.Array:
     """List strings."""
     encoded = [value.encode() for value in values]
     ends = array("i", accumulate(map(len, encoded), initial=0))
-    buffers = [None, pa.py_buffer(memoryview(ends)), pa.py_buffer(b"".join(encoded))]
+    buffers = [None, _copied(ends), _copied(b"".join(encoded))]
     return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
 
 
 def empty(schema: pa.Schema) -> pa.Table:
     """Make a table without rows."""
     return pa.Table.from_batches([], schema)
+
+
+def _copied(content: array[int] | bytes) -> pa.Buffer:
+    """Copy bytes of Python's into memory of Arrow's."""
+    copy = pa.BufferOutputStream()
+    copy.write(memoryview(content))
+    return copy.getvalue()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 from txnqueue.errors import FilesNotReadable, StoreCorrupt
+from txnqueue.storage.files import parquet
 from txnqueue.storage.files.integrity import content_of, damaged, reaching, understanding
 from txnqueue.storage.setbacks import LoggedCommit
 
@@ -232,10 +233,9 @@ class DeltaLog:
             if path.endswith(".json"):
                 return _parsed(content)
             import pyarrow as pa
-            import pyarrow.parquet as pq
 
-            file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
-            rows: list[dict[str, Any]] = file.read(columns=_CHECKPOINT_COLUMNS).to_pylist()
+            file = parquet.opened(pa.BufferReader(content))
+            rows: list[dict[str, Any]] = parquet.read(file, _CHECKPOINT_COLUMNS).to_pylist()
             return rows
 
     def _actions(self, version: int) -> tuple[int, list[dict[str, Any]]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.errors import FilesNotReadable
+from txnqueue.storage.files import parquet
 from txnqueue.storage.files.arrays import empty, numbers, texts
 from txnqueue.storage.files.delta_log import DataFile, TableVersion
 from txnqueue.storage.files.integrity import content_of, understanding
@@ -23,8 +23,6 @@ from txnqueue.storage.journal.rows import entry_of
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-THREADS = 8
-"""How many files are read at once: they are small, and storage answers slowly."""
 KEPT_BYTES_MAX = 64 << 20
 """How much is kept of what was read."""
 _RANGE = pa.struct([("first", pa.int64()), ("last", pa.int64())])
@@ -143,11 +141,7 @@ class EntryFiles:
             return self._one(one, moment) if known is None else known
 
         try:
-            if len(files) < 2:
-                found = [read(one) for one in files]
-            else:
-                with ThreadPoolExecutor(THREADS) as threads:
-                    found = list(threads.map(read, files))
+            found = parquet.side_by_side(read, files)
         except FileNotFoundError as error:
             raise FilesNotReadable(
                 f"Files of {self._folder} that this moment of the store needs are gone: they were "
@@ -189,20 +183,14 @@ class EntryFiles:
         Raises:
             StoreCorrupt: It is not as it was written.
         """
-        import pyarrow.parquet as pq
-
         path = path_of(self._folder, one)
         with understanding(self._filesystem, path):
-            file = pq.ParquetFile(
-                pa.BufferReader(content_of(self._filesystem, path)),
-                coerce_int96_timestamp_unit="us",
-                page_checksum_verification=True,
-            )
+            file = parquet.opened(pa.BufferReader(content_of(self._filesystem, path)))
             there = set(file.schema_arrow.names)
             renamed = _renamed(there | one.partition.keys(), moment)
             if renamed is not None:
                 raise KeyError(f"no column of the table is called {renamed!r}")
-            return file.read(columns=[name for name in columns if name in there])
+            return parquet.read(file, columns)
 
 
 def _renamed(there: Set[str], moment: TableVersion) -> str | None:
@@ -244,7 +232,9 @@ def entries_of(table: pa.Table) -> list[Entry]:
 def in_commit_order(table: pa.Table) -> pa.Table:
     """Take each entry once, in commit order: what is being moved is in both tables."""
     numbered = table.append_column("row", pa.array(range(table.num_rows), pa.int64()))
-    first = numbered.group_by(["append_id", "index"]).aggregate([("row", "min")])["row_min"]
+    first = numbered.group_by(["append_id", "index"], use_threads=False).aggregate(
+        [("row", "min")]
+    )["row_min"]
     keys = [("commit_seq", "ascending"), ("index", "ascending")]
     return table.take(first).sort_by(keys)
 

@@ -14,6 +14,7 @@ from txnqueue.core import ranges
 from txnqueue.core.model import Range
 from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import FilesNotReadable, OnlyLooking, PayloadRemoved
+from txnqueue.storage.files import parquet
 from txnqueue.storage.files.arrays import texts
 from txnqueue.storage.files.delta_log import DataFile, DeltaLog
 from txnqueue.storage.files.entries import path_of
@@ -24,6 +25,7 @@ from txnqueue.storage.payload.message_info import MESSAGE_INFO, message_info
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
+    from pyarrow.parquet import RowGroupMetaData
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
@@ -35,6 +37,8 @@ _KEYS = pa.schema(
         ("headers", pa.map_(pa.string(), pa.string())),
     ]
 )
+_Bounds = Mapping[str, tuple[Any, Any]]
+"""The least and the greatest value of columns, as far as they are known."""
 
 
 class FilesPayload:
@@ -100,46 +104,36 @@ class FilesPayload:
         for field in columns:
             wanted = wanted.append(field)
         try:
-            files = log.newest().files.values()
-            read = [
-                self._file(path_of(log.folder, one), parts, wanted)
-                for one in files
-                if one.partition.get("slice") in slices and _may_hold(one, parts)
+            paths = [
+                path_of(log.folder, one)
+                for one in log.newest().files.values()
+                if one.partition.get("slice") in slices and _may_hold(_of_file(one), parts)
             ]
+            read = parquet.side_by_side(lambda path: self._file(path, parts, wanted), paths)
         except FileNotFoundError as error:
             raise PayloadRemoved from error
         return pa.concat_tables([wanted.empty_table(), *read])
 
     def _file(self, path: str, parts: Sequence[Part], wanted: pa.Schema) -> pa.Table:
         """Read the rows around some parts in a file: of the row groups that can have them."""
-        import pyarrow.dataset as ds
-
-        sends = sorted({part.send_id for part in parts})
-        named = [one for part in parts for one in part.ranges]
-        lowest = min((first for first, _ in named), default=0)
-        highest = max((last for _, last in named), default=0)
-
-        # Spark writes instants in 96 bits, of which Arrow makes nanoseconds unless it is told.
-        form = ds.ParquetFileFormat(
-            coerce_int96_timestamp_unit="us",
-            default_fragment_scan_options=ds.ParquetFragmentScanOptions(
-                page_checksum_verification=True
-            ),
-        )
-        with understanding(self._filesystem, path):
-            fragment = form.make_fragment(path, self._filesystem)
-            there = set(fragment.physical_schema.names)
-            stored = fragment.to_table(
-                columns=[name for name in wanted.names if name in there],
-                filter=pc.field("send_id").isin(texts(sends))
-                & (pc.field("send_offset") >= lowest)
-                & (pc.field("send_offset") <= highest),
-            )
+        with (
+            understanding(self._filesystem, path),
+            self._filesystem.open_input_file(path) as content,
+        ):
+            file = parquet.opened(content)
+            groups = [
+                number
+                for number in range(file.num_row_groups)
+                if _may_hold(_of_group(file.metadata.row_group(number)), parts)
+            ]
+            stored = parquet.read(file, wanted.names, groups)
+        sends = texts(sorted({part.send_id for part in parts}))
+        stored = stored.filter(pc.is_in(stored["send_id"], sends))
         count = stored.num_rows
         return pa.table(
             [
                 stored[field.name].cast(field.type)
-                if field.name in there
+                if field.name in stored.column_names
                 else pa.nulls(count, field.type)
                 for field in wanted
             ],
@@ -236,15 +230,30 @@ def _messages(rows: pa.Table, part: Part) -> pa.Array:
     return pa.array(found, MESSAGE_INFO)
 
 
-def _may_hold(one: DataFile, parts: Sequence[Part]) -> bool:
-    """Return whether a file can have rows of some parts, as far as its statistics tell."""
+def _of_file(one: DataFile) -> _Bounds:
+    """Tell between what a file's rows lie, as Delta's log says (pure)."""
     stats = json.loads(one.stats or "{}")
     least, most = stats.get("minValues", {}), stats.get("maxValues", {})
-    first, last = least.get("send_id"), most.get("send_id")
-    if first is None or last is None:
+    return {name: (least[name], most[name]) for name in least.keys() & most.keys()}
+
+
+def _of_group(group: RowGroupMetaData) -> _Bounds:
+    """Tell between what a row group's rows lie, as the file says (pure)."""
+    columns = map(group.column, range(group.num_columns))
+    known = {one.path_in_schema: one.statistics for one in columns}
+    return {
+        name: (known[name].min, known[name].max)
+        for name in ("send_id", "send_offset")
+        if known.get(name) is not None and known[name].has_min_max
+    }
+
+
+def _may_hold(bounds: _Bounds, parts: Sequence[Part]) -> bool:
+    """Return whether rows between some bounds can be of some parts (pure)."""
+    if "send_id" not in bounds:
         return True
-    lowest = least.get("send_offset", 0)
-    highest = most.get("send_offset", float("inf"))
+    first, last = bounds["send_id"]
+    lowest, highest = bounds.get("send_offset", (0, float("inf")))
     return any(
         first <= part.send_id <= last
         and any(start <= highest and end >= lowest for start, end in part.ranges)
