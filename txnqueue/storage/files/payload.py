@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -37,6 +39,7 @@ _KEYS = pa.schema(
         ("headers", pa.map_(pa.string(), pa.string())),
     ]
 )
+_send_id = attrgetter("send_id")
 _Bounds = Mapping[str, tuple[Any, Any]]
 """The least and the greatest value of columns, as far as they are known."""
 
@@ -89,9 +92,9 @@ class FilesPayload:
         owners: defaultdict[str, list[Part]] = defaultdict(list)
         for part in parts:
             owners[part.payload_id].append(part)
-        found = {owner: self._rows(owner, mine, columns) for owner, mine in owners.items()}
+        found = {owner: _Rows(self._rows(owner, mine, columns)) for owner, mine in owners.items()}
         for part in parts:
-            rows = _of_part(found[part.payload_id], part)
+            rows = found[part.payload_id].of(part)
             if rows.num_rows < ranges.count(part.ranges):
                 raise PayloadRemoved
             yield rows
@@ -100,6 +103,7 @@ class FilesPayload:
         """Read the rows of some sends of an owner, with their places."""
         log = DeltaLog(self._filesystem, f"{self._folder}/payload/{owner}")
         slices = {str(part.slice) for part in parts}
+        parts = sorted(parts, key=_send_id)
         wanted = _KEYS
         for field in columns:
             wanted = wanted.append(field)
@@ -115,7 +119,7 @@ class FilesPayload:
         return pa.concat_tables([wanted.empty_table(), *read])
 
     def _file(self, path: str, parts: Sequence[Part], wanted: pa.Schema) -> pa.Table:
-        """Read the rows around some parts in a file: of the row groups that can have them."""
+        """Read a file's rows of some parts' sends; the parts are sorted by their sends."""
         with (
             understanding(self._filesystem, path),
             self._filesystem.open_input_file(path) as content,
@@ -127,7 +131,7 @@ class FilesPayload:
                 if _may_hold(_of_group(file.metadata.row_group(number)), parts)
             ]
             stored = parquet.read(file, wanted.names, groups)
-        sends = texts(sorted({part.send_id for part in parts}))
+        sends = texts(dict.fromkeys(map(_send_id, parts)))
         stored = stored.filter(pc.is_in(stored["send_id"], sends))
         count = stored.num_rows
         return pa.table(
@@ -205,16 +209,31 @@ class FilesPayload:
         _refuse()
 
 
-def _of_part(rows: pa.Table, part: Part) -> pa.Table:
-    """Select the rows of a part, in the order of their offsets."""
-    mine = rows.filter(pc.equal(rows["send_id"], part.send_id))
-    offsets = mine["send_offset"]
-    inside = pa.array([False] * mine.num_rows, pa.bool_())
-    for first, last in part.ranges:
-        inside = pc.or_(
-            inside, pc.and_(pc.greater_equal(offsets, first), pc.less_equal(offsets, last))
-        )
-    return mine.filter(inside).sort_by("send_offset")
+class _Rows:
+    """Rows of many sends, found by send: those of one lie together, or in few runs."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+        self._runs: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        start = 0
+        for chunk in pc.run_end_encode(rows["send_id"], run_end_type=pa.int64()).chunks:
+            ends = [start + end for end in chunk.run_ends.to_pylist()]
+            for send_id, end in zip(chunk.values.to_pylist(), ends, strict=True):
+                self._runs[send_id].append((start, end - start))
+                start = end
+
+    def of(self, part: Part) -> pa.Table:
+        """Select the rows of a part, in the order of their offsets."""
+        runs = [self._rows.slice(*run) for run in self._runs.get(part.send_id, ())]
+        mine = pa.concat_tables([self._rows.slice(0, 0), *runs]).sort_by("send_offset")
+        offsets = mine["send_offset"].combine_chunks()
+        places = range(mine.num_rows)
+        wanted = [mine.slice(0, 0)]
+        for first, last in part.ranges:
+            begin = bisect_left(places, first, key=lambda place: offsets[place].as_py())
+            end = bisect_right(places, last, begin, key=lambda place: offsets[place].as_py())
+            wanted.append(mine.slice(begin, end - begin))
+        return pa.concat_tables(wanted)
 
 
 def _messages(rows: pa.Table, part: Part) -> pa.Array:
@@ -249,15 +268,17 @@ def _of_group(group: RowGroupMetaData) -> _Bounds:
 
 
 def _may_hold(bounds: _Bounds, parts: Sequence[Part]) -> bool:
-    """Return whether rows between some bounds can be of some parts (pure)."""
+    """Return whether rows between some bounds can be of some parts, sorted by send (pure)."""
     if "send_id" not in bounds:
         return True
     first, last = bounds["send_id"]
     lowest, highest = bounds.get("send_offset", (0, float("inf")))
+    begin = bisect_left(parts, first, key=_send_id)
+    end = bisect_right(parts, last, begin, key=_send_id)
     return any(
-        first <= part.send_id <= last
-        and any(start <= highest and end >= lowest for start, end in part.ranges)
-        for part in parts
+        start <= highest and stop >= lowest
+        for part in parts[begin:end]
+        for start, stop in part.ranges
     )
 
 

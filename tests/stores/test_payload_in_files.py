@@ -1,0 +1,89 @@
+"""Messages found in files by their places, however the rows lie in them."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow.fs import LocalFileSystem
+
+from txnqueue.errors import PayloadRemoved
+from txnqueue.storage.files.payload import FilesPayload
+from txnqueue.storage.payload import Part
+
+SENDS = ("a", "b", "c", "d")
+OFFSETS = 6
+COLUMNS = pa.schema([("told", pa.string())])
+Row = tuple[str, int]
+ROWS: list[Row] = [(send, offset) for send in SENDS for offset in range(OFFSETS)]
+
+
+def write(folder: Path, files: list[list[Row]], *, statistics: bool) -> FilesPayload:
+    """Make a payload table whose files have these rows, in this order, three to a row group."""
+    log = folder / "payload" / "owner" / "_delta_log"
+    log.mkdir(parents=True)
+    meta = {"id": "owner", "partitionColumns": ["slice"], "configuration": {}}
+    meta |= {"schemaString": json.dumps({"type": "struct", "fields": []})}
+    actions: list[dict[str, object]] = [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": meta},
+    ]
+    for number, rows in enumerate(files):
+        table = pa.table(
+            {
+                "send_id": pa.array([send for send, _ in rows], pa.string()),
+                "send_offset": pa.array([offset for _, offset in rows], pa.int64()),
+                "headers": pa.nulls(len(rows), pa.map_(pa.string(), pa.string())),
+                "told": pa.array([f"{send}{offset}" for send, offset in rows], pa.string()),
+            }
+        )
+        path = log.parent / f"{number}.parquet"
+        pq.write_table(table, path, row_group_size=3, write_statistics=statistics)
+        add = {"path": path.name, "partitionValues": {"slice": "0"}, "size": path.stat().st_size}
+        actions.append({"add": {**add, "modificationTime": 0, "dataChange": True}})
+    (log / f"{0:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+    return FilesPayload(LocalFileSystem(), str(folder))
+
+
+def part(send: str, offsets: set[int]) -> Part:
+    """Name messages of a send, as ranges of one offset each."""
+    ranges = tuple((offset, offset) for offset in sorted(offsets))
+    return Part("owner", 0, send, ranges, "queue", 0, 0, 0, None, None)
+
+
+@given(
+    rows=st.permutations(ROWS),
+    cuts=st.lists(st.integers(0, len(ROWS)), max_size=3),
+    asked=st.lists(
+        st.tuples(st.sampled_from(SENDS), st.sets(st.integers(0, OFFSETS - 1), min_size=1)),
+        max_size=5,
+    ),
+    statistics=st.booleans(),
+)
+def test_messages_are_found_wherever_their_rows_lie(
+    rows: list[Row], cuts: list[int], asked: list[tuple[str, set[int]]], statistics: bool
+) -> None:
+    ends = [0, *sorted(cuts), len(rows)]
+    files = [rows[begin:end] for begin, end in pairwise(ends)]
+    with TemporaryDirectory() as folder:
+        payload = write(Path(folder), files, statistics=statistics)
+        found = list(payload.pieces(COLUMNS, [part(*one) for one in asked]))
+    assert [piece["told"].to_pylist() for piece in found] == [
+        [f"{send}{offset}" for offset in sorted(offsets)] for send, offsets in asked
+    ]
+
+
+@pytest.mark.parametrize("asked", [("b", {0, OFFSETS}), ("e", {0})])
+def test_messages_whose_rows_are_gone_are_missed(
+    tmp_path: Path, asked: tuple[str, set[int]]
+) -> None:
+    payload = write(tmp_path, [ROWS], statistics=True)
+    with pytest.raises(PayloadRemoved):
+        list(payload.pieces(COLUMNS, [part(*asked)]))
