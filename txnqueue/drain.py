@@ -136,7 +136,7 @@ class Drain:
         finished = self._room() > 0 and not self._of_others
         if finished and self._run.given:
             finished = self._run.end()
-        result = replace(self._result(finished=finished), stopped=bounds.stopped())
+        result = replace(self._result(finished=finished), stopped=bounds.asked_to_stop())
         self._log("drain ended", None, finished=finished, messages=self._messages)
         return result
 
@@ -411,7 +411,7 @@ class Drain:
         self._charges.succeeded()
         self._log("batch committed", done.attempt, messages=len(done))
         if self._on_batch is not None:
-            self._on_batch(len(done))
+            check_ran(self._on_batch(len(done)), "on_batch")
 
     def _result(self, *, finished: bool) -> DrainResult:
         return DrainResult(

@@ -289,6 +289,22 @@ def test_a_handler_that_returns_what_nobody_runs_accepts_nothing(
     assert numbers(orders.receive()) == [1, 2]
 
 
+@in_memory
+@pytest.mark.parametrize("prepares", [later, step_by_step, both])
+def test_what_a_drain_asks_has_to_answer(world: World, prepares: Any) -> None:
+    """A drain that was told to stop by a coroutine, which is true, would have consumed nothing."""
+    orders = world.queue()
+    orders.send(rows(1, 2))
+    for progress in (False, True):
+        with pytest.raises(InvalidInput, match="stopped= returned"):
+            orders.drain(print, stopped=lambda: prepares(1), progress=progress)
+    assert orders.depth() == 2
+    for progress in (False, True):
+        with pytest.raises(InvalidInput, match="on_batch= returned"):
+            orders.drain(print, batch_size=1, on_batch=lambda n: prepares(), progress=progress)
+    assert (orders.depth(), orders.in_flight()) == (0, 0)  # it is told of what is committed
+
+
 class Name(str, enum.Enum):
     """Text that writes itself otherwise: ``f"{Name.QUEUE}"`` is ``Name.QUEUE``."""
 

@@ -474,6 +474,21 @@ def test_who_fails_to_hear_an_event_keeps_no_operation_from_being_processed(mqqb
     assert len(mqqb.seen) == 3 and transaction.transactional_operation_collection == []
 
 
+@in_memory
+def test_a_listener_that_only_prepares_what_it_does_is_told_of(
+    mqqb: Mqqb, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lambda does not show that what it calls is async."""
+    local = mqqb.local
+    transaction = local.create_transaction()
+    local.dequeue_message(
+        local.queue(mqqb.orders.name).message_position_list[0], "priced", transaction
+    )
+    local._on_event = lambda event: (n for n in [event])
+    assert local.transaction_commit(transaction.identifier) is OK
+    assert "on_event= returned a generator" in caplog.text
+
+
 # ------------------------------------------------------------------------------- events
 
 

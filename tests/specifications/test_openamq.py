@@ -461,6 +461,19 @@ def test_a_consumer_that_fails_does_not_undo_a_commit(world: World) -> None:
     assert broker.waiting() == [1, 2]  # nobody waits any more
 
 
+@in_memory
+def test_a_consumer_that_only_prepares_what_it_does_is_told_of(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lambda does not show that what it calls is async."""
+    broker = Broker(world)
+    broker.orders.send(rows(1))
+    channel = Connection(world.manager()).channel()
+    channel.consume(broker.orders.name, lambda dispatch: (n for n in [dispatch]))
+    assert "deliver= returned a generator" in caplog.text
+    assert carried(channel.dispatch_list) == [1]
+
+
 # ------------------------------------------------------------------------- rolling back
 
 

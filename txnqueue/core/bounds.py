@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from txnqueue.core.handlers import check_ran
 from txnqueue.core.settings import check_count, check_number
 
 
@@ -36,9 +37,19 @@ class Bounds:
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 1, float("inf"))
 
+    def asked_to_stop(self) -> bool:
+        """Ask whether to stop.
+
+        Raises:
+            InvalidInput: What is asked only prepares an answer.
+        """
+        return bool(check_ran(self.stopped(), "stopped"))
+
     def over(self, seconds: float) -> bool:
         """Whether no further batch may begin, claimed or not."""
-        return self.stopped() or (self.max_seconds is not None and seconds >= self.max_seconds)
+        return self.asked_to_stop() or (
+            self.max_seconds is not None and seconds >= self.max_seconds
+        )
 
     def room(self, size: int, seconds: float, messages: int, batches: int) -> int:
         """How many messages the next batch may hold; 0 ends the drain."""

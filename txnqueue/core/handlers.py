@@ -9,9 +9,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from txnqueue.errors import InvalidInput
 
+Returned = TypeVar("Returned")
 _Asked = tuple[Callable[[object], bool], ...]
 _PREPARES: _Asked = (
     inspect.iscoroutinefunction,
@@ -50,18 +52,25 @@ def _only_prepares(called: object) -> bool:
     return isinstance(flags, int) and any(prepares(called) for prepares in _PREPARES)
 
 
-def check_ran(returned: object) -> None:
-    """Check by what a handler returned that it has run.
+def check_ran(returned: Returned, name: str = "handler") -> Returned:
+    """Check by what a function returned that it has run.
+
+    Args:
+        returned: What it returned.
+        name: The argument that the function was given as.
+
+    Returns:
+        The same.
 
     Raises:
         InvalidInput: It only prepared what it would do.
     """
     if not any(prepared(returned) for prepared in _PREPARED):
-        return
+        return returned
     if inspect.iscoroutine(returned):
         returned.close()  # nobody shall wait for it
     raise InvalidInput(
-        f"The handler returned a {type(returned).__name__}, which nobody runs: what it was to do "
-        "has not happened. Let it do its work before it returns.",
-        name="handler",
+        f"{name}= returned a {type(returned).__name__}, which nobody runs: what it was to do has "
+        "not happened. Let it do its work before it returns.",
+        name=name,
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from txnqueue.core.handlers import check_ran
 from txnqueue.errors import PlatformMissing
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def counting(show: Show, on_batch: Show | None) -> Show:
         done += count
         show(done)
         if on_batch is not None:
-            on_batch(count)
+            check_ran(on_batch(count), "on_batch")
 
     return add
 

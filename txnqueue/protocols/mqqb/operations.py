@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.batch import Batch, claim_batch, unsay
 from txnqueue.core import model, ranges
-from txnqueue.core.handlers import check_function
+from txnqueue.core.handlers import check_function, check_ran
 from txnqueue.core.receipt import Status
 from txnqueue.core.settings import check_text, describe_error
 from txnqueue.core.state import AttemptOwner, LaneState, Segment, TransactionState
@@ -340,7 +340,7 @@ class Operations:
         if self._on_event is None:
             return
         try:
-            self._on_event(event)
+            check_ran(self._on_event(event), "on_event")
         except Exception as error:
             logger.warning("event failed event=%s error=%s", type(event).__name__, error)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from txnqueue.batch import Batch, claims_of
-from txnqueue.core.handlers import check_function
+from txnqueue.core.handlers import check_function, check_ran
 from txnqueue.core.settings import (
     LEASE_SECONDS_MAX,
     MESSAGES_PER_RECEIVE_MAX,
@@ -170,7 +170,7 @@ class Dispatches:
                     continue
                 dispatch._waits = None
                 try:
-                    consumer.deliver(dispatch)
+                    check_ran(consumer.deliver(dispatch), "deliver")
                 except Exception as error:  # what is committed is so, though a consumer fails
                     logger.warning("consumer failed queue=%s error=%s", consumer.queue, error)
             return len(found)
