@@ -7,8 +7,9 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,9 +79,18 @@ def interrupted(act: Any, once: threading.Event) -> None:
     main = threading.main_thread().ident
     assert main is not None
 
+    def waits() -> bool:
+        """Whether it waits for a statement's result; before, Python is not done with the thread."""
+        frame: FrameType | None = sys._current_frames()[main]
+        while frame is not None and frame.f_code is not Future.result.__code__:
+            frame = frame.f_back
+        return frame is not None
+
     def press() -> None:
         assert once.wait(WAIT_SECONDS)
-        time.sleep(0.05)
+        until = time.monotonic() + WAIT_SECONDS
+        while not waits() and time.monotonic() < until:
+            time.sleep(0.001)
         signal.pthread_kill(main, signal.SIGINT)
 
     # Polars, once it was used, has waits go on until they end by themselves.
