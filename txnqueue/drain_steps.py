@@ -118,7 +118,7 @@ class Steps:
             wanted=wanted.wanting,
         )
         try:
-            landed = commit.commit_joined(done, receiver.plan)
+            landed = commit.commit_joined(done, receiver.plan, in_order=info.settings.ordered)
             receipt = commit.committed_by(done, landed)
         except TransactionAborted:  # nothing landed, so nothing is held
             raise

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.conformance.conftest import World, numbers, on_delta_when_long, rows
 from tests.inside import claims_of
 
@@ -64,3 +66,30 @@ def test_a_rolled_back_transaction_gives_its_lane_back(world: World) -> None:
     assert len(other.receive(1)) == 0
     inside.rollback()
     assert numbers(other.receive(1)) == [1]
+
+
+@on_delta_when_long
+@pytest.mark.parametrize("act", ["releases", "fails", "accepts a part"])
+def test_a_drain_hands_nothing_out_before_what_its_handler_gave_back(
+    world: World, act: str
+) -> None:
+    """The commit that gives it back is no append in which what is behind it can be claimed."""
+    queue = world.queue(ordered=True, dead_letter=False)
+    queue.send(rows(1, 2, 3))
+    seen: list[list[int]] = []
+
+    def handler(batch: Any, tx: Any) -> None:
+        seen.append(numbers(batch))
+        if len(seen) > 1:
+            return
+        if act == "releases":
+            batch.release(transaction=tx)
+        elif act == "fails":
+            batch.modify(delivery_failed=True, transaction=tx)
+        else:
+            batch.accept(matching=batch.messages()[:1], transaction=tx)
+
+    queue.drain(handler, batch_size=2)
+    behind = {"releases": [[1, 2], [3]], "fails": [[1, 2], [3]], "accepts a part": [[2, 3]]}
+    assert seen == [[1, 2], *behind[act]]
+    assert (queue.depth(), queue.in_flight()) == (0, 0)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conformance import test_drain as in_turn
 from tests.conformance import test_drain_ahead as ahead
+from tests.conformance import test_ordered as ordered
 from tests.conformance.conftest import World
 from tests.faults.simulation import simulate
 from txnqueue.core.bounds import Bounds
@@ -128,6 +129,11 @@ def claims_where_it_settles(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Plan, "excludes", lambda self, other: False)
 
 
+def takes_what_is_behind(patch: pytest.MonkeyPatch) -> None:
+    """Claim, in the append that gives messages back, those that are behind them."""
+    patch.setattr(Plan, "gives_back_to", lambda self, other: False)
+
+
 WHERE: tuple[str, ...] = ("at once", "at the end", "by a thread")
 VARIANTS: dict[str, tuple[Break, list[Catch]]] = {
     "what was claimed ahead is forgotten": (
@@ -188,6 +194,14 @@ VARIANTS: dict[str, tuple[Break, list[Catch]]] = {
         [
             seen_by(in_turn.test_a_handler_settles_a_lease_of_the_lane_of_the_next_claim, *case)
             for case in (("runs", None), ("over", 1))
+        ]
+        + [simulating],
+    ),
+    "an ordered queue out of order": (
+        takes_what_is_behind,
+        [
+            seen_by(ordered.test_a_drain_hands_nothing_out_before_what_its_handler_gave_back, act)
+            for act in ("releases", "fails", "accepts a part")
         ],
     ),
 }

@@ -273,7 +273,7 @@ class Attempt:
 
     # ------------------------------------------------------- what a decision would write
 
-    def committing(self, more: Planner | None = None) -> Planner:
+    def committing(self, more: Planner | None = None, *, in_order: bool = False) -> Planner:
         """Plan its commit, joined with another plan unless that fails or has lost too often.
 
         Plans that exclude each other are not joined: for example, a commit that settles messages
@@ -281,6 +281,7 @@ class Attempt:
 
         Args:
             more: Plans the rest of the append; None for the commit alone.
+            in_order: Whether the rest may not take messages behind those that the commit returns.
         """
 
         def alone(error: Exception) -> None:
@@ -303,6 +304,8 @@ class Attempt:
                 alone(error)
                 return decided
             if joined is None or decided.excludes(joined):
+                return decided
+            if in_order and decided.gives_back_to(joined):
                 return decided
             return decided + joined
 

@@ -80,7 +80,7 @@ def commit(attempt: Attempt) -> Receipt:
         return attempt.receipt  # an interrupted commit had landed
 
 
-def commit_joined(attempt: Attempt, more: Planner | None) -> Landed:
+def commit_joined(attempt: Attempt, more: Planner | None, *, in_order: bool = False) -> Landed:
     """Commit an attempt, joined in one append with another plan.
 
     The other plan is left out as a whole if it lost twice, cannot be planned, or excludes the
@@ -89,12 +89,13 @@ def commit_joined(attempt: Attempt, more: Planner | None) -> Landed:
     Args:
         attempt: The attempt.
         more: Plans the rest of the append; None for the commit alone.
+        in_order: Whether the rest may not take messages behind those that the commit returns.
 
     Returns:
         The entries that landed.
     """
     _check_open(attempt)
-    return _land(attempt, attempt.committing(more), "commit")
+    return _land(attempt, attempt.committing(more, in_order=in_order), "commit")
 
 
 def committed_by(attempt: Attempt, landed: Landed) -> Receipt:

@@ -33,6 +33,15 @@ class Plan:
         """
         return self._breaks(other) or other._breaks(self)
 
+    def gives_back_to(self, other: Plan) -> bool:
+        """Return whether it returns messages to a lane that another plan takes messages from.
+
+        The other plan does not know of them, and takes those behind them.
+        """
+        taken = {(e.queue_id, e.lane) for e in other.entries if e.kind == model.CLAIMED}
+        returned = (e for e in self.entries if e.kind == model.RELEASED)
+        return any((entry.queue_id, entry.lane) in taken for entry in returned)
+
     def _breaks(self, other: Plan) -> bool:
         return any(
             condition.matches(entry)
