@@ -115,12 +115,17 @@ class Client(Sending, Consuming, Deciding, Fleeting):
         """Go on, in one of the client's threads: in the one that holds its lock, if one does."""
         self.behind = [act for act in self.behind if not act.done]
         threads = [self.running, *(act.thread for act in self.behind)]
-        if not (self._last in threads and client_of(self.manager).holds_lock()):
+        if not (self._last in threads and self._holds_lock()):
             self._last = self.simulation.random.choice(threads) if self.behind else self.running
         self._last.switch()
         if self.running.dead:
             self.running = None
             self._end_threads()
+
+    def _holds_lock(self) -> bool:
+        """Whether the thread that was the last to run keeps the others from going on."""
+        client = client_of(self.manager)
+        return client.holds_lock() or client.cache._shards._lock.locked()
 
     def _end_threads(self) -> None:
         for act in self.behind:

@@ -192,12 +192,14 @@ class Consuming:
             self.reference.follow()
             intent = self.reference.intents[attempt_id(tx)] = Intent(self.name, tx.id)
             messages = set(self.reference.ids(batch))
-            intent.said[Holding(batch, messages, True, messages)] = {}
+            handed = Holding(batch, messages, True, set(messages))
+            intent.said[handed] = {}
             try:
                 if fails:
                     raise ValueError("bad row")
                 rows = self._rows(target, intent)
                 target.send(rows, transaction=tx)
+                self._work_beside(tx, intent, handed)
             except Exception:
                 if len(messages) == 1:  # a run in which nothing has succeeded tries others then
                     self.reference.passed_over[self.call] |= messages
@@ -218,3 +220,25 @@ class Consuming:
         )
         if result:
             self.reference.counts["drained"] += result.messages
+
+    def _work_beside(self, tx: Any, intent: Intent, handed: Holding) -> None:
+        """Do more in a handler, perhaps in the lane that the drain claims from next."""
+        dice = self.simulation.random
+        if dice.random() < 0.2:
+            batch = self.queue().receive(dice.choice((1, 2)), transaction=tx)
+            messages = set(self.reference.ids(batch))
+            intent.said[Holding(batch, messages, True, set(messages))] = {}
+            self.reference.counts["received in a handler"] += len(messages)
+        inside = {m for h in intent.said for m in h.messages}
+        held = [h for h in self.leased if h.free and h.messages.isdisjoint(inside)]
+        chosen = dice.choice((*(h for h in (handed,) if dice.random() < 0.2), *held, None))
+        if chosen is not None:
+            self._settle_beside(tx, intent, chosen)
+
+    def _settle_beside(self, tx: Any, intent: Intent, holding: Holding) -> None:
+        kind, messages, matching = self._choose(holding)
+        self._settling(holding.batch, kind, matching, transaction=tx)()
+        holding.free -= messages
+        intent.said.setdefault(holding, {}).update(dict.fromkeys(messages, KINDS[kind]))
+        where = "handed" if holding.inside else "settled"
+        self.reference.counts[f"{where} in a handler"] += len(messages)

@@ -245,6 +245,7 @@ class Reference:
         self.effects: defaultdict[str | None, dict[int, str]] = defaultdict(dict)
         self.deciding = {e.attempt: e.kind for e in entries if e.stream == e.transaction_key}
         self.commit, self.call, self.operation = entries, call, operation
+        self.ready_before = {m for m, place in self.place.items() if place[0] == "ready"}
         for entry in entries:
             for hold in (hold for claim in self.claims.values() for hold in claim.holds):
                 hold.by = min(hold.by, entry.recorded_at_ms)
@@ -410,7 +411,10 @@ class Reference:
         counts, consumer = body.get("counts", True), self.consumers[entry.actor]
         if counts and not self.disturbed.get(self.call, True):
             first = self.ready(entry.queue_id, at_ms, entry.lane, consumer)
-            others = [message for message in first if message not in self.passed_over[self.call]]
+            passed_over = self.passed_over[self.call]
+            if self.operation == "commit":  # planned beside it, it does not know what comes by it
+                passed_over = passed_over | set(first).difference(self.ready_before)
+            others = [message for message in first if message not in passed_over]
             taken = (first[: entry.count], others[: entry.count])
             assert self._messages(entry) in taken, f"{name} takes others than the first ones"
         size, owner = entry.count, (entry.attempt, entry.transaction_key, entry.actor)

@@ -38,6 +38,7 @@ SEEN = (
     *("ahead", "HandlerFailed", "already committed", "expired", "purged", "moved", "moved inside"),
     *("published", "bound"),
     *("purged in flight", "refused"),
+    *("received in a handler", "handed in a handler", "settled in a handler"),
     "duplicates",
     *("dropped", "held back", "altered", "QueueClosed", "QueueNotFound"),
     *fleeting.SEEN,
