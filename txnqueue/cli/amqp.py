@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import sys
 import time
 from typing import Annotated
 
@@ -74,13 +73,12 @@ def serve(
         transaction_seconds=transaction_seconds,
     )
     with on_sigterm(grace_seconds + WAIT_SECONDS) as stop:
-        server.start()
-        host, port = server.address
-        session.printer.fact(
-            {"host": host, "port": port}, f"AMQP 1.0 on {written_address(host, port)}."
-        )
-        sys.stdout.flush()  # a supervisor may read it from a pipe
         try:
+            server.start()
+            host, port = server.address
+            session.printer.fact(
+                {"host": host, "port": port}, f"AMQP 1.0 on {written_address(host, port)}."
+            )
             while not stop():
                 time.sleep(WAIT_SECONDS)
         except KeyboardInterrupt:  # as good as SIGTERM
