@@ -16,6 +16,8 @@ from txnqueue.errors import InvalidInput
 
 WAIT_SECONDS = 0.2
 """How often the command looks whether it is to stop."""
+ENDING_SECONDS = 5.0
+"""What a server that stops has beyond the grace, to roll back for clients it waited for in vain."""
 
 amqp = typer.Typer(name="amqp", help="Serve clients of AMQP 1.0.", no_args_is_help=True)
 app.add_typer(amqp)
@@ -72,7 +74,7 @@ def serve(
         idle_seconds=idle_seconds,
         transaction_seconds=transaction_seconds,
     )
-    with on_sigterm(grace_seconds + WAIT_SECONDS) as stop:
+    with on_sigterm(grace_seconds + WAIT_SECONDS + ENDING_SECONDS) as stop:
         try:
             server.start()
             host, port = server.address
