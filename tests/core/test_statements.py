@@ -119,7 +119,8 @@ def test_a_forked_process_is_refused_and_leaves_its_parents_things_alone(
     statements: Statements, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has none of the threads, whose answers it would wait for."""
-    left, ways = [], [statements.run, statements.append]
+    left: list[Any] = []
+    ways: list[Any] = [statements.run, statements.append]
     register = SimpleNamespace(leave=lambda: left.append("left"))
     statements._locks._admission.append(register)  # type: ignore[arg-type]
     assert statements.run(lambda: "read") == "read"

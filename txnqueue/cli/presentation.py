@@ -147,14 +147,14 @@ class Printer:
             return
         try:
             _there(sys.stdout).write(text)
-        except (OSError, UnicodeError) as error:
+        except (OSError, ValueError) as error:  # the latter also of letters it has no code for
             self._failed = error
 
     def _flush(self) -> None:
         if self._failed is None:
             try:
                 _there(sys.stdout).flush()
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 self._failed = error
 
 
@@ -188,8 +188,8 @@ def _let_go(stream: TextIO | None) -> None:
         return
     try:
         stream.flush()
-    except OSError:
-        with suppress(OSError):
+    except (OSError, ValueError):  # the latter of one that the program has closed
+        with suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, stream.fileno())
             os.close(nowhere)
@@ -211,7 +211,7 @@ def remark(text: str) -> None:
         return
     try:
         print(text, file=sys.stderr)
-    except OSError:
+    except (OSError, ValueError):
         _let_go(sys.stderr)
 
 
