@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -249,6 +250,32 @@ def test_what_is_stale_is_refused_without_a_statement() -> None:
     gate.together([unit("a")])
     late = gate.groups.submit(request(unit("late"), refuse))
     assert late.result(WAIT_SECONDS).appended == Appended((False,), None)
+
+
+def test_who_is_interrupted_as_it_hands_over_keeps_no_other_waiting() -> None:
+    def insert(units: Sequence[Unit], about: Mapping[str, object]) -> tuple[int, int | None]:
+        return len(units), 1
+
+    class Interrupted:
+        """What carries out groups, and whose first caller presses Ctrl-C."""
+
+        def __init__(self) -> None:
+            self.thread = ThreadPoolExecutor(1)
+            self.is_first = True
+
+        def submit(self, task: Callable[[], None]) -> object:
+            first, self.is_first = self.is_first, False
+            if first:
+                raise KeyboardInterrupt
+            return self.thread.submit(task)
+
+    groups = Groups(Interrupted())
+    given_up = request(fact("a"), insert)
+    with pytest.raises(KeyboardInterrupt):
+        groups.submit(given_up)
+    given_up.answer.cancel()
+    answer = groups.submit(request(unit("b"), insert))
+    assert answer.result(WAIT_SECONDS).appended.won == (True,)
 
 
 def test_what_is_cancelled_before_its_turn_never_lands() -> None:

@@ -20,6 +20,7 @@ pytest.importorskip("delta")
 from filelock import FileLock, Timeout
 
 from txnqueue.errors import InvalidInput, PlatformMissing
+from txnqueue.storage.journal import statements as statements_module
 from txnqueue.storage.journal.exceptions import surely_not_begun
 from txnqueue.storage.journal.sessions import APPLICATION
 from txnqueue.storage.journal.statements import THREADS_MAX, Statements
@@ -120,6 +121,41 @@ def test_what_takes_long_keeps_nobody_from_appending_or_reading(
     assert not slow.go_on.is_set()
     slow.go_on.set()
     thread.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="where no process is forked")
+def test_a_forked_process_is_refused_and_leaves_its_parents_things_alone(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has none of the threads, whose answers it would wait for."""
+    left: list[Any] = []
+    ways: list[Any] = [statements.run, statements.append]
+    register = SimpleNamespace(leave=lambda: left.append("left"))
+    statements._locks._admission.append(register)  # type: ignore[arg-type]
+    assert statements.run(lambda: "read") == "read"
+    monkeypatch.setattr(statements_module, "close_session", left.append)
+
+    def child() -> int:
+        for way in ways:
+            with pytest.raises(PlatformMissing, match="'spawn'"):
+                way(lambda *_: None)
+        with pytest.raises(PlatformMissing, match="'spawn'"):
+            statements.result_of_append(Future(), lambda: None)
+        statements.close()
+        statements._locks.leave()
+        return len(left)
+
+    forked = os.fork()
+    if not forked:
+        signal.alarm(WAIT_SECONDS)
+        code = 99
+        try:
+            code = child()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
+    statements.close()
+    assert left[0] == "left" and len(left) > 1
 
 
 def test_appends_have_a_session_and_a_thread_for_themselves(statements: Statements) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,15 @@ manager = QueueManager(None, store=MemoryStore())
 manager.create_queue("orders", "n long")
 app(sys.argv[1:], obj=lambda _options: (manager, None))
 """
+SLOW = IN_MEMORY.replace(
+    "app(",
+    """
+import time
+from txnqueue.storage.journal.memory import MemoryJournal
+append = MemoryJournal.append
+MemoryJournal.append = lambda *given: time.sleep(2) or append(*given)
+app(""",
+)
 START_SECONDS = 120.0
 
 
@@ -77,6 +87,17 @@ def test_sigterm_ends_the_server_cleanly(client: ProtonClient) -> None:
             client.answer()
         client.end()
         assert process.wait(20) == 0
+
+
+def test_what_outlasts_the_grace_is_finished_and_no_failure(client: ProtonClient) -> None:
+    with serving("--grace-seconds", "0.2", code=SLOW) as (process, url):
+        client("connect", url)
+        client("sender", "s", "orders")
+        client.ask("send", "s", {"n": 1})
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        client.kill()
 
 
 def test_rules_and_a_password_of_a_file_let_a_user_in(tmp_path: Path, client: ProtonClient) -> None:

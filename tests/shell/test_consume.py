@@ -257,6 +257,28 @@ def test_the_signals_are_put_back() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_sigterm_at_the_very_end_leaves_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end the process with SIGALRM."""
+    heard, set_timer = [], signal.setitimer
+
+    def terminated_then(which: int, seconds: float) -> None:
+        set_timer(which, seconds)
+        if not seconds:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("outside"))
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(signal, "setitimer", terminated_then)
+            with on_sigterm(5) as stop:
+                pass
+        assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+        assert heard == ["outside"] and not stop()
+    finally:
+        set_timer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_the_log_is_json_lines(shell: Shell) -> None:
     name = "tests.shell.test_consume:remember"
     result = shell("consume", "orders", "--handler", name, "--batch-size", 4, "--run-id", "r")

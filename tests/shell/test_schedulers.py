@@ -35,6 +35,7 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _PROGRAM = """#!/bin/sh
 echo "$@" >> {calls}
 [ "$1" = consume ] || exit 0
+[ "$(cat {code})" != killed ] || kill -9 $$
 [ "$(cat {code})" = waits ] || exit $(cat {code})
 trap 'echo finished >> {calls}; kill $!; exit 0' TERM
 sleep 60 &
@@ -116,14 +117,16 @@ class Scene:
         return heard, self.calls()
 
 
-CODES = {0: "done", 1: "retry", 2: "stop", 3: "stop", 4: "stop", 6: "stop", 75: "retry",
-         76: "retry", 77: "done"}  # fmt: skip
+CODES: dict[int | str, str] = {
+    0: "done", 1: "retry", 2: "stop", 3: "stop", 4: "stop", 6: "stop", 75: "retry", 76: "retry",
+    77: "done", 130: "retry", "killed": "retry",
+}  # fmt: skip
 RECOVERED = {76, 77}
 
 
 @pytest.mark.parametrize("code", CODES)
 def test_schedulers_hear_what_may_be_repeated(
-    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(tmp_path, monkeypatch)
     calls = ["consume", *(["recover"] if code in RECOVERED else [])]
@@ -174,7 +177,7 @@ def test_the_page_names_every_exit_code() -> None:
     known = {int(code) for code in re.findall(r"^\| (\d+) \|", cli, re.MULTILINE)}
     rows = re.findall(r"^\| ([\d, *]+) \| (?:no|yes|\*\*no)", PAGE.read_text(), re.MULTILINE)
     assert {int(code) for row in rows for code in row.split(",")} == known
-    assert known - {5, 7} == CODES.keys()  # which are of declare and of depth
+    assert known - {5, 7} == CODES.keys() - {"killed"}  # which are of declare and of depth
 
 
 def test_a_run_that_waits_for_messages_asks_the_sensor() -> None:

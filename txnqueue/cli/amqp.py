@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import sys
 import time
 from typing import Annotated
 
@@ -17,6 +16,8 @@ from txnqueue.errors import InvalidInput
 
 WAIT_SECONDS = 0.2
 """How often the command looks whether it is to stop."""
+ENDING_SECONDS = 5.0
+"""What a server that stops has beyond the grace, to roll back for clients it waited for in vain."""
 
 amqp = typer.Typer(name="amqp", help="Serve clients of AMQP 1.0.", no_args_is_help=True)
 app.add_typer(amqp)
@@ -73,14 +74,13 @@ def serve(
         idle_seconds=idle_seconds,
         transaction_seconds=transaction_seconds,
     )
-    with on_sigterm(grace_seconds + WAIT_SECONDS) as stop:
-        server.start()
-        host, port = server.address
-        session.printer.fact(
-            {"host": host, "port": port}, f"AMQP 1.0 on {written_address(host, port)}."
-        )
-        sys.stdout.flush()  # a supervisor may read it from a pipe
+    with on_sigterm(grace_seconds + WAIT_SECONDS + ENDING_SECONDS) as stop:
         try:
+            server.start()
+            host, port = server.address
+            session.printer.fact(
+                {"host": host, "port": port}, f"AMQP 1.0 on {written_address(host, port)}."
+            )
             while not stop():
                 time.sleep(WAIT_SECONDS)
         except KeyboardInterrupt:  # as good as SIGTERM

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import typer
 
 from txnqueue import errors
-from txnqueue.cli.presentation import Output, Printer, complain
+from txnqueue.cli.presentation import NotPrinted, Output, Printer, complain, remark
 from txnqueue.core.settings import check_root
 from txnqueue.core.state.closure import is_closed
 
@@ -44,7 +44,7 @@ EPILOG = (
     "7 depth --at-least: there are fewer; "
     "75 conflicts outlasted the retries: try again; 76 outcome not known: see txnqueue outcome "
     "and recover; 77 committed, but table changes are not applied yet: txnqueue recover, and do "
-    "not run it again."
+    "not run it again; 130 interrupted."
 )
 _EXIT_CODES: Sequence[tuple[type[errors.TxnQueueError], int]] = (
     (errors.HandlerFailed, HANDLER_FAILED),
@@ -225,14 +225,33 @@ def exiting(*, verbose: bool) -> Iterator[None]:
         raise
     except Exception as error:
         if verbose:
-            traceback.print_exc(file=sys.stderr)
-        if isinstance(error, errors.TxnQueueError):
+            remark(traceback.format_exc())
+        if isinstance(error, (errors.TxnQueueError, NotPrinted)):
             complain(str(error))
         else:
             first = (str(error).strip().splitlines() or [""])[0]
             hint = "" if verbose else " (--verbose shows where)"
             complain(f"unexpected {type(error).__name__}: {first}{hint}")
         raise typer.Exit(exit_code(error)) from error
+
+
+@contextmanager
+def printed(printer: Printer) -> Iterator[None]:
+    """Have what a command printed on its way when it ends; its own exit code counts more."""
+    code = FAILED
+    try:
+        yield
+        code = 0
+    except typer.Exit as ending:
+        code = ending.exit_code
+        raise
+    finally:
+        try:
+            printer.close()
+        except NotPrinted as error:
+            complain(str(error) if code else f"{error} What the command was to do is done.")
+            if not code:
+                raise typer.Exit(FAILED) from error
 
 
 _COMMON = "Common options"
@@ -334,8 +353,9 @@ def command(
             logging.getLogger("txnqueue").setLevel(level)
             if not options.verbose:
                 warnings.filterwarnings("ignore", module="pyspark")
-            with exiting(verbose=options.verbose):
-                body(OpenStore(options, ctx.obj), **given)
+            store = OpenStore(options, ctx.obj)
+            with printed(store.printer), exiting(verbose=options.verbose):
+                body(store, **given)
 
         context = inspect.Parameter(
             "ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context

@@ -137,7 +137,8 @@ def consume(
                 "run a file that changes tables without it."
             )
         handle.check(session.manager, opened, session.spark)
-    json_lines = session.options.output is Output.JSON or not sys.stderr.isatty()
+    for_people = sys.stderr is not None and sys.stderr.isatty()
+    json_lines = session.options.output is Output.JSON or not for_people
     try:
         with (
             on_sigterm(grace_seconds) as stop,

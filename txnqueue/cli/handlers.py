@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from txnqueue.core.handlers import check_function
 from txnqueue.errors import InvalidInput, QueueError
 from txnqueue.messages.charges import Fault, fault_of
 
@@ -73,8 +74,13 @@ def load(name: str) -> Handler:
         sys.path.insert(0, "")  # a job's own folder, as python -m has it
     try:
         found: Any = importlib.import_module(module_name)
-    except (ImportError, SyntaxError) as error:
+    except (ImportError, SyntaxError, SystemExit) as error:
         why = f"{module_name!r} cannot be imported: {error}"
+        if isinstance(error, SystemExit):
+            why = (
+                f"{module_name!r} calls sys.exit() as it is imported: let it do so only under "
+                "if __name__ == '__main__'"
+            )
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing in (module_name, module_name.partition(".")[0]):
             why = f"there is no module {module_name!r} on Python's path"
@@ -85,8 +91,24 @@ def load(name: str) -> Handler:
         raise InvalidInput(
             f"handler {name!r}: {module_name!r} has no function {function!r}.", name="handler"
         )
-    handler: Handler = found
-    return handler
+    check_function("handler", found)
+    return _returning(found, name)
+
+
+def _returning(handler: Handler, name: str) -> Handler:
+    """Wrap a handler so that it cannot end the process with an exit code that tells of no run."""
+
+    def handle(batch: Batch, tx: Transaction) -> object:
+        try:
+            return handler(batch, tx)
+        except SystemExit as error:
+            raise InvalidInput(
+                f"handler {name!r} called sys.exit({error.code!r}): let it return when it has "
+                "handled its batch, or raise an error.",
+                name="handler",
+            ) from error
+
+    return handle
 
 
 class SqlJob:

@@ -15,6 +15,7 @@ Exit codes, for schedulers:
     76  the outcome is not known: ask ``txnqueue outcome``, then ``txnqueue recover``
     77  committed, but changes of tables are not applied yet: ``txnqueue recover``, and do not
         run it again
+    130 interrupted, by Ctrl-C or because a batch took too long after SIGTERM
 
 Results go to stdout, everything else to stderr. Spark is started by the commands that
 need a store, when they need it.

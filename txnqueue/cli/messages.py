@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -112,7 +111,7 @@ def receive(
         return
     try:
         session.printer.messages(batch.messages(), "")
-        sys.stdout.flush()
+        session.printer.check_printed()
     except BaseException:
         batch.release()
         raise

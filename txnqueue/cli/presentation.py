@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import datetime
 import enum
+import errno
+import io
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -40,12 +44,21 @@ class Output(str, enum.Enum):
     JSON = "json"
 
 
+class NotPrinted(Exception):
+    """What a command printed did not arrive."""
+
+
 class Printer:
-    """Prints results on stdout, and everything else on stderr."""
+    """Prints results on stdout, and everything else on stderr.
+
+    A disk may be full, and a reader may have gone. What a command has done is done all the same:
+    so its end says that the result did not arrive, and not the line that prints it.
+    """
 
     def __init__(self, output: Output) -> None:
         """Print as tables or as JSON lines."""
         self.output = output
+        self._failed: Exception | None = None
 
     def rows(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str], none: str) -> None:
         """Print rows.
@@ -57,7 +70,8 @@ class Printer:
         """
         if self.output is Output.JSON:
             for row in rows:
-                self._line(row)
+                self._write(_line(row))
+            self._flush()
             return
         table = Table(header_style="bold", highlight=False)
         for name in columns:
@@ -65,7 +79,7 @@ class Printer:
         for row in rows:
             table.add_row(*(_cell(row.get(name)) for name in columns))
         if table.row_count:
-            self._console().print(table)
+            self._show(table)
         else:
             self.note(none)
 
@@ -84,24 +98,101 @@ class Printer:
     def fact(self, values: Mapping[str, Any], sentence: str) -> None:
         """Print one result: a JSON object, or a sentence."""
         if self.output is Output.JSON:
-            self._line(values)
+            self._write(_line(values))
+            self._flush()
         else:
-            self._console().print(Text(printable(sentence)), soft_wrap=True)
+            self._show(Text(printable(sentence)), soft_wrap=True)
 
     def note(self, sentence: str) -> None:
         """Print a note for people only: on stderr."""
-        print(printable(sentence), file=sys.stderr)
+        remark(printable(sentence))
+
+    def check_printed(self) -> None:
+        """Check that all that was printed has arrived.
+
+        Raises:
+            NotPrinted: It has not.
+        """
+        failed, self._failed = self._failed, None  # told once
+        if failed is not None:
+            raise NotPrinted(f"The output cannot be written: {failed}.") from failed
+
+    def close(self) -> None:
+        """Let go of what cannot be written.
+
+        The interpreter would try it once more as it ends, and end with a code of its own: 120.
+
+        Raises:
+            NotPrinted: Something of the result did not arrive, though its reader had not gone.
+        """
+        for stream in (sys.stdout, sys.stderr):
+            _let_go(stream)
+        if not isinstance(self._failed, BrokenPipeError):
+            self.check_printed()
 
     # -------------------------------------------------------------------------- helpers
 
-    @staticmethod
-    def _console() -> Console:
-        console = Console(file=sys.stdout, highlight=False)
-        return console if console.is_terminal else Console(file=sys.stdout, width=PIPED_WIDTH)
+    def _show(self, what: Table | Text, *, soft_wrap: bool = False) -> None:
+        page = _Page()
+        console = Console(file=page, highlight=False)
+        if not console.is_terminal:
+            console = Console(file=page, width=PIPED_WIDTH)
+        console.print(what, soft_wrap=soft_wrap)
+        self._write(page.getvalue())
+        self._flush()
 
-    @staticmethod
-    def _line(row: Mapping[str, Any]) -> None:
-        print(json.dumps(plain(row), ensure_ascii=False, allow_nan=False), file=sys.stdout)
+    def _write(self, text: str) -> None:
+        """Write what the next ``_flush`` sends; nothing more once something was lost."""
+        if self._failed is not None:
+            return
+        try:
+            _there(sys.stdout).write(text)
+        except (OSError, ValueError) as error:  # the latter also of letters it has no code for
+            self._failed = error
+
+    def _flush(self) -> None:
+        if self._failed is None:
+            try:
+                _there(sys.stdout).flush()
+            except (OSError, ValueError) as error:
+                self._failed = error
+
+
+class _Page(io.StringIO):
+    """What Rich draws for stdout: it would end the process where a reader has gone."""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """What can be drawn there."""
+        return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+    def isatty(self) -> bool:
+        """Return whether people see it at once."""
+        return sys.stdout is not None and sys.stdout.isatty()
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(plain(row), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _there(stdout: TextIO | None) -> TextIO:
+    """Return a stdout; Python has none if it was closed before it began (``>&-``)."""
+    if stdout is None:
+        raise BrokenPipeError(errno.EPIPE, "stdout is closed")
+    return stdout
+
+
+def _let_go(stream: TextIO | None) -> None:
+    """Write what a stream still holds, or send it nowhere if that is impossible."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except (OSError, ValueError):  # the latter of one that the program has closed
+        with suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def written_address(host: str, port: int) -> str:
@@ -111,7 +202,17 @@ def written_address(host: str, port: int) -> str:
 
 def complain(message: str) -> None:
     """Print an error: one line on stderr, whatever is in the message."""
-    print(f"txnqueue: {printable(' '.join(message.split()))}", file=sys.stderr)
+    remark(f"txnqueue: {printable(' '.join(message.split()))}")
+
+
+def remark(text: str) -> None:
+    """Write on stderr, if that is there and takes it: no command fails because it does not."""
+    if sys.stderr is None:
+        return
+    try:
+        print(text, file=sys.stderr)
+    except (OSError, ValueError):
+        _let_go(sys.stderr)
 
 
 def _beside(payload: Sequence[str], name: str) -> str:

@@ -54,13 +54,12 @@ def on_sigterm(grace_seconds: float) -> Iterator[Stop]:
     def too_late(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt(f"not done {grace_seconds} seconds after SIGTERM")
 
-    before = (
-        signal.signal(signal.SIGTERM, terminated),
-        signal.signal(signal.SIGALRM, too_late),
-    )
+    # While SIGTERM sets the timer somebody has to hear it: else it would end the process.
+    alarmed_before = signal.signal(signal.SIGALRM, too_late)
+    terminated_before = signal.signal(signal.SIGTERM, terminated)
     try:
         yield stop
     finally:
+        signal.signal(signal.SIGTERM, terminated_before)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGTERM, before[0])
-        signal.signal(signal.SIGALRM, before[1])
+        signal.signal(signal.SIGALRM, alarmed_before)

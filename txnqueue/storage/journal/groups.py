@@ -105,9 +105,9 @@ class Groups:
 
     def submit(self, request: Request) -> Future[Answer]:
         """Let an append take part in the next group that has room for it."""
-        with self._lock:
+        with self._lock:  # the call first: who is interrupted here leaves no request without one
+            self._worker.submit(self._carry_out_next)
             self._waiting.append(request)
-        self._worker.submit(self._carry_out_next)
         return request.answer
 
     @staticmethod

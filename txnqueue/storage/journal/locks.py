@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import re
 import tempfile
 import threading
@@ -85,6 +86,7 @@ class Locks:
         self._names = names
         self._naming = naming
         self._several_drivers = several_drivers
+        self._process = os.getpid()
         self._making = threading.RLock()
         self._locks: dict[str, Lock] = {}
         self._admission: list[Admission | None] = []
@@ -92,6 +94,8 @@ class Locks:
     def leave(self) -> None:
         """Tell the next driver that it may begin."""
         atexit.unregister(self.leave)
+        if os.getpid() != self._process:  # the end of a fork is not the end of the driver
+            return
         for one in self._admission:
             if one is not None and not is_stopped(self._user):
                 try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import threading
 from collections import defaultdict, deque
@@ -75,6 +76,7 @@ class Statements:
         self._idle: dict[bool, deque[SparkSession]] = {True: deque(), False: deque()}
         self._left: set[Future[Any]] = set()
         self._closed = False
+        self._process = os.getpid()
         self._making = threading.RLock()
         self._sessions: dict[str, SparkSession] = {}
         self._locks = Locks(
@@ -148,7 +150,9 @@ class Statements:
 
         Raises:
             AppendConflict: Delta reports that another commit was faster.
+            PlatformMissing: This process was forked from the manager's; nothing was done.
         """
+        self._check_process()
         try:
             begin()
             return _committed(under_way)
@@ -214,6 +218,8 @@ class Statements:
     def close(self) -> None:
         """Let what is under way end, and let the threads, the sessions and the store go."""
         self._closed = True
+        if self._is_copy:  # the process that made them goes on with them
+            return
         for threads in (self._appends, self._commits, self._readings, self._users):
             threads.shutdown()
         self._locks.leave()
@@ -222,17 +228,36 @@ class Statements:
             close_session(session)
 
     def check_running(self) -> None:
-        """Check that the user's session was not stopped, and its manager not closed.
+        """Check that the user's session was not stopped, and its manager not closed or copied.
 
         Raises:
             PlatformMissing: It was; nothing was done.
         """
+        self._check_process()
         if self._closed:
             raise PlatformMissing("This manager is closed, and nothing was done: make another.")
         if is_stopped(self.user):
             raise PlatformMissing(
                 "The Spark session of this manager was stopped (spark.stop()): nothing was done. "
                 "Make a QueueManager with a session that runs."
+            )
+
+    @property
+    def _is_copy(self) -> bool:
+        """Whether this process was forked from the one that made it: no thread came along."""
+        return os.getpid() != self._process
+
+    def _check_process(self) -> None:
+        """Check that what is begun is not left waiting for threads of another process.
+
+        Raises:
+            PlatformMissing: It would be.
+        """
+        if self._is_copy:
+            raise PlatformMissing(
+                f"This manager belongs to process {self._process}, from which this one was forked: "
+                "nothing was done. Let multiprocessing start processes by the method 'spawn', and "
+                "make a Spark session and a QueueManager in each."
             )
 
     def vacuum(self, table: str, name: str, seconds_min: float, *, full: bool) -> str | None:

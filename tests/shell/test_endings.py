@@ -1,0 +1,147 @@
+"""How a command ends whose output does not arrive, or whose handler ends the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("typer")
+
+ROOT = Path(__file__).parents[2]
+IN_MEMORY = """
+import sys
+from txnqueue.cli.main import app
+from txnqueue.manager import QueueManager
+from txnqueue.storage.store import MemoryStore
+
+manager = QueueManager(None, store=MemoryStore())
+orders = manager.create_queue("orders", "id long")
+orders.send([{"id": 1}, {"id": 2}])
+try:
+    app(sys.argv[2:], obj=lambda _options: (manager, None))
+finally:
+    open(sys.argv[1], "w").write(str(orders.depth()))
+"""
+HANDLERS = """
+import sys
+
+def handle(batch, tx):
+    batch.messages()
+
+def leave(batch, tx):
+    sys.exit(0)
+"""
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no disk that is full")
+
+
+class Process:
+    """Runs commands as processes, each on a store in memory with two messages."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "job.py").write_text(HANDLERS)
+        (folder / "script.py").write_text(f"{HANDLERS}\nsys.exit(0)\n")
+
+    def __call__(
+        self, *words: str, code: int, to: str = "", unbuffered: str = ""
+    ) -> tuple[str, str]:
+        """Run a command with its output redirected as a shell writes that."""
+        program = [sys.executable, "-c", IN_MEMORY, "depth", *words]
+        done = subprocess.run(
+            ["bash", "-c", f'set -o pipefail; "$@" {to}', "bash", *program],
+            check=False,
+            cwd=self.folder,
+            env={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered, "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == code, done
+        return done.stdout, done.stderr
+
+    @property
+    def depth(self) -> int:
+        """How many messages were available at the end."""
+        return int((self.folder / "depth").read_text())
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Process:
+    return Process(tmp_path)
+
+
+@needs_full
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_full_disk_is_told_of_a_command_that_did_its_work(
+    process: Process, output: str, unbuffered: str
+) -> None:
+    words = ("purge", "orders", "--yes", "--output", output)
+    _, said = process(*words, code=1, to=f">{FULL}", unbuffered=unbuffered)
+    assert said.startswith("txnqueue: The output cannot be written: [Errno 28]")
+    assert said.endswith("What the command was to do is done.\n") and said.count("\n") == 1
+    assert process.depth == 0
+
+
+@needs_full
+@pytest.mark.parametrize("output", ["table", "json"])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("depth", "orders", "--at-least", "9"), 7),
+        (("consume", "orders", "--handler", "job:leave"), 4),
+        (("depth", "nothing"), 3),
+    ],
+)
+def test_a_full_disk_changes_no_exit_code(
+    process: Process, words: tuple[str, ...], code: int, output: str
+) -> None:
+    process(*words, "--output", output, code=code, to=f">{FULL} 2>{FULL}")
+
+
+@needs_full
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_what_a_full_disk_does_not_take_is_given_back(process: Process, output: str) -> None:
+    words = ("receive", "orders", "--accept", "--output", output)
+    _, said = process(*words, code=1, to=f">{FULL}")
+    assert "cannot be written" in said and said.count("\n") == 1
+    assert process.depth == 2
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("output", ["table", "json"])
+@pytest.mark.parametrize("gone", [">&-", "| (exec <&-; sleep 3)"])
+def test_a_reader_that_has_gone_is_no_error(
+    process: Process, gone: str, output: str, unbuffered: str
+) -> None:
+    told = process("list", "--output", output, code=0, to=gone, unbuffered=unbuffered)
+    assert told == ("", "")
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_without_a_reader_nothing_is_accepted(process: Process, output: str) -> None:
+    process("receive", "orders", "--accept", "--output", output, code=1, to=">&-")
+    assert process.depth == 2
+
+
+def test_without_stderr_a_command_works_and_says_only_its_result(process: Process) -> None:
+    process("consume", "orders", "--handler", "job:handle", code=0, to="2>&-")
+    assert process.depth == 0
+    said, _ = process("receive", "orders", "--accept", "--output", "json", code=0, to="2>&-")
+    assert [line[0] for line in said.splitlines()] == ["{", "{"]
+
+
+def test_a_handler_that_ends_the_process_has_failed(process: Process) -> None:
+    _, said = process("consume", "orders", "--handler", "job:leave", code=4)
+    assert "'job:leave' called sys.exit(0)" in said
+    assert process.depth == 2
+
+
+def test_a_module_that_ends_the_process_has_no_handler(process: Process) -> None:
+    _, said = process("consume", "orders", "--handler", "script:handle", code=2)
+    assert "'script' calls sys.exit() as it is imported" in said
+    assert process.depth == 2
