@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from txnqueue.cli.tables import fitted
 from txnqueue.core.markup import printable
 from txnqueue.reports.report import plain
 
@@ -59,15 +59,12 @@ class Printer:
             for row in rows:
                 self._line(row)
             return
-        table = Table(header_style="bold", highlight=False)
-        for name in columns:
-            table.add_column(name, overflow="fold")
-        for row in rows:
-            table.add_row(*(_cell(row.get(name)) for name in columns))
-        if table.row_count:
-            self._console().print(table)
-        else:
+        cells = [[_cell(row.get(name)) for name in columns] for row in rows]
+        if not cells:
             self.note(none)
+            return
+        console = self._console()
+        console.print(fitted(columns, cells, console.width))
 
     def messages(self, messages: Sequence[Mapping[str, Any]], none: str) -> None:
         """Print messages: the payload's columns, and of ``_message`` what people look for."""
