@@ -138,6 +138,14 @@ def test_the_page_opens_and_shows_the_figures(opened: Opened, report: AuditRepor
     )
 
 
+def test_sentences_and_lists_can_be_read(opened: Opened) -> None:
+    page = opened.page
+    for text in page.locator("p").all_inner_texts():
+        assert not re.search(r"[a-z][.:][A-Z]", text), f"a blank is missing in {text!r}"
+    row = page.locator("[data-table=runs] tbody tr", has_text="orders.dead").first
+    assert row.bounding_box()["height"] < 80, "the queues of a run are not one below the other"
+
+
 def test_filters_and_search_narrow_every_long_table(opened: Opened, report: AuditReport) -> None:
     events = report.figures.events
     opened.page.select_option("#filters [name=queue]", label="payments")
