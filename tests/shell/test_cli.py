@@ -339,6 +339,7 @@ def test_replay_shows_what_was_accepted_and_changes_nothing(shell: Any, three: s
     shell("receive", "orders", "--limit", "2", "--accept")
     assert [row["id"] for row in shell.json("replay", "orders")] == [1, 2]
     assert [row["id"] for row in shell.json("replay", "orders", "--limit", "1")] == [1]
+    assert [row["id"] for row in shell.json("replay", "orders", "--partial")] == [1, 2]
     (event,) = [row for row in shell.json("history") if row["kind"] == "accepted"]
     seq = str(event["commit_seq"])
     assert [row["id"] for row in shell.json("replay", "orders", "--upto", seq)] == [1, 2]
