@@ -667,7 +667,8 @@ class Queue:
                 ``Batch.df``, ``_message`` included; it is evaluated once per message.
             batch_size: At most this many messages in a batch.
             run_id: Names the run: repeated with the same id, it continues after the last
-                committed batch, and a finished run claims nothing.
+                committed batch, and a finished run claims nothing. Runs of other queues need
+                other ids.
             until: ``snapshot``: until the messages that were there at the start are consumed;
                 ``empty``: until nothing is left.
             max_seconds: Begin no batch after this many seconds.
@@ -686,7 +687,8 @@ class Queue:
             HandlerFailed: The handler failed ``errors_max`` times in a row, or by a mistake of
                 the job: a missing queue or table, wrong columns, ``NameError``.
             QueueClosed: This queue, or one that the handler sent to, is being dropped.
-            InvalidInput: ``ahead=1`` on an ordered queue, or a function is async or has a yield.
+            InvalidInput: ``ahead=1`` on an ordered queue, a function is async or has a yield, or a
+                run of another queue has this ``run_id``.
             TransactionNotGiven: The call was made inside a transaction; a drain begins its own
                 transaction for each batch.
             PlatformMissing: ``progress`` in a terminal needs rich.

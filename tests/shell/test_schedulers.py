@@ -220,7 +220,7 @@ def test_a_job_of_databricks_names_options_of_ours() -> None:
     called = task["spark_python_task"]
     assert (PAGE.parents[2] / called["python_file"]).is_file()
     given = consumption(called["parameters"])
-    assert (given["queue"], given["run_id"]) == ("orders", "{{job.run_id}}")
+    assert (given["queue"], given["run_id"]) == ("orders", "orders/{{job.run_id}}")
     assert task["max_retries"] and given["dead_letters_exit_code"] == 0, "or it tries in vain"
     assert task["libraries"] == [{"pypi": {"package": "txnqueue[cli]"}}], "or it has no commands"
     assert given["handler"]
