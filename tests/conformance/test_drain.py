@@ -73,6 +73,19 @@ def test_a_run_of_another_queue_is_no_finished_run_of_this_one(world: World, fou
 
 
 @in_memory
+def test_a_run_whose_own_messages_are_in_memory_is_of_its_queue(world: World) -> None:
+    hints, orders, run_id = world.queue(durable=False), world.queue("orders2"), world.name("run")
+    hints.send(rows(1, 2))
+    orders.send(rows(3, 4))
+
+    def handler(batch: Any, tx: Any) -> None:
+        tx.queue(orders.name).receive(1)
+
+    for _ in range(2):
+        assert hints.drain(handler, batch_size=1, run_id=run_id, max_batches=1).messages == 1
+
+
+@in_memory
 def test_runs_of_two_queues_at_once_do_not_take_each_others_numbers(world: World) -> None:
     orders, payments, run_id = world.queue(), world.queue("payments"), world.name("run")
     orders.send(rows(1, 2))

@@ -19,7 +19,7 @@ from txnqueue.transactions.attempt import Attempt
 
 _NUMBER_MAX = 10**9
 _DRAINED = "drained"
-"""The queue, in the metadata of a run's end: a run that found nothing has no other decision."""
+"""The queue's id, in the metadata of a run's decisions; older versions did not record it."""
 PLACED_SECONDS_MAX = 600.0
 """The seconds without a commit after which a run's place is looked up again."""
 
@@ -51,6 +51,7 @@ class DrainRun:
         self._client = client
         self._queue = queue
         self.given = run_id is not None
+        self._metadata = {_DRAINED: queue.queue_id} if self.given else None
         self.id = run_id if run_id is not None else f"d-{client.runtime.new_id()}"
         check_transaction_id(self.id)
         check_transaction_id(f"{self.id}/{_NUMBER_MAX}")
@@ -87,11 +88,8 @@ class DrainRun:
         return "end" not in committed
 
     def _check_queue(self, committed: Iterable[Entry]) -> None:
-        drained: set[str] = set()
-        for entry in committed:
-            drained.update(entry.body.get("manifest", {}).get("settled", ()))
-            drained.update(entry.body.get("metadata", {}).get(_DRAINED, ()))
-        if drained and self._queue.queue_id not in drained:
+        drained = {entry.body.get("metadata", {}).get(_DRAINED) for entry in committed} - {None}
+        if drained - {self._queue.queue_id}:
             raise InvalidInput(
                 f"run_id={self.id!r} was given to a run of another queue than "
                 f"{self._queue.name!r}: give each queue's runs ids of their own, such as "
@@ -114,7 +112,8 @@ class DrainRun:
         if self.given and (self._placed is None or seconds - self._placed[1] > PLACED_SECONDS_MAX):
             self.find_place()
         number = self.number if number is None else number
-        attempt = Attempt(self._client, f"{self.id}/{number}", look_up=False)
+        transaction_id = f"{self.id}/{number}"
+        attempt = Attempt(self._client, transaction_id, metadata=self._metadata, look_up=False)
         attempt.begin(self._placed[0] if self._placed is not None else None)
         return attempt
 
@@ -140,8 +139,7 @@ class DrainRun:
             attempt, the next run records it.
         """
         try:
-            metadata = {_DRAINED: [self._queue.queue_id]}
-            commit.commit(Attempt(self._client, f"{self.id}/end", metadata=metadata))
+            commit.commit(Attempt(self._client, f"{self.id}/end", metadata=self._metadata))
         except TransactionAborted as error:
             return error.receipt is not None
         return True
