@@ -290,6 +290,8 @@ def test_a_second_send_of_an_id_answers_with_the_first_receipt(shell: Any, three
     assert again["count"] == 0
     assert again["commit_seq"] == first["commit_seq"]
     assert shell.json("depth", "orders")[0]["available"] == 3
+    other = shell("send", "orders.dead", three, "--transaction-id", "load-7", code=2)
+    assert "send to orders" in other.stderr, "the other queue would never get its file"
     spoken = shell("send", "orders", three, "--transaction-id", "load-7").stdout
     assert spoken.startswith("Already committed")
     three.unlink()

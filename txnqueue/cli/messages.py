@@ -67,7 +67,11 @@ def send(
             )
             done[:] = [sent]
 
-    receipt = manager.run_transaction(work, transaction_id=transaction_id)
+    receipt = manager.run_transaction(
+        work,
+        transaction_id=transaction_id,
+        digest=None if transaction_id is None else f"send to {queue}",
+    )
     count = done[0].count if done else 0
     values = {
         "queue": queue,
