@@ -126,8 +126,11 @@ class Batch:
 
     def __repr__(self) -> str:
         """Show the number of messages, their queues and the end of the lease."""
-        names = sorted({one.info.name for one in self._account.held}) or ["nothing"]
-        return f"<Batch of {len(self)} from {', '.join(names)}, held until {self.held_until}>"
+        if not self._account.held:
+            return "<Batch without messages>"
+        names = sorted({one.info.name for one in self._account.held})
+        held = f"held until {self.held_until}" if self.holds else "no longer held"
+        return f"<Batch of {len(self)} from {', '.join(names)}, {held}>"
 
     def _repr_html_(self) -> str:
         return f"<code>{html.escape(repr(self))}</code>"

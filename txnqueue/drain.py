@@ -87,7 +87,7 @@ class Drain:
         self._select = select
         self._selector = select()
         self._charges = Charges(ordered=queue.info.settings.ordered)
-        self._run = DrainRun(client, run_id, self._charges.recall)
+        self._run = DrainRun(client, queue.info, run_id, self._charges.recall)
         self._steps = Steps(client, queue)
         self._ahead = bool(ahead)
         self._background: Background | None = None

@@ -566,6 +566,7 @@ class Queue:
         *,
         where: str | None = None,
         limit: int | None = None,
+        partial: bool = False,
     ) -> ReplayedBatch:
         """Read again the messages that were consumed between two commits, as they were.
 
@@ -577,13 +578,15 @@ class Queue:
             upto: The last commit_seq; the newest when left out.
             where: Only messages that match this SQL predicate over the columns of ``Batch.df``.
             limit: At most this many messages, those that were consumed first; all when left out.
+            partial: Whether to leave out messages whose payload was removed or erased, instead of
+                raising ``PayloadRemoved``.
 
         Returns:
             A batch that can be read but not settled, in commit order; columns as in ``Batch.df``.
 
         Raises:
-            PayloadRemoved: Some of the payload was removed; the error says after which commit
-                the payload is complete.
+            PayloadRemoved: Some of the payload was removed or erased; the error says after which
+                commit the payload is complete.
             HistoryRemoved: The history after ``after`` is no longer complete.
             InvalidInput: There is no such commit yet, or the predicate cannot be evaluated.
 
@@ -594,8 +597,16 @@ class Queue:
         """
         if limit is not None:
             check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+        check_flag("partial", partial)
         return replayed(
-            self._client, self._info, self.schema, after, upto, where=where, limit=limit
+            self._client,
+            self._info,
+            self.schema,
+            after,
+            upto,
+            where=where,
+            limit=limit,
+            partial=partial,
         )
 
     def depth(self, *, lapsed: bool = False) -> int:
@@ -656,7 +667,8 @@ class Queue:
                 ``Batch.df``, ``_message`` included; it is evaluated once per message.
             batch_size: At most this many messages in a batch.
             run_id: Names the run: repeated with the same id, it continues after the last
-                committed batch, and a finished run claims nothing.
+                committed batch, and a finished run claims nothing. Runs of other queues need
+                other ids.
             until: ``snapshot``: until the messages that were there at the start are consumed;
                 ``empty``: until nothing is left.
             max_seconds: Begin no batch after this many seconds.
@@ -675,7 +687,8 @@ class Queue:
             HandlerFailed: The handler failed ``errors_max`` times in a row, or by a mistake of
                 the job: a missing queue or table, wrong columns, ``NameError``.
             QueueClosed: This queue, or one that the handler sent to, is being dropped.
-            InvalidInput: ``ahead=1`` on an ordered queue, or a function is async or has a yield.
+            InvalidInput: ``ahead=1`` on an ordered queue, a function is async or has a yield, or a
+                run of another queue has this ``run_id``.
             TransactionNotGiven: The call was made inside a transaction; a drain begins its own
                 transaction for each batch.
             PlatformMissing: ``progress`` in a terminal needs rich.

@@ -57,6 +57,50 @@ def test_a_finished_run_claims_nothing(world: World) -> None:
     assert orders.depth() == 1
 
 
+@on_delta_when_long
+@pytest.mark.parametrize("found", [1, 0])
+def test_a_run_of_another_queue_is_no_finished_run_of_this_one(world: World, found: int) -> None:
+    """Schedulers give one id to all tasks of a run."""
+    orders, payments, run_id = world.queue(), world.queue("payments"), world.name("run")
+    orders.send(rows(*range(found)))
+    payments.send(rows(7))
+    assert orders.drain(lambda batch, tx: None, run_id=run_id).finished
+    with pytest.raises(InvalidInput, match="another queue") as raised:
+        world.open(payments, "b").drain(lambda batch, tx: None, run_id=run_id)
+    assert f"{payments.name}/{run_id}" in str(raised.value)
+    assert payments.depth() == 1
+    assert orders.drain(lambda batch, tx: None, run_id=run_id).already_finished
+
+
+@in_memory
+def test_a_run_whose_own_messages_are_in_memory_is_of_its_queue(world: World) -> None:
+    hints, orders, run_id = world.queue(durable=False), world.queue("orders2"), world.name("run")
+    hints.send(rows(1, 2))
+    orders.send(rows(3, 4))
+
+    def handler(batch: Any, tx: Any) -> None:
+        tx.queue(orders.name).receive(1)
+
+    for _ in range(2):
+        assert hints.drain(handler, batch_size=1, run_id=run_id, max_batches=1).messages == 1
+
+
+@in_memory
+def test_runs_of_two_queues_at_once_do_not_take_each_others_numbers(world: World) -> None:
+    orders, payments, run_id = world.queue(), world.queue("payments"), world.name("run")
+    orders.send(rows(1, 2))
+    payments.send(rows(7))
+
+    def handler(batch: Any, tx: Any) -> None:
+        if payments.depth() == 0 and numbers(batch) == [1]:
+            return
+        assert world.open(payments, "b").drain(lambda *_: None, run_id=run_id).messages == 1
+
+    with pytest.raises(InvalidInput, match="another queue"):
+        orders.drain(handler, batch_size=1, run_id=run_id)
+    assert (orders.depth(), orders.in_flight(), payments.depth()) == (2, 0, 0)
+
+
 @in_memory
 def test_a_run_whose_end_is_not_recorded_is_not_finished(world: World) -> None:
     orders, run_id = world.queue(), world.name("run")

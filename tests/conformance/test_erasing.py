@@ -525,3 +525,22 @@ def test_a_replay_says_at_once_that_something_was_erased(world: World) -> None:
     with pytest.raises(PayloadRemoved):
         begun.messages()
     assert numbers(queue.replay(after=gone)) == [3]
+
+
+def test_a_replay_of_the_rest_goes_without_what_was_erased(world: World) -> None:
+    queue, manager = world.queue(), world.manager("b")
+    queue.send([*rows(1, key="anna"), *rows(2, key="bert"), *rows(3, key="anna")])
+    queue.receive(3).accept()
+    queue.send(rows(4, key="carl"))
+    queue.receive().accept()
+    manager.erase(queue.name, ANNA, "asked for it")
+    with pytest.raises(PayloadRemoved, match="partial=True"):
+        queue.replay()
+    rest = queue.replay(partial=True)
+    assert (len(rest), numbers(rest)) == (2, [2, 4])
+    assert numbers(queue.replay(limit=1, partial=True)) == [2]
+    with manager.transaction() as tx:
+        again = tx.queue(queue.name).replay(partial=True)
+        assert tx.queue(queue.name).resend(again, transaction=tx).count == 2
+    with pytest.raises(InvalidInput, match="partial"):
+        queue.replay(partial="yes")

@@ -174,6 +174,7 @@ def test_payload_that_was_removed_is_missed_at_once(world: World) -> None:
     with pytest.raises(PayloadRemoved, match=f"after={gone}"):
         orders.replay()
     assert orders.replay(after=gone).messages() == []
+    assert len(orders.replay(partial=True)) == 0
     with pytest.raises(PayloadRemoved):
         replay.messages()
 

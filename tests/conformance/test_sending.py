@@ -143,8 +143,12 @@ def test_a_batch_says_until_when_it_is_held(world: World) -> None:
     batch = orders.receive(lease_seconds=60)
     until = datetime.datetime.fromtimestamp(world.clock.now_ms / 1000 + 60, datetime.timezone.utc)
     assert batch.held_until == until
-    assert orders.receive().held_until is None
-    assert orders.name in repr(batch)
+    nothing = orders.receive()
+    assert nothing.held_until is None
+    assert orders.name in repr(batch) and f"held until {until}" in repr(batch)
+    batch.release()
+    assert repr(batch) == f"<Batch of 1 from {orders.name}, no longer held>"
+    assert repr(nothing) == "<Batch without messages>"
 
 
 @in_memory

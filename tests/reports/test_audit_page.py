@@ -100,6 +100,8 @@ def report() -> AuditReport:
     held = shop.manager.transaction("bank/1")
     shop.manager.queue("orders").send([{"n": 1}], transaction=held)
     held.prepare()
+    shop.manager.queue("orders").send([{"n": 1}])
+    shop.manager.queue("orders").receive(1).reject(reason="the only one")
     shop.client("boss").decide_heuristically("bank/1", commit=True, reason="the bank is gone")
     return shop.manager.history.report()
 
@@ -136,6 +138,15 @@ def test_the_page_opens_and_shows_the_figures(opened: Opened, report: AuditRepor
     assert page.locator("section[aria-labelledby=dead] article").count() == len(
         figures.dead_letters
     )
+
+
+def test_sentences_and_lists_can_be_read(opened: Opened) -> None:
+    page = opened.page
+    for text in page.locator("p").all_inner_texts():
+        assert not re.search(r"[a-z][.:][A-Z]", text), f"a blank is missing in {text!r}"
+        assert not re.search(r"\b1 messages", text)
+    row = page.locator("[data-table=runs] tbody tr", has_text="orders.dead").first
+    assert row.bounding_box()["height"] < 80, "the queues of a run are not one below the other"
 
 
 def test_filters_and_search_narrow_every_long_table(opened: Opened, report: AuditReport) -> None:

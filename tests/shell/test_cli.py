@@ -290,6 +290,8 @@ def test_a_second_send_of_an_id_answers_with_the_first_receipt(shell: Any, three
     assert again["count"] == 0
     assert again["commit_seq"] == first["commit_seq"]
     assert shell.json("depth", "orders")[0]["available"] == 3
+    other = shell("send", "orders.dead", three, "--transaction-id", "load-7", code=2)
+    assert "send to orders" in other.stderr, "the other queue would never get its file"
     spoken = shell("send", "orders", three, "--transaction-id", "load-7").stdout
     assert spoken.startswith("Already committed")
     three.unlink()
@@ -339,6 +341,7 @@ def test_replay_shows_what_was_accepted_and_changes_nothing(shell: Any, three: s
     shell("receive", "orders", "--limit", "2", "--accept")
     assert [row["id"] for row in shell.json("replay", "orders")] == [1, 2]
     assert [row["id"] for row in shell.json("replay", "orders", "--limit", "1")] == [1]
+    assert [row["id"] for row in shell.json("replay", "orders", "--partial")] == [1, 2]
     (event,) = [row for row in shell.json("history") if row["kind"] == "accepted"]
     seq = str(event["commit_seq"])
     assert [row["id"] for row in shell.json("replay", "orders", "--upto", seq)] == [1, 2]

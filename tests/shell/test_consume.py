@@ -129,6 +129,12 @@ def test_a_run_has_bounds(shell: Shell, bound: str, left: int) -> None:
     }
 
 
+def test_the_id_of_another_queues_run_is_a_mistake_of_the_call(shell: Shell) -> None:
+    consume(shell, "remember", "--run-id", "night")
+    words = ["consume", "orders.dead", "--handler", f"{__name__}:remember", "--run-id", "night"]
+    assert "another queue" in shell(*words, code=2).stderr
+
+
 def test_a_failing_handler_has_its_own_code(shell: Shell) -> None:
     result = shell(
         "consume", "orders", "--handler", "tests.shell.test_consume:fail", "--errors-max", 2, code=4

@@ -152,6 +152,9 @@ def test_what_needs_spark_says_so(store: txnqueue.StoreReader) -> None:
         store.history.trace(queue="orders", where="order_id = 3")
     with pytest.raises(errors.FilesNotReadable, match="Spark"):
         store.history.verify()
+    with pytest.raises(errors.FilesNotReadable, match="verify=False"):
+        store.history.report()
+    assert store.history.report(verify=False).figures.differences
     with pytest.raises(errors.FilesNotReadable, match="catalog"):
         txnqueue.look("lake.messaging")
     with pytest.raises(errors.FilesNotReadable, match="filesystem="):
@@ -337,6 +340,9 @@ def test_commands_look_without_spark(folder: Path) -> None:
     assert "There is no store at" in lost.stderr
     asked = cli("list", "--root", root, "--engine", "spark")
     assert asked.returncode == 3 and "Spark with Delta is not there" in asked.stderr
+    proof = cli("report", "--root", root)
+    assert proof.returncode == 3 and proof.stderr.endswith("report --no-verify.\n")
+    assert "orders" in cli("report", "--no-verify", "--root", root).stdout
 
 
 def test_a_look_by_the_command_line_takes_little_work(folder: Path) -> None:

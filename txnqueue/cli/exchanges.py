@@ -187,7 +187,11 @@ def publish(
                 into.publish(rows, routing_key=key, routing_key_column=key_column, headers=headers)
             ]
 
-    receipt = manager.run_transaction(work, transaction_id=transaction_id)
+    receipt = manager.run_transaction(
+        work,
+        transaction_id=transaction_id,
+        digest=None if transaction_id is None else f"publish to {exchange}",
+    )
     count, unwanted = (done[0].count, done[0].unroutable) if done else (0, 0)
     values = {
         "exchange": exchange,

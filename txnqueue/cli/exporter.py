@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txnqueue")
 _LOOK_SECONDS = 0.2
 """How soon a request to stop is noticed."""
+_OF_WRITERS = "conflicts"
+"""The gauge of a client's appends, of which this one makes none."""
 
 
 class QueueCollector:
@@ -51,6 +53,8 @@ class QueueCollector:
         up.add_metric([], 1)
         yield up
         for name, about in GAUGES.items():
+            if name == _OF_WRITERS:
+                continue
             gauge = GaugeMetricFamily(f"txnqueue_{name}", about, labels=["queue"])
             for row in rows:
                 value: Any = row[name]  # type: ignore[literal-required]

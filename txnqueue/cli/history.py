@@ -13,10 +13,12 @@ import typer
 from txnqueue.cli.arguments import Limit
 from txnqueue.cli.console import PLATFORM, OpenStore, command
 from txnqueue.cli.presentation import QUEUE_COLUMNS
+from txnqueue.errors import PlatformMissing
 from txnqueue.reports.audit.page import new_environment
 from txnqueue.reports.history import moment_of
 
 if TYPE_CHECKING:
+    from txnqueue.manager import QueueManager
     from txnqueue.reports.verification import VerificationResult
 
 EVENT_COLUMNS = (
@@ -203,7 +205,7 @@ def report(
         raise typer.BadParameter("--payload needs --html: only the page shows rows.")
     given = {"--from": after, "--to": upto}
     moments = [None if text is None else moment_of(text, name) for name, text in given.items()]
-    log = (session.manager if verify else session.looking).history  # the change feed
+    log = _verifying(session).history if verify else session.looking.history
     found = log.report(*moments, payload=payload, verify=verify)
     rows = [asdict(line) for line in found.figures.differences]
     session.printer.rows(rows, DIFFERENCE_COLUMNS, "There was no queue.")
@@ -212,6 +214,17 @@ def report(
     if found.proof is not None and not found.proof.ok:
         session.printer.note("The store could not be verified: history --verify tells more.")
         raise typer.Exit(1)
+
+
+def _verifying(session: OpenStore) -> QueueManager:
+    """Return the manager: only Spark reads the change feed, which the proof asks."""
+    try:
+        return session.manager
+    except PlatformMissing as error:
+        raise PlatformMissing(
+            f"{error} Without the proof no Spark is needed: report --no-verify.",
+            missing=error.missing,
+        ) from error
 
 
 def _check_page(html: Path) -> None:

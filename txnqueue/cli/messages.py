@@ -66,7 +66,11 @@ def send(
             )
             done[:] = [sent]
 
-    receipt = manager.run_transaction(work, transaction_id=transaction_id)
+    receipt = manager.run_transaction(
+        work,
+        transaction_id=transaction_id,
+        digest=None if transaction_id is None else f"send to {queue}",
+    )
     count = done[0].count if done else 0
     values = {
         "queue": queue,
@@ -149,9 +153,14 @@ def replay(
     upto: Annotated[
         int | None, typer.Option(help="Only what commits up to this commit_seq accepted.")
     ] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Leave out what was removed or erased.")
+    ] = False,
 ) -> None:
     """Look at messages again that were accepted, the first ones first; nothing is sent."""
-    batch = session.manager.queue(queue).replay(after, upto, where=where, limit=limit)
+    batch = session.manager.queue(queue).replay(
+        after, upto, where=where, limit=limit, partial=partial
+    )
     session.printer.messages(batch.messages(), f"Nothing of {queue} was accepted then.")
 
 

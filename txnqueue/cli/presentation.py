@@ -14,13 +14,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from txnqueue.cli.tables import fitted
 from txnqueue.core.markup import printable
 from txnqueue.reports.report import plain
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
     from txnqueue.core.receipt import Receipt
 
@@ -73,15 +75,12 @@ class Printer:
                 self._write(_line(row))
             self._flush()
             return
-        table = Table(header_style="bold", highlight=False)
-        for name in columns:
-            table.add_column(name, overflow="fold")
-        for row in rows:
-            table.add_row(*(_cell(row.get(name)) for name in columns))
-        if table.row_count:
-            self._show(table)
-        else:
+        cells = [[_cell(row.get(name)) for name in columns] for row in rows]
+        if not cells:
             self.note(none)
+            return
+        page = _page()
+        self._show(page, fitted(columns, cells, page.width))
 
     def messages(self, messages: Sequence[Mapping[str, Any]], none: str) -> None:
         """Print messages: the payload's columns, and of ``_message`` what people look for."""
@@ -101,7 +100,7 @@ class Printer:
             self._write(_line(values))
             self._flush()
         else:
-            self._show(Text(printable(sentence)), soft_wrap=True)
+            self._show(_page(), Text(printable(sentence)), soft_wrap=True)
 
     def note(self, sentence: str) -> None:
         """Print a note for people only: on stderr."""
@@ -132,13 +131,10 @@ class Printer:
 
     # -------------------------------------------------------------------------- helpers
 
-    def _show(self, what: Table | Text, *, soft_wrap: bool = False) -> None:
-        page = _Page()
-        console = Console(file=page, highlight=False)
-        if not console.is_terminal:
-            console = Console(file=page, width=PIPED_WIDTH)
-        console.print(what, soft_wrap=soft_wrap)
-        self._write(page.getvalue())
+    def _show(self, page: Console, what: Table | Text, *, soft_wrap: bool = False) -> None:
+        with page.capture() as shown:
+            page.print(what, soft_wrap=soft_wrap)
+        self._write(shown.get())
         self._flush()
 
     def _write(self, text: str) -> None:
@@ -169,6 +165,14 @@ class _Page(io.StringIO):
     def isatty(self) -> bool:
         """Return whether people see it at once."""
         return sys.stdout is not None and sys.stdout.isatty()
+
+
+def _page() -> Console:
+    """Make a console that draws for stdout."""
+    page = Console(file=_Page(), highlight=False)
+    if not page.is_terminal:
+        page = Console(file=_Page(), highlight=False, width=PIPED_WIDTH)
+    return page
 
 
 def _line(row: Mapping[str, Any]) -> str:

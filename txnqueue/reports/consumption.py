@@ -15,7 +15,7 @@ from txnqueue.errors import PayloadRemoved
 from txnqueue.messages.parts import part_of
 from txnqueue.reports.presence import Presence
 from txnqueue.storage.journal import EntryFilter
-from txnqueue.storage.payload import Part, PayloadStore
+from txnqueue.storage.payload import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +91,17 @@ def _settled(fold: QueueState, info: QueueInfo, claim: Claim, entry: Entry) -> t
     )
 
 
-def check_payload(
-    payload: PayloadStore, found: Iterable[Consumption], facts: Iterable[Entry], name: str
-) -> None:
+def check_payload(presence: Presence, found: Iterable[Consumption], name: str) -> None:
     """Check that what was consumed can still be read.
 
     Args:
-        payload: Where the payload was staged.
+        presence: What is there still.
         found: What was consumed, in commit order.
-        facts: The catalog's entries, as they are now: they say what was erased.
         name: What the queue is called.
 
     Raises:
         PayloadRemoved: Some of it was removed, or erased.
     """
-    presence = Presence(payload, facts)
     latest: int | None = None
     latest_erased: int | None = None
     for one in found:
@@ -117,15 +113,15 @@ def check_payload(
     if latest_erased is not None and (latest is None or latest < latest_erased):
         raise PayloadRemoved(
             f"Messages that commit {latest_erased} consumed from {name!r} were erased: ask for "
-            f"what came after={latest_erased}, or upto= an earlier commit; history.trace tells who "
-            "erased a message.",
+            f"what came after={latest_erased} or upto= an earlier commit, or for all others with "
+            "partial=True; history.trace tells who erased a message.",
             queue=name,
         )
     if latest is not None:
         raise PayloadRemoved(
             f"Payload of what was consumed from {name!r} up to commit {latest} was removed: ask "
-            f"for what came after={latest}; maintain(payload_retention_days=) says for how long "
-            "payload is kept.",
+            f"for what came after={latest}, or for what is left with partial=True; "
+            "maintain(payload_retention_days=) says for how long payload is kept.",
             queue=name,
         )
 

@@ -36,6 +36,15 @@ class Presence:
         gone = self._erased.get(part.payload_id, {}).get((part.slice, part.send_id), ())
         return ranges.intersection(part.ranges, gone)
 
+    def left(self, parts: Iterable[Part]) -> list[Part]:
+        """Leave of some messages those that can still be read."""
+        found = (
+            replace(part, ranges=ranges.difference(part.ranges, self.erased(part)))
+            for part in parts
+            if not self.is_removed(part)
+        )
+        return [part for part in found if part.ranges]
+
     def gone(self, parts: Iterable[Part]) -> list[Part]:
         """Find which of some messages cannot be read any more."""
         found = (

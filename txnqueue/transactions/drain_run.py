@@ -12,12 +12,14 @@ from txnqueue.client import archive
 from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.model import Entry
-from txnqueue.core.settings import check_transaction_id
-from txnqueue.errors import TransactionAborted
+from txnqueue.core.settings import QueueInfo, check_transaction_id
+from txnqueue.errors import InvalidInput, TransactionAborted
 from txnqueue.transactions import commit
 from txnqueue.transactions.attempt import Attempt
 
 _NUMBER_MAX = 10**9
+_DRAINED = "drained"
+"""The queue's id, in the metadata of a run's decisions; older versions did not record it."""
 PLACED_SECONDS_MAX = 600.0
 """The seconds without a commit after which a run's place is looked up again."""
 
@@ -32,17 +34,24 @@ class DrainRun:
     """
 
     def __init__(
-        self, client: Client, run_id: str | None, recall: Callable[[Iterable[Entry]], None]
+        self,
+        client: Client,
+        queue: QueueInfo,
+        run_id: str | None,
+        recall: Callable[[Iterable[Entry]], None],
     ) -> None:
         """Name the run; nothing is read yet.
 
         Args:
             client: The client that works on the run.
+            queue: The queue that it drains.
             run_id: The run's id; None draws one.
             recall: Called with the earlier decisions of the run's batches.
         """
         self._client = client
+        self._queue = queue
         self.given = run_id is not None
+        self._metadata = {_DRAINED: queue.queue_id} if self.given else None
         self.id = run_id if run_id is not None else f"d-{client.runtime.new_id()}"
         check_transaction_id(self.id)
         check_transaction_id(f"{self.id}/{_NUMBER_MAX}")
@@ -52,7 +61,12 @@ class DrainRun:
         self._placed: tuple[int, float] | None = None
 
     def find_place(self) -> bool:
-        """Find the number of the run's next batch; return false if the run has finished."""
+        """Find the number of the run's next batch; return false if the run has finished.
+
+        Raises:
+            InvalidInput: It is the run of another queue. Schedulers give one id to all tasks of a
+                run: the second queue would be taken for finished, and never be consumed.
+        """
         client = self._client
         self._placed = (client.cache.version_to_begin(), client.runtime.monotonic())
         prefix = f"{self.id}/"
@@ -65,12 +79,23 @@ class DrainRun:
             )
             if entry.kind in model.DECISIONS and entry.stream.startswith(prefix)
         ]
-        committed = [e.stream[len(prefix) :] for e in decisions if e.kind == model.COMMITTED]
+        committed = {e.stream[len(prefix) :]: e for e in decisions if e.kind == model.COMMITTED}
+        self._check_queue(committed.values())
         found = {int(n) for n in committed if n.isdecimal()}
         self.number = max([self.number, *(n + 1 for n in found)])
         self._gapless = len(found) == self.number  # a former version could leave numbers out
         self._recall(decisions)
         return "end" not in committed
+
+    def _check_queue(self, committed: Iterable[Entry]) -> None:
+        drained = {entry.body.get("metadata", {}).get(_DRAINED) for entry in committed} - {None}
+        if drained - {self._queue.queue_id}:
+            raise InvalidInput(
+                f"run_id={self.id!r} was given to a run of another queue than "
+                f"{self._queue.name!r}: give each queue's runs ids of their own, such as "
+                f"{f'{self._queue.name}/{self.id}'!r}.",
+                name="run_id",
+            )
 
     def lose_place(self) -> None:
         """Look up the place before the next batch, because another driver may be at work."""
@@ -87,7 +112,8 @@ class DrainRun:
         if self.given and (self._placed is None or seconds - self._placed[1] > PLACED_SECONDS_MAX):
             self.find_place()
         number = self.number if number is None else number
-        attempt = Attempt(self._client, f"{self.id}/{number}", look_up=False)
+        transaction_id = f"{self.id}/{number}"
+        attempt = Attempt(self._client, transaction_id, metadata=self._metadata, look_up=False)
         attempt.begin(self._placed[0] if self._placed is not None else None)
         return attempt
 
@@ -113,7 +139,7 @@ class DrainRun:
             attempt, the next run records it.
         """
         try:
-            commit.commit(Attempt(self._client, f"{self.id}/end"))
+            commit.commit(Attempt(self._client, f"{self.id}/end", metadata=self._metadata))
         except TransactionAborted as error:
             return error.receipt is not None
         return True

@@ -127,7 +127,7 @@ class FilesJournal:
         """Refuse: only Spark reads Delta's change feed."""
         raise FilesNotReadable(
             "The proof asks Delta's change feed, which only Spark reads: use QueueManager, or "
-            "txnqueue history --verify."
+            "txnqueue history --verify. A report leaves it out with verify=False."
         )
 
     def remove(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:

@@ -207,6 +207,7 @@
     if (choose) return "k";
     if (kind === "count" || kind === "seconds" || kind === "commit") return "n";
     if (kind === "at") return "t";
+    if (kind === "list") return "l";
     return kind === "id" || kind === "transaction" ? "id" : null;
   }
 

@@ -1,0 +1,70 @@
+"""Tables of the command line, in terminals of several widths."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pytest
+
+pytest.importorskip("rich")
+
+from rich.console import Console
+from rich.text import Text
+
+from txnqueue.cli.presentation import QUEUE_COLUMNS
+from txnqueue.cli.tables import fitted
+
+QUEUES = [
+    ["orders", 4, 1_204, 1_000, 0, 204, 0, 0, 0, 0, 0, 0, 0, 0],
+    ["orders-of-vips.dead", 1, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+]
+
+
+def shown(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int) -> list[str]:
+    """Print a table in a terminal, and see to it that no line is longer than that."""
+    cells = [[Text(str(value)) for value in row] for row in rows]
+    terminal = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    terminal.print(fitted(columns, cells, width))
+    assert isinstance(terminal.file, io.StringIO)
+    lines = [line.rstrip() for line in terminal.file.getvalue().splitlines()]
+    assert all(len(line) <= width for line in lines), lines
+    return lines
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160, 240])
+def test_queues_and_their_counts_can_be_read(width: int) -> None:
+    lines = shown(QUEUE_COLUMNS, QUEUES, width)
+    (head,) = (line for line in lines if "available" in line)
+    for name, value in zip(QUEUE_COLUMNS, QUEUES[0], strict=True):
+        if value:
+            assert name in head.replace("┃", " ").split(), "no name is broken"
+    (orders,) = (line for line in lines if "1204" in line)
+    assert [word for word in orders.replace("│", " ").split() if word != "0"] == [
+        str(value) for value in QUEUES[0] if value
+    ]
+    words = " ".join(lines).replace("┃", " ").replace(",", " ").split()
+    assert all(name in words for name in QUEUE_COLUMNS), "what is left out is named below"
+
+
+def test_a_terminal_that_is_too_narrow_for_columns_has_a_line_for_each_value() -> None:
+    lines = shown(QUEUE_COLUMNS, QUEUES, 40)
+    assert lines[0].split() == ["queue", "orders"]
+    assert ["in_flight", "204"] in [line.split() for line in lines]
+    assert len(lines) == 2 * (len(QUEUE_COLUMNS) + 1)
+
+
+def test_long_values_are_folded_and_whole() -> None:
+    reason = "".join(f"{n:04d}" for n in range(50))
+    lines = shown(["queue", "reason", "at"], [["orders", reason, "2026-11-22"]], 60)
+    cells = [line.split("│")[2].strip() for line in lines if line.startswith("│")]
+    assert "".join(cells) == reason
+    assert "2026-11-22" in lines[3], "a short value is in one piece"
+
+
+@pytest.mark.parametrize("width", [12, 30, 200])
+def test_names_of_columns_are_only_text(width: int) -> None:
+    lines = shown(["id", "[red]x[/red]", "a\x1b[2Jb"], [[1, 2, 3]] * 2, width)
+    text = "".join(lines)
+    assert "\x1b" not in text
+    assert width == 12 or ("[red]x[/red]" in text and "a\\x1b[2Jb" in text)
