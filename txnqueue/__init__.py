@@ -249,8 +249,8 @@ else:
         except ModuleNotFoundError as error:
             if error.name in ("pyspark", "delta"):
                 raise errors.PlatformMissing(
-                    f"txnqueue needs {error.name}: pip install 'txnqueue[spark]' on a laptop; on a "
-                    "platform use its own Spark with Delta.",
+                    f"txnqueue needs {error.name}: pip install 'txnqueue[spark]' on a laptop; on "
+                    "a platform, use the Spark with Delta that it provides.",
                     missing=error.name,
                 ) from error
             raise

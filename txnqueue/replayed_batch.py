@@ -82,8 +82,8 @@ class ReplayedBatch(Batch):
 
     def _refuse(self) -> NoReturn:
         raise AlreadySettled(
-            f"These messages of {self._queue!r} were consumed before and are only shown: "
-            "queue.resend(batch) sends them anew; manager.rehearse() runs a handler on a past "
+            f"These messages of {self._queue!r} are already consumed and can only be read: "
+            "queue.resend(batch) sends them again; manager.rehearse() runs a handler on a past "
             "state."
         )
 

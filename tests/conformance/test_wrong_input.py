@@ -564,7 +564,7 @@ def test_a_header_that_nobody_could_read_is_not_sent(world: World, durable: bool
     queue = world.queue()
     queue.send(rows(1), durable=durable)
     for said in ({"headers": {"file": "a\udcff"}}, {"header_columns": {"a\udcff": "key"}}):
-        with pytest.raises(InvalidInput, match="no text"):
+        with pytest.raises(InvalidInput, match="not text"):
             queue.send(rows(2), durable=durable, **said)
     assert numbers(queue.receive()) == [1]
 
@@ -572,7 +572,7 @@ def test_a_header_that_nobody_could_read_is_not_sent(world: World, durable: bool
 @in_memory
 def test_a_queue_of_another_store_is_not_bound_and_not_called_dropped(world: World) -> None:
     exchange = world.manager().create_exchange(world.name("e"), "fanout", "n long, key string")
-    with pytest.raises(InvalidInput, match="its own store"):
+    with pytest.raises(InvalidInput, match="own store"):
         exchange.bind(World(MemoryStore()).queue())
     assert exchange.bindings().rows() == []
 

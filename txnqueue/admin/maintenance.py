@@ -310,8 +310,8 @@ class _Run:
         wrong = [e for e in entries if e.entry_id in kept and kept[e.entry_id] != e]
         if wrong:
             raise StoreCorrupt(
-                f"The archive holds the entry {wrong[0].entry_id} otherwise than the "
-                "journal: stop writing to the store, and keep both as they are."
+                f"The archive and the journal differ in the entry {wrong[0].entry_id}: stop "
+                "writing to the store, and keep both as they are."
             )
         there = [entry for entry in entries if entry.entry_id in kept]
         if not there:  # another run moved them

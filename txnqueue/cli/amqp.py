@@ -110,7 +110,7 @@ def _tls(cert: str | None, key: str | None, client_ca: str | None) -> ssl.SSLCon
     """Read the certificates."""
     if cert is None:
         if key is not None or client_ca is not None:
-            raise InvalidInput("--tls-key and --tls-client-ca go with --tls-cert.")
+            raise InvalidInput("--tls-key and --tls-client-ca need --tls-cert.")
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:

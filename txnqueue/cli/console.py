@@ -129,7 +129,9 @@ def open_store(options: Options) -> tuple[QueueManager, SparkSession]:
 
 def _root_of(options: Options) -> str:
     if not options.root:
-        raise errors.InvalidInput("Say where the store is: --root, or the variable TXNQUEUE_ROOT.")
+        raise errors.InvalidInput(
+            "The store is not given: use --root, or set the variable TXNQUEUE_ROOT."
+        )
     return check_root(options.root)
 
 
@@ -361,7 +363,7 @@ def drop_surely(
 ) -> None:
     """Drop something after the user confirmed it, and say how far that has come."""
     if not sure:
-        raise typer.BadParameter(f"{what} would be gone: say --yes.")
+        raise typer.BadParameter(f"{what} would be deleted: confirm with --yes.")
     result = drop()
     session.printer.fact(asdict(result), told(result))
     if not result.dropped:

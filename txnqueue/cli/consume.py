@@ -126,15 +126,15 @@ def consume(
     the messages, or all of it is rolled back and delivered again.
     """
     if (handler is None) == (sql is None):
-        raise InvalidInput("Say what to do with the messages: --handler or --sql.")
+        raise InvalidInput("Give --handler or --sql to say what to do with the messages.")
     check_grace(grace_seconds)
     handle = handlers.load(handler) if handler is not None else handlers.read_sql(sql or "")
     opened = session.manager.queue(queue)
     if isinstance(handle, handlers.SqlJob):
         if ahead and handle.changes_tables:
             raise InvalidInput(
-                "--ahead 1 handles a batch before the table changes of the one before are applied: "
-                "run a file that changes tables without it."
+                "--ahead 1 handles a batch before the table changes of the previous one are "
+                "applied: omit it for a file that changes tables."
             )
         handle.check(session.manager, opened, session.spark)
     json_lines = session.options.output is Output.JSON or not sys.stderr.isatty()

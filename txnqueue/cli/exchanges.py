@@ -64,7 +64,7 @@ def create_exchange(
         dead_letter_queue=dead_letter_queue,
         exist_ok=exist_ok,
     )
-    session.printer.fact(made.describe(), f"The exchange {exchange} is there ({kind}).")
+    session.printer.fact(made.describe(), f"The exchange {exchange} exists ({kind}).")
 
 
 @command("alter-exchange")

@@ -103,13 +103,15 @@ def _check_question(
     partial: bool,
 ) -> None:
     if where is not None and message is not None:
-        raise typer.BadParameter("say --message or --where, not both.")
+        raise typer.BadParameter("give --message or --where, not both.")
     if as_of is not None and (where is not None or message is not None):
-        raise typer.BadParameter("--as-of shows queues, --message and --where trace: say one.")
+        raise typer.BadParameter(
+            "--as-of shows queues, while --message and --where trace: give one of them."
+        )
     if where is not None and queue is None:
         raise typer.BadParameter("--where needs --queue.")
     if message is not None and queue is not None:
-        raise typer.BadParameter("say --message or --queue, not both: an id names one message.")
+        raise typer.BadParameter("give --message or --queue, not both: an id names one message.")
     if partial and where is None and message is None:
         raise typer.BadParameter("--partial needs --where or --message.")
 
@@ -127,11 +129,13 @@ def _check_digests(
     if against is not None and not verify:
         raise typer.BadParameter("--against needs --verify.")
     if digest and verify:
-        raise typer.BadParameter("say --digest or --verify, not both.")
+        raise typer.BadParameter("give --digest or --verify, not both.")
     if (digest or verify) and any(other is not None for other in others):
-        raise typer.BadParameter("--digest and --verify are about the whole store.")
+        raise typer.BadParameter(
+            "--digest and --verify cover the whole store: omit the other filters."
+        )
     if verify and as_of is not None:
-        raise typer.BadParameter("--verify is about the store as it is now, not --as-of.")
+        raise typer.BadParameter("--verify checks the store as it is now: omit --as-of.")
 
 
 def _events(
@@ -210,7 +214,7 @@ def report(
     if html is not None:
         session.printer.note(f"The audit page is {found.save(html)}.")
     if found.proof is not None and not found.proof.ok:
-        session.printer.note("The store could not be verified: history --verify tells more.")
+        session.printer.note("The store could not be verified: run history --verify for details.")
         raise typer.Exit(1)
 
 
@@ -236,6 +240,6 @@ def sql(
 ) -> None:
     """Print plain SQL: the views over the store's tables, for any tool that reads Delta."""
     if what != "views":
-        raise typer.BadParameter("say: txnqueue sql views")
+        raise typer.BadParameter("write: txnqueue sql views")
     for name, text in session.manager.view_statements(prefix, as_of).items():
         session.printer.fact({"view": name, "statement": text}, f"{text};\n")

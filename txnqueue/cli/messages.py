@@ -105,7 +105,7 @@ def receive(
 ) -> None:
     """Receive messages and print them; they are RELEASED afterwards unless you say --accept."""
     if accept + release + hold > 1:
-        raise typer.BadParameter("say one of --accept, --release and --hold.")
+        raise typer.BadParameter("give only one of --accept, --release and --hold.")
     batch = session.manager.queue(queue).receive(limit, lease_seconds=lease_seconds, where=where)
     if not len(batch):
         session.printer.messages([], f"{queue} has nothing to receive.")
@@ -180,7 +180,9 @@ def purge(
 ) -> None:
     """Delete messages for good, those in flight when they would return to the queue."""
     if not yes:
-        raise typer.BadParameter(f"the waiting messages of {queue} would be gone: say --yes.")
+        raise typer.BadParameter(
+            f"the waiting messages of {queue} would be deleted: confirm with --yes."
+        )
     count = session.manager.queue(queue).purge(where, reason=reason)
     session.printer.fact({"queue": queue, "purged": count}, f"{count} messages are deleted.")
 

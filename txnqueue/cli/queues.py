@@ -91,7 +91,7 @@ def create(
             "lanes": made.info.settings.lanes,
             "root": manager.root,
         },
-        f"Queue {queue} is there, with {columns}.",
+        f"Queue {queue} exists, with {columns}.",
     )
 
 

@@ -77,7 +77,7 @@ def maintain(
 ) -> None:
     """Keep the store small and fast; run it from time to time, beside everything else."""
     if full_vacuum and not vacuum:
-        raise typer.BadParameter("say one of --no-vacuum and --full-vacuum.")
+        raise typer.BadParameter("give --no-vacuum or --full-vacuum, not both.")
     done = session.manager.maintain(
         transaction_seconds_max=transaction_seconds_max,
         payload_retention_days=payload_retention_days,
@@ -113,7 +113,9 @@ def erase(
 ) -> None:
     """Delete the payload of messages for good, and keep their history; purges those that wait."""
     if not yes:
-        raise typer.BadParameter(f"the payload of messages of {queue} would be gone: say --yes.")
+        raise typer.BadParameter(
+            f"the payload of messages of {queue} would be deleted: confirm with --yes."
+        )
     done = session.manager.erase(queue, where, reason)
     until = done.readable_until
     lines = [f"{done.erased} messages erased; {done.purged} of them were waiting."]

@@ -63,7 +63,7 @@ class Cache:
         if not layouts:
             raise StoreNotFound(
                 f"There is no store {_place(self.store.root)} yet, or its creation was "
-                "interrupted: create_queue makes it, or finishes it.",
+                "interrupted: create_queue creates or completes it.",
                 root=self.store.root,
             )
         newest = max(layouts, key=lambda entry: entry.sequence or 0)

@@ -36,8 +36,8 @@ def check_function(name: str, called: object, wanted: str = "a function") -> Non
         raise InvalidInput(f"{name}={called!r}: give {wanted}.", name=name)
     if _only_prepares(called):
         raise InvalidInput(
-            f"{name}={called!r} is async, or has a yield, so that a call does nothing of it: give "
-            f"{wanted} that does its work before it returns.",
+            f"{name}={called!r} is async or contains a yield, so calling it does none of its "
+            f"work: give {wanted} that does its work before it returns.",
             name=name,
         )
 
@@ -61,7 +61,7 @@ def check_ran(returned: object) -> None:
     if inspect.iscoroutine(returned):
         returned.close()  # nobody shall wait for it
     raise InvalidInput(
-        f"The handler returned a {type(returned).__name__}, which nobody runs: what it was to do "
-        "has not happened. Let it do its work before it returns.",
+        f"The handler returned a {type(returned).__name__}, which is never run, so its work was "
+        "not done. Let it do its work before it returns.",
         name="handler",
     )

@@ -44,7 +44,7 @@ def fulfilling(messages: DataFrame, where: str) -> Reasons:
     with evaluating("where", where):
         found = islands(places_of(messages.where(where)))
     if found is None:
-        raise too_many("The messages that where= means", _IN_A_BATCH, "where")
+        raise too_many("The messages that where= selects", _IN_A_BATCH, "where")
     return {None: by_send(found)}
 
 
@@ -135,16 +135,16 @@ def _row(row: object, reason_column: str | None) -> tuple[object, str | None]:
     if isinstance(row, Mapping) and isinstance(message, Mapping) and "id" in message:
         if reason_column is not None and reason_column not in row:
             raise InvalidInput(
-                f"reason_column={reason_column!r} is no column of matching=: name one of "
-                "its columns.",
+                f"reason_column={reason_column!r} is not a column of matching=: name one of its "
+                "columns.",
                 name="reason_column",
             )
         why = None if reason_column is None else row[reason_column]
         return message["id"], None if why is None else check_text("reason_column", str(why))
     if isinstance(row, str):
         raise InvalidInput(
-            "reason_column= names a column of matching=, and ids have none: give messages "
-            "or rows, or leave it out."
+            "reason_column= names a column of matching=, but ids have no columns: give messages "
+            "or rows, or omit it."
         )
     raise InvalidInput(
         f"{row!r} is neither a message id nor a message with {MESSAGE_COLUMN}: give what "
@@ -203,11 +203,11 @@ class Selector:
             InvalidInput: Neither or both are given, or ``on`` names a column that a side lacks.
         """
         if (where is None) == (matching is None):
-            raise InvalidInput("Give where= or matching=: one of them.")
+            raise InvalidInput("Give either where= or matching=.")
         if where is not None and not (isinstance(where, str) and where.strip()):
             raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.", name="where")
         if (matching is None) != (on is None):
-            raise InvalidInput("matching= and on= go together: say which columns match.")
+            raise InvalidInput("matching= and on= go together: name the columns to match in on=.")
         check_not_streaming(matching, "matching=", _EACH_BATCH, "matching")
         self._client = client
         self._queue = queue
@@ -220,8 +220,8 @@ class Selector:
         for name in self._on:
             if name not in schema.names or list(columns).count(name) != 1:
                 raise InvalidInput(
-                    f"on={name!r} is no column of both sides: name columns that the queue and "
-                    "matching= have once each.",
+                    f"on={name!r} is not a column of both sides: name columns that occur exactly "
+                    "once in the queue and in matching=.",
                     name=name,
                 )
         self._look_max = LOOK_MIN if few else None

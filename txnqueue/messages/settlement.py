@@ -73,7 +73,7 @@ class Account:
             # The rest may be empty, depending on the data; but it is settled only once.
             if not chosen and self._whole:
                 raise AlreadySettled(
-                    "All messages of this batch are settled already: receive again to get more."
+                    "All messages of this batch are already settled: receive again to get more."
                 )
             self._whole = True
         return chosen

@@ -76,14 +76,17 @@ def make(archive: Path, start: Callable[[str], SparkSession], work: Callable[...
         PlatformMissing: The session's Java was not started by this process, or wrote no archive.
     """
     if any(character.isspace() for character in str(archive)):
-        raise PlatformMissing(f"Java's options cannot name {archive}: there is a blank in it.")
+        raise PlatformMissing(
+            f"Java's options cannot name {archive}, because the path contains a space: use "
+            "another path."
+        )
     archive.parent.mkdir(parents=True, exist_ok=True)
     fresh = archive.with_suffix(f".{os.getpid()}")
     try:
         _work_and_end(start(f"-XX:ArchiveClassesAtExit={fresh} {_QUIET}"), work)
         if not fresh.is_file():
             raise PlatformMissing(
-                "Java wrote no class archive: sessions start without one, and slower."
+                "Java wrote no class archive: sessions start without it, more slowly."
             )
         fresh.replace(archive)
     finally:
@@ -96,9 +99,7 @@ def _work_and_end(spark: SparkSession, work: Callable[..., object]) -> None:
 
     java = getattr(getattr(SparkContext, "_gateway", None), "proc", None)
     if java is None:
-        raise PlatformMissing(
-            "A class archive is made by a session of its own: run this in a new process."
-        )
+        raise PlatformMissing("A class archive needs a new session: run this in a new process.")
     try:
         work(spark)
     finally:

@@ -160,14 +160,14 @@ def local_spark(
         spark = builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise PlatformMissing(
-            "Spark's Java process ended before the session was there; its own message is above. "
-            "If that names unresolved dependencies, this machine cannot reach Maven Central: "
-            "start once with a network, or name Delta's jar files in the setting spark.jars. Or "
-            "there are none for these versions: txnqueue doctor tells which go together."
+            "Spark's Java process ended before the session had started; its own message is above. "
+            "If that names unresolved dependencies, this machine cannot reach Maven Central: start "
+            "once with a network connection, or list Delta's jar files in spark.jars. If these "
+            "versions have no jar files, txnqueue doctor shows which versions go together."
         ) from error
     if DELTA_EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
         raise PlatformMissing(
-            "A Spark session without Delta runs in this process already: stop it first."
+            "This process already has a Spark session without Delta: stop it first."
         )
     _list_tails()
     if "spark.jars.packages" in wanted and not given.keys() & {"spark.jars", "spark.jars.packages"}:
@@ -253,7 +253,7 @@ def fetch_jars() -> list[Path]:
         code = "from txnqueue.platform.local_spark import local_spark; local_spark().stop()"
         subprocess.run([sys.executable, "-c", code], check=False)
         if not cached_jars(coordinate):
-            raise PlatformMissing("Delta's jars could not be fetched: the message above says why.")
+            raise PlatformMissing("Delta's jars could not be downloaded: see the message above.")
     return cached_jars(coordinate)
 
 

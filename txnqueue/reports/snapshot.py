@@ -311,8 +311,8 @@ class Snapshot:
     def _info(self, name: str) -> QueueInfo:
         if name not in self._infos:
             raise InvalidInput(
-                f"There was no queue {name!r} then: this snapshot's queues() lists those "
-                "that there were.",
+                f"There was no queue {name!r} then: queues() of this snapshot lists those that "
+                "existed.",
                 name=name,
             )
         return self._infos[name]

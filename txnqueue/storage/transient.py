@@ -132,8 +132,8 @@ class TransientPayload(MemoryPayload):
         found = self._known.get((payload_id, send_id))
         if found is None:
             raise PayloadRemoved(
-                f"The transient messages of send {send_id!r} are settled, and were "
-                "forgotten: read a batch before it is settled."
+                f"The transient messages of send {send_id!r} were settled and are no longer in "
+                "memory: read a batch before settling it."
             )
         return found
 
@@ -267,9 +267,9 @@ class TransientStore:
                 self.tidy()
             if self.payload.bytes + more > TRANSIENT_BYTES_MAX:
                 raise LimitExceeded(
-                    f"The transient messages of this process carry {self.payload.bytes} bytes, and "
-                    f"{TRANSIENT_BYTES_MAX} are the most: receive some, or send to {queue!r} with "
-                    "durable=True.",
+                    f"The transient messages of this process take {self.payload.bytes} bytes; at "
+                    f"most {TRANSIENT_BYTES_MAX} are allowed: receive some, or send to {queue!r} "
+                    "with durable=True.",
                     name=queue,
                 )
         return here

@@ -347,7 +347,7 @@ def _restore(
     if missing:
         raise StoreCorrupt(
             f"The compaction of lane {lane.lane} names the position {missing[0]}, whose entry is "
-            "not there: stop writing to the store, and keep it as it is."
+            "missing: stop writing to the store, and keep it as it is."
         )
     for position_id, messages in named.items():
         fold.know(positions[position_id], messages)

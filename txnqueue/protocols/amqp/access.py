@@ -77,7 +77,9 @@ class AccessRules:
         _check_keys(said, ("users", "rules"), "the rules")
         users, rules = said.get("users") or {}, said.get("rules") or []
         if not isinstance(users, Mapping) or not isinstance(rules, list):
-            raise InvalidInput("users: give names with hashes; rules: give a list.", name="rules")
+            raise InvalidInput(
+                "users must map names to hashes, and rules must be a list.", name="rules"
+            )
         for user, password in users.items():
             _parts(user, password)
         return cls([_rule(one) for one in rules], users)
@@ -120,7 +122,8 @@ def _parts(user: object, stored: object) -> tuple[bytes, bytes]:
         return base64.b64decode(salt, validate=True), base64.b64decode(digest, validate=True)
     except ValueError as error:
         raise InvalidInput(
-            f"users: {user!r} has no hash of a password: write what txnqueue amqp password prints.",
+            f"users: {user!r} has no valid password hash: use the output of txnqueue amqp "
+            "password.",
             name="users",
         ) from error
 
@@ -139,7 +142,7 @@ def _rule(said: object) -> Rule:
 def _check_keys(said: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     for key in said:
         if key not in known:
-            raise InvalidInput(f"{key!r} is nothing that {where} say: {did_you_mean(key, known)}")
+            raise InvalidInput(f"{key!r} is not a key of {where}: {did_you_mean(key, known)}")
 
 
 def _any(patterns: Sequence[str], name: str) -> bool:

@@ -127,7 +127,7 @@ def _body(kind: DataType, bodies: Sequence[Section]) -> str | bytes | None:
         return found.decode()
     except UnicodeDecodeError as error:
         raise InvalidInput(
-            f"The body is no text in UTF-8, and the queue's column {BODY!r} is: {error}",
+            f"The body is not UTF-8 text, which the queue's column {BODY!r} requires: {error}",
             name=BODY,
         ) from error
 
@@ -140,6 +140,6 @@ def _content(bodies: Sequence[Section]) -> str | bytes | None:
         return value
     raise AmqpError(
         ErrorCondition.NOT_IMPLEMENTED,
-        "This queue takes messages whose body is text or octets: an amqp-value section with a "
-        "string or a binary, or data sections.",
+        "This queue takes messages whose body is text or octets: send an amqp-value section with "
+        "a string or a binary, or data sections.",
     )

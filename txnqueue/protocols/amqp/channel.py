@@ -123,7 +123,7 @@ class Channel:
     def _attach(self, handle: int) -> None:
         if handle > HANDLE_MAX:
             raise AmqpError(
-                ErrorCondition.NOT_ALLOWED, f"Handle {handle}: {HANDLE_MAX} is the highest."
+                ErrorCondition.NOT_ALLOWED, f"Handle {handle}: the highest is {HANDLE_MAX}."
             )
         if handle in self._handles:
             raise AmqpError(ErrorCondition.HANDLE_IN_USE, f"Handle {handle} is in use.")

@@ -173,7 +173,7 @@ class ClientConnection:
         header = await self._header()
         self._write(SASL_HEADER)
         if header != SASL_HEADER:
-            raise Refused(f"it began with {header!r}: a client says first who it is")
+            raise Refused(f"it began with {header!r} instead of the SASL header")
         caller, rules = self._caller(), self._services.rules
         self._say(Mechanisms(sasl.mechanisms(caller, rules)))
         init = await self._init()
@@ -185,11 +185,11 @@ class ClientConnection:
             await asyncio.sleep(REFUSED_SECONDS)
         self._say(SaslOutcome(0 if self.user is not None else 1))
         if self.user is None:
-            raise Refused(f"it is nobody by {init.mechanism}")
+            raise Refused(f"{init.mechanism} did not authenticate it")
         header = await self._header()
         self._write(AMQP_HEADER)
         if header != AMQP_HEADER:
-            raise Refused(f"it went on with {header!r}")
+            raise Refused(f"it continued with {header!r} instead of the AMQP header")
         return Peer(
             self._services.resource_of(self.user),
             self._services.codec,
@@ -225,7 +225,7 @@ class ClientConnection:
                     return said
         except (AmqpError, InvalidInput) as error:
             raise Refused(str(error)) from error
-        raise Refused("it does not say who it is")
+        raise Refused("it sent no SASL init")
 
     # ----------------------------------------------------------------------------- reading
 
@@ -253,7 +253,10 @@ class ClientConnection:
             while True:
                 for kind, channel, body in self._frames.frames():
                     if kind != AMQP:
-                        raise AmqpError(ErrorCondition.FRAMING_ERROR, f"A frame of type {kind}.")
+                        raise AmqpError(
+                            ErrorCondition.FRAMING_ERROR,
+                            f"Frames of type {kind} are not allowed here.",
+                        )
                     self._put(channel, body)
                 await self._room.wait()
                 await self._receive()

@@ -86,7 +86,7 @@ class ProtonCodec:
                 sections.append(found)
             elif found is not None:
                 raise InvalidInput(
-                    f"{found!r} is no section that a queue takes: send a header, properties, "
+                    f"{found!r} is not a section that a queue takes: send a header, properties, "
                     "application properties and a body."
                 )
         return tuple(sections)
@@ -177,7 +177,7 @@ class ProtonCodec:
             # Binaries are views of the library's memory, which goes with ``data``.
             return self._typed(data.get_object()), octets[size:]
         except (self._proton.ProtonException, *_UNREADABLE) as error:
-            raise InvalidInput(f"These octets are no AMQP: {error}") from error
+            raise InvalidInput(f"These octets are not valid AMQP: {error}") from error
 
     def _described(self, code: int, fields: Any) -> Any:
         return self._proton.Described(self._proton.ulong(code), fields)
@@ -268,7 +268,9 @@ class ProtonCodec:
         try:
             return read(inside)
         except (IndexError, KeyError, TypeError, ValueError) as error:
-            raise InvalidInput(f"{value!r} lacks a field, or has a wrong one: {error}") from error
+            raise InvalidInput(
+                f"{value!r} lacks a field, or has an invalid one: {error}"
+            ) from error
 
 
 def _field(fields: Sequence[Any], number: int, default: Any = None) -> Any:

@@ -28,7 +28,7 @@ Conversion = Callable[[DataType, Any], Any]
 def _instant(text: str, *, zoned: bool) -> datetime.datetime:
     found = datetime.datetime.fromisoformat(text)
     if (found.tzinfo is not None) != zoned:
-        raise ValueError("it has a zone, and may have none, or it lacks one")
+        raise ValueError("it has a time zone where none is allowed, or lacks a required one")
     return found
 
 

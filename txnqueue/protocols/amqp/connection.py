@@ -104,7 +104,9 @@ class Connection:
         if isinstance(payload, tuple):
             return payload
         if self.codec is None:
-            raise AmqpError(ErrorCondition.DECODE_ERROR, "This connection has no codec.")
+            raise AmqpError(
+                ErrorCondition.DECODE_ERROR, "This connection has no codec: install txnqueue[amqp]."
+            )
         try:
             return self.codec.decode(payload)
         except InvalidInput as error:

@@ -53,7 +53,7 @@ class CoordinatorLink(IncomingLink):
         """Check that a delivery asks for no work."""
         if isinstance(frame.state, TransactionalState):
             raise AmqpError(
-                ErrorCondition.NOT_ALLOWED, "No transactional work on the control link."
+                ErrorCondition.NOT_ALLOWED, "Transactional work is not allowed on the control link."
             )
 
     def complete(self, delivery: IncomingDelivery) -> None:
@@ -122,7 +122,7 @@ class CoordinatorLink(IncomingLink):
         able = connection.resource.capabilities
         if body.global_id is not None and TxnCapability.DISTRIBUTED_TRANSACTIONS not in able:
             raise AmqpError(
-                ErrorCondition.NOT_IMPLEMENTED, "global-id: there are local transactions only."
+                ErrorCondition.NOT_IMPLEMENTED, "global-id: only local transactions are supported."
             )
         transactions_max = connection.resource.limits.transactions
         if sum(not one.ended for one in connection.transactions()) >= transactions_max:
@@ -137,7 +137,7 @@ class CoordinatorLink(IncomingLink):
         ):
             raise AmqpError(
                 ErrorCondition.RESOURCE_LIMIT_EXCEEDED,
-                "One transaction at a time on a session: discharge the other one.",
+                "A session has one transaction at a time: discharge the other one.",
             )
         try:
             transaction = connection.resource.begin(self, body.global_id)

@@ -88,12 +88,12 @@ def _checked(outcome: object) -> Outcome | None:
     if isinstance(outcome, Modified) and outcome.undeliverable_here:
         raise AmqpError(
             ErrorCondition.NOT_IMPLEMENTED,
-            "modified with undeliverable-here: a queue keeps no such record.",
+            "modified with undeliverable-here: a queue does not record that.",
         )
     if outcome is None or isinstance(outcome, Accepted | Rejected | Released | Modified):
         return outcome
     raise AmqpError(
-        ErrorCondition.NOT_IMPLEMENTED, f"{outcome!r} is no terminal outcome of a delivery."
+        ErrorCondition.NOT_IMPLEMENTED, f"{outcome!r} is not a terminal outcome of a delivery."
     )
 
 

@@ -55,11 +55,13 @@ class FrameCodec:
         value, payload = self.values.decode_first(body)
         read = _READ.get(_code(value))
         if read is None:
-            raise InvalidInput(f"{value!r} is no performative.")
+            raise InvalidInput(f"{value!r} is not a performative.")
         try:
             return read(_Fields(value.value), payload)
         except (AttributeError, TypeError, ValueError) as error:
-            raise InvalidInput(f"{value!r} lacks a field, or has a wrong one: {error}") from error
+            raise InvalidInput(
+                f"{value!r} lacks a field, or has an invalid one: {error}"
+            ) from error
 
     def write(self, frame: Frame, channel: int = 0) -> bytes:
         """Write a whole frame."""
@@ -91,7 +93,7 @@ class _Fields:
         """Read a whole number that must be there unless there is a default."""
         found = self[number] if self[number] is not None else default
         if not isinstance(found, int) or isinstance(found, bool):
-            raise TypeError(f"field {number} is {found!r}, and has to be a number")
+            raise TypeError(f"field {number} is {found!r}, and must be a number")
         return found
 
     def number_or_none(self, number: int) -> int | None:
@@ -101,14 +103,14 @@ class _Fields:
     def text(self, number: int) -> str:
         """Read a text that must be there."""
         if not isinstance(self[number], str):
-            raise TypeError(f"field {number} is {self[number]!r}, and has to be a string")
+            raise TypeError(f"field {number} is {self[number]!r}, and must be a string")
         return str(self[number])
 
     def octets(self, number: int) -> bytes:
         """Read octets that may be left out."""
         found = self[number]
         if found is not None and not isinstance(found, bytes):
-            raise TypeError(f"field {number} is {found!r}, and has to be a binary")
+            raise TypeError(f"field {number} is {found!r}, and must be a binary")
         return found or b""
 
     def error(self, number: int) -> Error | None:
@@ -164,7 +166,7 @@ def _source(found: object) -> Source | None:
     if found is None:
         return None
     if not isinstance(found, Described):
-        raise TypeError(f"{found!r} is no source")
+        raise TypeError(f"{found!r} is not a source")
     fields = _Fields(found.value)
     outcomes = [fields[9]] if isinstance(fields[9], str) else fields[9]
     return Source(
@@ -181,7 +183,7 @@ def _target(found: object) -> Target | None:
     if found is None:
         return None
     if not isinstance(found, Described):
-        raise TypeError(f"{found!r} is no target")
+        raise TypeError(f"{found!r} is not a target")
     fields = _Fields(found.value)
     return Target(address=fields[0], dynamic=bool(fields[4]))
 

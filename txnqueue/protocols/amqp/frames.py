@@ -187,8 +187,8 @@ class FrameReader:
         if not _HEADER.size <= offset * 4 <= size <= self._octets_max:
             raise AmqpError(
                 ErrorCondition.FRAMING_ERROR,
-                f"A frame of {size} octets, from octet {offset * 4}: frames have at most "
-                f"{self._octets_max} here.",
+                f"A frame of {size} octets, from octet {offset * 4}: the maximum is "
+                f"{self._octets_max}.",
             )
         if len(self._rest) < size:
             return None

@@ -86,7 +86,7 @@ class Link:
         Raises:
             AmqpError: It cannot be taken: the link is to be ended.
         """
-        raise AmqpError(ErrorCondition.NOT_ALLOWED, "The resource sends on this link.")
+        raise AmqpError(ErrorCondition.NOT_ALLOWED, "On this link, only the resource sends.")
 
     def flow(self, frame: Flow) -> None:
         """Take what the controller says of credit and transactions.
@@ -146,7 +146,8 @@ class IncomingLink(Link):
         """Tell how much the controller may send, if it asks."""
         if frame.properties.get(TXN_ID) is not None:
             raise AmqpError(
-                ErrorCondition.NOT_IMPLEMENTED, "Nothing is acquired by a link that receives."
+                ErrorCondition.NOT_IMPLEMENTED,
+                "A link on which the resource receives acquires nothing.",
             )
         if frame.echo:
             self._tell()
@@ -190,7 +191,10 @@ class IncomingLink(Link):
                 ErrorCondition.TRANSFER_LIMIT_EXCEEDED, "The link has no credit: wait for a flow."
             )
         if frame.delivery_id is None:
-            raise AmqpError(ErrorCondition.INVALID_FIELD, "A delivery begins without its id.")
+            raise AmqpError(
+                ErrorCondition.INVALID_FIELD,
+                "The first transfer of a delivery must have a delivery-id.",
+            )
         transaction = self.check(frame)
         self._credit -= 1
         self._delivery_count = (self._delivery_count + 1) % COUNTS
@@ -217,9 +221,9 @@ class IncomingLink(Link):
             self.session.transaction(meant)  # says why it is over
         if delivery.transaction is not None:
             delivery.transaction.doom("A delivery of it has not come completely.")
-        why = "One delivery ends before the next one begins"
+        why = "A delivery must end before the next one begins"
         if not another:
-            why = "All parts of a delivery name the same transaction"
+            why = "All transfers of a delivery must name the same transaction"
         raise AmqpError(ErrorCondition.NOT_ALLOWED, f"{why}.")
 
     def _check_size(self, delivery: IncomingDelivery) -> None:
@@ -233,7 +237,7 @@ class IncomingLink(Link):
         if delivery.transaction is not None:
             delivery.transaction.doom("A delivery of it was too long.")
         raise AmqpError(
-            ErrorCondition.MESSAGE_SIZE_EXCEEDED, f"Messages have at most {size_max} octets here."
+            ErrorCondition.MESSAGE_SIZE_EXCEEDED, f"A message may have at most {size_max} octets."
         )
 
     def _end_part(self, delivery: IncomingDelivery) -> None:
@@ -303,7 +307,8 @@ class ReceivingLink(IncomingLink):
         if name is None:
             raise AmqpError(
                 ErrorCondition.INVALID_FIELD,
-                "The link's target has no address: the properties' `to` names the queue.",
+                "The link's target has no address: name the queue in the `to` field of the "
+                "properties.",
             )
         return self.session.connection.resource.queue(name, Role.SENDER)
 

@@ -70,7 +70,7 @@ def posting_of(queue: Queue, sections: Sequence[Section]) -> Posting:
             properties = section
         else:
             raise InvalidInput(
-                f"{section!r} is no section of a message: give what decode() returned."
+                f"{section!r} is not a section of a message: give what decode() returned."
             )
     row, headers = _row_of(queue.schema, bodies, properties, application.values)
     arrow_table(queue.schema, [row])
@@ -101,8 +101,8 @@ def _row_of(
         return row_of(schema, bodies, properties, application)
     raise AmqpError(
         ErrorCondition.NOT_IMPLEMENTED,
-        "This queue takes messages whose body is one amqp-value section: a map of its columns. "
-        f"Text and octets are for queues with a column {BODY!r}.",
+        "This queue takes messages whose body is one amqp-value section with a map of its "
+        f"columns; text and octets need a queue with a column {BODY!r}.",
     )
 
 

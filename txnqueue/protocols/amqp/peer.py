@@ -156,7 +156,7 @@ class Peer:
         elif isinstance(frame, Open):
             self._open(frame)
         elif self.opened is None:
-            raise AmqpError(ErrorCondition.NOT_ALLOWED, "A connection begins with an open.")
+            raise AmqpError(ErrorCondition.NOT_ALLOWED, "A connection must begin with an open.")
         elif isinstance(frame, Begin):
             self._begin(number, frame)
         else:
@@ -167,11 +167,11 @@ class Peer:
 
     def _open(self, frame: Open) -> None:
         if self.opened is not None:
-            raise AmqpError(ErrorCondition.NOT_ALLOWED, "The connection is open.")
+            raise AmqpError(ErrorCondition.NOT_ALLOWED, "The connection is already open.")
         size = min(frame.max_frame_size, self._limits.frame_bytes)
         if size < FRAME_OCTETS_MIN:
             raise AmqpError(
-                ErrorCondition.INVALID_FIELD, f"max-frame-size: {FRAME_OCTETS_MIN} or more."
+                ErrorCondition.INVALID_FIELD, f"max-frame-size must be at least {FRAME_OCTETS_MIN}."
             )
         self.opened = frame
         self._connection.payload_max = size - TRANSFER_OCTETS_MAX

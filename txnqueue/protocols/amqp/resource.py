@@ -78,7 +78,7 @@ class TransactionalResource:
             raise InvalidInput(f"capabilities: {error}.", name="capabilities") from error
         if TxnCapability.PROMOTABLE_TRANSACTIONS in self.capabilities:
             raise InvalidInput(
-                "Transactions cannot be promoted: leave promotable-transactions out.",
+                "Transactions cannot be promoted: omit promotable-transactions.",
                 name="capabilities",
             )
         if timeout_seconds is not None:
@@ -144,7 +144,8 @@ class TransactionalResource:
             transaction = self.manager.transaction(key)
             if self.manager.outcome(key).status not in (Status.UNDECIDED, Status.UNKNOWN):
                 raise AmqpError(
-                    TransactionError.ROLLBACK, f"The global transaction {key!r} takes no more work."
+                    TransactionError.ROLLBACK,
+                    f"The global transaction {key!r} takes no more work: use another one.",
                 )
         attempt_of(transaction).begin()
         if global_id is not None:
@@ -168,7 +169,7 @@ def _key_of_global(global_id: bytes | str) -> str:
         return global_id.decode()
     except (UnicodeDecodeError, AttributeError) as error:
         raise InvalidInput(
-            f"global-id {global_id!r} is no text: give a string, or its octets in UTF-8.",
+            f"global-id {global_id!r} is not text: give a string, or its octets in UTF-8.",
             name="global-id",
         ) from error
 
@@ -177,7 +178,8 @@ def txn_id_of(key: str) -> bytes:
     """Write the id of a local transaction as a txn-id: 17 octets."""
     if not model.is_generated_key(key):
         raise InvalidInput(
-            f"{key!r} is no local transaction's id: give the id that the library generated.",
+            f"{key!r} is not the id of a local transaction: give the id that the library "
+            "generated.",
             name="txn-id",
         )
     return bytes([int(key[1], 16)]) + bytes.fromhex(key[3:])
@@ -187,7 +189,8 @@ def key_of(txn_id: bytes) -> str:
     """Find the id under which the store knows a local transaction."""
     if len(txn_id) != 17 or txn_id[0] > 15:
         raise InvalidInput(
-            f"{txn_id!r} is no local transaction's txn-id: give the octets that declare returned.",
+            f"{txn_id!r} is not the txn-id of a local transaction: give the octets that declare "
+            "returned.",
             name="txn-id",
         )
     return model.generated_key(txn_id[0], txn_id[1:].hex())

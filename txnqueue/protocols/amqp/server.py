@@ -117,8 +117,8 @@ class AmqpServer:
         """
         if tls is None and not _is_loopback(host):
             raise InvalidInput(
-                f"host={host!r}: other machines are served over TLS only: give tls=, or listen on "
-                "127.0.0.1.",
+                f"host={host!r}: other machines can connect only over TLS: give tls=, or listen "
+                "on 127.0.0.1.",
                 name="host",
             )
         # Clients are told the silence, as a uint of milliseconds, and count on what they are told.
@@ -157,7 +157,7 @@ class AmqpServer:
             InvalidInput: It does not listen.
         """
         if self._address is None:
-            raise InvalidInput("The server does not listen: start() it.")
+            raise InvalidInput("The server is not listening: call start() first.")
         return self._address
 
     @property
@@ -173,7 +173,7 @@ class AmqpServer:
             InvalidInput: It was started before.
         """
         if self._thread is not None:
-            raise InvalidInput("A server starts once: make another one.")
+            raise InvalidInput("A server can be started only once: create another one.")
         started: list[BaseException | None] = []
         ready = threading.Event()
 

@@ -206,7 +206,7 @@ class Session:
     def _take(self, performative: Performative) -> str | None:
         """Carry out what is asked for, and say why it was not, if it was not."""
         if not self._open:
-            raise AmqpError(ErrorCondition.NOT_ALLOWED, "The session is ended: begin a new one.")
+            raise AmqpError(ErrorCondition.NOT_ALLOWED, "The session has ended: begin a new one.")
         if isinstance(performative, Attach):
             return self._attach(performative)
         if isinstance(performative, Disposition):
@@ -247,7 +247,9 @@ class Session:
             for link in session.links.values()
         }
         if (attach.name, attach.role) in attached:  # both directions have names of their own
-            raise AmqpError(ErrorCondition.NOT_ALLOWED, f"A link {attach.name!r} is attached.")
+            raise AmqpError(
+                ErrorCondition.NOT_ALLOWED, f"A link {attach.name!r} is already attached."
+            )
         links_max = self.connection.resource.limits.links
         if len(attached) >= links_max:
             raise AmqpError(
@@ -352,11 +354,11 @@ def _check_node(node: Source | Target | None) -> None:
     """
     why = None
     if node is not None and node.dynamic:
-        why = "Queues are not made by links: name one that is there."
+        why = "Links cannot create queues: name an existing one."
     elif isinstance(node, Source) and node.distribution_mode == "copy":
-        why = "Messages are not copied: they are acquired."
+        why = "Messages cannot be copied: use the distribution mode move."
     elif isinstance(node, Source) and node.filters:
-        why = f"Messages are not chosen by filters: leave {', '.join(node.filters)} out."
+        why = f"Filters are not supported: omit {', '.join(node.filters)}."
     if why is not None:
         raise AmqpError(ErrorCondition.NOT_IMPLEMENTED, why)
 

@@ -243,8 +243,8 @@ class LiveTransaction:
             return True
         except Exception as failed:
             raise TransactionUnknown(
-                f"The outcome of {self.transaction.id!r} is in doubt: "
-                f"ask manager.outcome({self.transaction.id!r}).",
+                f"The outcome of {self.transaction.id!r} is in doubt: ask "
+                f"manager.outcome({self.transaction.id!r}).",
                 transaction_id=self.transaction.id,
             ) from failed
         self.roll_back(why)

@@ -101,7 +101,7 @@ class Branches:
                 return None
             if state.branch or state.decisions or state.prepared:
                 raise BranchExists(
-                    f"Branch {key!r} was started before: join it, or use a new xid.",
+                    f"Branch {key!r} was already started: join it, or use a new xid.",
                     transaction_id=key,
                 )
             return branches.start(
@@ -276,7 +276,7 @@ class Branches:
             branch.check_ended("prepared")
             if branch.prepared is not None:
                 raise BranchMisused(
-                    f"Branch {key!r} is prepared already: commit it or roll it back.",
+                    f"Branch {key!r} is already prepared: commit it or roll it back.",
                     transaction_id=key,
                 )
             stamp = self._client.stamp()
@@ -355,7 +355,10 @@ class Branches:
             if branch.ending is None:
                 branch.check_ended("forgotten")
             if branch.heuristic is None:
-                raise BranchMisused(f"No operator has decided branch {key!r}.", transaction_id=key)
+                raise BranchMisused(
+                    f"No operator has decided branch {key!r}: there is nothing to forget.",
+                    transaction_id=key,
+                )
             return branches.forget(branch.heuristic, self._client.stamp())
 
         self._client.open()
@@ -387,8 +390,8 @@ class Branches:
         branch = self.find(key)
         if branch.ending is not None:
             raise BranchNotFound(
-                f"Branch {key!r} is {branch.ending.value}: its time-out can be asked for until it "
-                "ends.",
+                f"Branch {key!r} is {branch.ending.value}: its time-out is known only until the "
+                "branch ends.",
                 transaction_id=key,
             )
         return branch.timeout_seconds
@@ -421,8 +424,8 @@ class Branches:
                 return Ending.DONE  # an earlier try landed, unheard
             if branch.prepared is not None:
                 raise BranchMisused(
-                    f"Branch {key!r} is prepared and takes no more work: commit it or roll "
-                    "it back, and start another branch.",
+                    f"Branch {key!r} is prepared and takes no more work: commit it or roll it "
+                    "back, then start another branch.",
                     transaction_id=key,
                 )
             if branch.rollback_only is not None:

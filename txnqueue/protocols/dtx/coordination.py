@@ -117,7 +117,7 @@ class DtxCoordination(Lifetime):
         """
         self._check_open()
         if not (startscan or endscan) and self._scanned is None:
-            raise CommandInvalid("No scan is open: recover(startscan=True) begins one.")
+            raise CommandInvalid("No scan is open: begin one with recover(startscan=True).")
         with replying():
             keys = self._connection.branches.waiting(ticket)
         listed = set() if startscan or self._scanned is None else self._scanned

@@ -89,11 +89,13 @@ class DtxDemarcation(Lifetime):
         check_xid(xid)
         self._check_selected()
         if join and resume:
-            raise CommandInvalid("join and resume exclude each other.")
+            raise CommandInvalid("join and resume exclude each other: give one of them.")
         if self._working is not None:
             raise CommandInvalid(f"The channel works in {self._working.id!r}: end that first.")
         if join and not self._connection.join_supported:
-            raise NotImplementedHere("Branches that others started cannot be joined here.")
+            raise NotImplementedHere(
+                "Here a branch cannot be joined, only resumed by the channel that suspended it."
+            )
         found = self._associated(xid, ticket, join=join, resume=resume)
         if isinstance(found, BranchSession):
             self._working = found
@@ -132,7 +134,7 @@ class DtxDemarcation(Lifetime):
         check_xid(xid)
         self._check_selected()
         if fail and suspend:
-            raise CommandInvalid("fail and suspend exclude each other.")
+            raise CommandInvalid("fail and suspend exclude each other: give one of them.")
         session = self._working
         if session is None or session.id != xid.transaction_id:
             session = self._regained(xid)
@@ -261,4 +263,6 @@ class DtxDemarcation(Lifetime):
     def _check_selected(self) -> None:
         self._check_open()
         if not self._selected:
-            raise CommandInvalid("The channel is not used for distributed transactions: select().")
+            raise CommandInvalid(
+                "The channel is not in use for distributed transactions: call select() first."
+            )

@@ -72,7 +72,7 @@ class Execution:
         """
         for one in command_ids:
             if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= COMMAND_ID_MAX:
-                raise InvalidInput(f"command_id={one!r}: give whole numbers from 0.")
+                raise InvalidInput(f"command_id={one!r}: give whole numbers of at least 0.")
         said = ranges.of_offsets(sorted(set(command_ids)))
         mark = 0
 

@@ -71,7 +71,7 @@ def _octets(name: str, part: object) -> bytes:
             return part.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         pass
-    raise InvalidInput(f"{name}={part!r}: give text that can be written in UTF-8.", name=name)
+    raise InvalidInput(f"{name}={part!r}: give text that can be encoded in UTF-8.", name=name)
 
 
 class _TpcChannel(Channel):
@@ -144,7 +144,9 @@ class TpcConnection:
             BranchRolledBack: An earlier try has begun it, and it was rolled back since.
         """
         if self._channel.xid is not None:
-            raise CommandInvalid("A transaction is open on this connection: end it first.")
+            raise CommandInvalid(
+                "A transaction is open on this connection: commit it or roll it back first."
+            )
         begun = _of_text(xid)
         self._channel.xid, self._prepared, self._in_doubt = begun, None, False
         try:
@@ -244,7 +246,7 @@ class TpcConnection:
         Raises:
             NotImplementedHere: Always.
         """
-        raise NotImplementedHere("There are no cursors here: queue(name) gives queues.")
+        raise NotImplementedHere("Cursors are not supported: get queues with queue(name).")
 
     def close(self) -> None:
         """Close the connection; what it has not ended has failed, what is prepared stays."""
@@ -255,7 +257,7 @@ class TpcConnection:
     def _open(self) -> Iterator[Xid]:
         """Give the open transaction; once it is known to be completed, it is open no more."""
         if self._channel.xid is None:
-            raise CommandInvalid("No transaction is open: tpc_begin(xid) begins one.")
+            raise CommandInvalid("No transaction is open: begin one with tpc_begin(xid).")
         try:
             yield self._channel.xid
         except (NotFound, BranchRolledBack, HeuristicallyCompleted):
@@ -264,7 +266,9 @@ class TpcConnection:
 
     def _nothing_open(self) -> None:
         if self._channel.xid is not None:
-            raise CommandInvalid("A two-phase transaction is open: tpc_commit or tpc_rollback.")
+            raise CommandInvalid(
+                "A two-phase transaction is open: end it with tpc_commit or tpc_rollback."
+            )
 
     def _end(self, xid: Xid) -> None:
         """End the work, unless an earlier try has; what it says, the decision says again."""
@@ -316,7 +320,7 @@ def _of_text(xid: object) -> Xid:
         InvalidInput: It is none.
     """
     if not isinstance(xid, TpcXid):
-        raise InvalidInput(f"xid={xid!r}: give what xid() or tpc_recover() gave.", name="xid")
+        raise InvalidInput(f"xid={xid!r}: give what xid() or tpc_recover() returned.", name="xid")
     return xid.xid
 
 

@@ -42,19 +42,19 @@ class Xid:
             raise InvalidInput(f"data={self.data!r}: give bytes.", name="data")
         if not 0 <= self.format_id <= FORMAT_ID_MAX:
             raise LimitExceeded(
-                f"format_id={self.format_id}: it may be 0 to {FORMAT_ID_MAX}.", name="format_id"
+                f"format_id={self.format_id}: the range is 0 to {FORMAT_ID_MAX}.", name="format_id"
             )
         if len(self.data) > DATA_LENGTH_MAX:
             raise LimitExceeded(
-                f"The xid has {len(self.data)} octets of data, and {DATA_LENGTH_MAX} are the most: "
-                "use shorter ids.",
+                f"The xid has {len(self.data)} octets of data; at most {DATA_LENGTH_MAX} are "
+                "allowed: use shorter ids.",
                 name="data",
             )
         lengths = (self.gtrid_length, self.bqual_length)
         if min(lengths) < 0 or sum(lengths) != len(self.data):
             raise InvalidInput(
-                f"An xid's lengths, {self.gtrid_length} and {self.bqual_length}, do not make up "
-                f"the {len(self.data)} octets of its data: use Xid.of to build it of its parts.",
+                f"An xid's lengths, {self.gtrid_length} and {self.bqual_length}, do not add up to "
+                f"the {len(self.data)} octets of its data: build it from its parts with Xid.of.",
                 name="data",
             )
 

@@ -125,12 +125,12 @@ class MessageFlow:
         check_flag("coordinated", coordinated)
         if not isinstance(transacted, bool) and transacted != AUTOMATIC:
             raise InvalidInput(
-                f"transacted={transacted!r}: say True, False or {AUTOMATIC!r}.", name="transacted"
+                f"transacted={transacted!r}: give True, False or {AUTOMATIC!r}.", name="transacted"
             )
         if coordinated and not transacted:
             raise InvalidInput(
-                "transacted=False with coordinated=True: give coordinated=False, as there is no "
-                "main transaction to coordinate.",
+                "transacted=False with coordinated=True: give coordinated=False, because there is "
+                "no main transaction to coordinate.",
                 name="coordinated",
             )
         self.nodes: list[Node] = _listed("nodes", nodes)  # once: what makes them may give them once
@@ -144,7 +144,9 @@ class MessageFlow:
         self._sources: dict[str, DataSource] = {}
         for source in _listed("data_sources", data_sources):
             if not isinstance(source, DataSource):
-                raise InvalidInput(f"{source!r}: give each as a DataSource.", name="data_sources")
+                raise InvalidInput(
+                    f"data_sources={source!r}: give each one as a DataSource.", name="data_sources"
+                )
             if source.name in self._sources or source.name == LAKEHOUSE:
                 raise InvalidInput(
                     f"The data source name {source.name!r} is taken: use another one."
@@ -278,8 +280,8 @@ class MessageFlow:
         if not source.mixed and (name, not coordinated) in self._uses:
             self._uses.discard((name, coordinated))
             raise InvalidInput(
-                f"{name!r} does not take coordinated and uncoordinated work of one flow: make two "
-                "data sources, one for each.",
+                f"{name!r} cannot take both coordinated and uncoordinated work of one flow: "
+                "create a data source for each.",
                 name=name,
             )
         key = (name, coordinated)
@@ -287,8 +289,8 @@ class MessageFlow:
             opened = source.connect()
             if any(opened is known for known in self._connections.values()):
                 raise InvalidInput(
-                    f"{name!r} gave a connection that this flow uses already: let connect open "
-                    "one each time, as what ends the one's work would end the other's.",
+                    f"{name!r} gave a connection that this flow already uses, so ending one use "
+                    "would end the other: let connect open a new one each time.",
                     name=name,
                 )
             self._connections[key] = opened
@@ -313,8 +315,8 @@ class MessageFlow:
         try:  # around all of it: whatever interrupts, the next message is not refused
             if self._at_work.setdefault("message", mine) is not mine:
                 raise InvalidInput(
-                    "This flow is at work on a message: make a MessageFlow for each thread, and "
-                    "another one for what a node processes."
+                    "This flow is processing a message: create a MessageFlow for each thread, and "
+                    "another one for processing inside a node."
                 )
             yield
         finally:

@@ -216,7 +216,7 @@ class Processing:
     def _check(self) -> None:
         if self._ended:
             raise TransactionFinished(
-                "This message has been processed: call its methods inside the nodes only."
+                "This message has been processed: call its methods only inside the nodes."
             )
 
 
@@ -267,7 +267,7 @@ def _committing(data_source: str, main: Transaction | None) -> Iterator[None]:
         yield
     except Exception as error:
         raise DataSourceFailed(
-            f"The data source {data_source!r} could not commit, and the message is rolled back: "
+            f"The data source {data_source!r} could not commit, so the message was rolled back: "
             f"{error}",
             transaction_id=main.id if main is not None else "",
             name=data_source,

@@ -58,7 +58,7 @@ class Message:
         send_id, _, offset = str(self.identifier).rpartition(":")
         if not (send_id and offset.isdecimal()):
             raise InvalidInput(
-                f"{self.identifier!r} is no id of a message, which is <send id>:<offset>.",
+                f"{self.identifier!r} is not a message id: give '<send id>:<offset>'.",
                 name="identifier",
             )
         return send_id, int(offset)
@@ -330,7 +330,7 @@ def identifier_of(transaction: Transaction | str) -> str:
         return transaction.identifier
     if not isinstance(transaction, str):
         raise InvalidInput(
-            f"{transaction!r}: give a transaction, or its identifier.",
+            f"{transaction!r}: give a transaction or its identifier.",
             name="transaction_identifier",
         )
     return transaction

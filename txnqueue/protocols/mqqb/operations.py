@@ -105,7 +105,7 @@ class Operations:
         state = self._client.cache.key_states([core.id])[core.id]
         if core.already_committed or state.decisions or state.prepared or core.id in self._own:
             raise TransactionFinished(
-                f"The transaction identifier {core.id!r} was used before: take a new one.",
+                f"The transaction identifier {core.id!r} was used before: use a new one.",
                 transaction_id=core.id,
             )
         made = self._own[core.id] = Transaction(core.id, core=core)
@@ -295,7 +295,7 @@ class Operations:
         transaction = self._transactions().get(identifier)
         if transaction is None or transaction.core is None:
             raise TransactionNotFound(
-                f"There is no transaction {identifier!r} here that takes work: create one.",
+                f"There is no open transaction {identifier!r} here: create one.",
                 transaction_id=identifier,
             )
         attempt_of(transaction.core).check_active()

@@ -288,13 +288,13 @@ class Channel(Dispatches):
         if outcome.status is Outcome.ROLLED_BACK:
             self._rolled_back()
             raise TransactionAborted(
-                f"Transaction {transaction.id!r} was rolled back: what it received "
-                "comes again; repeat its work.",
+                f"Transaction {transaction.id!r} was rolled back, and its messages will be "
+                "delivered again: repeat its work.",
                 transaction_id=transaction.id,
             )
         raise TransactionUnknown(
-            f"The outcome of {transaction.id!r} is in doubt still: rollback() decides it, unless "
-            "it happened.",
+            f"The outcome of {transaction.id!r} is still in doubt: call rollback(), which rolls "
+            "it back unless it was committed.",
             transaction_id=transaction.id,
         )
 
@@ -322,8 +322,9 @@ class Channel(Dispatches):
     def _check_transactional(self, operation: str) -> None:
         if not self._transactional:
             raise TransactionNotGiven(
-                f"{operation} on a channel without transactions: what it sent and acknowledged has "
-                "happened. select(transacted=True) before, or say transacted=True in each call."
+                f"{operation} on a channel without transactions: what it sent and acknowledged "
+                "has taken effect. Call select(transacted=True) first, or pass transacted=True in "
+                "each call."
             )
 
     def _open_transaction(self) -> Transaction:
@@ -373,8 +374,8 @@ def _check_given(operation: str, given: Iterable[str], known: Iterable[str]) -> 
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise InvalidInput(
-            f"{operation} takes no {unknown[0]}=: a channel has its own transaction, which "
-            "transacted= speaks of, and persistent= says what is kept. It takes "
-            f"{', '.join(sorted(known))} besides.",
+            f"{operation} takes no {unknown[0]}=: a channel has its own transaction (transacted=) "
+            f"and its own setting of durability (persistent=). It takes {', '.join(sorted(known))} "
+            "as well.",
             name=unknown[0],
         )

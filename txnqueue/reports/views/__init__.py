@@ -186,7 +186,8 @@ def statements(
     """
     if not _PREFIX.fullmatch(prefix):
         raise InvalidName(
-            f"prefix={prefix!r}: give letters, digits and '_', a letter first.", name="prefix"
+            f"prefix={prefix!r}: give letters, digits and '_', beginning with a letter.",
+            name="prefix",
         )
     queries = {
         "queues": queues(names, commit_seq),
@@ -206,7 +207,7 @@ def statements(
         path = [*schema, prefix + view]
         if schema and path[-1].lower().startswith(TABLE_PREFIX):
             raise InvalidName(
-                f"The view {path[-1]!r} would be called like a table of the store: give another "
+                f"The view {path[-1]!r} would have the name of a table of the store: give another "
                 "prefix=.",
                 name=path[-1],
             )

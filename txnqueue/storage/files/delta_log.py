@@ -167,7 +167,7 @@ class DeltaLog:
             missing = next(v for v in range(found.version + 1, wanted[-1]) if v not in wanted)
             raise FilesNotReadable(
                 f"The log at {self._log} has no commit {missing}: it is damaged, or its commits "
-                "are kept elsewhere; use Spark.",
+                "are stored elsewhere; use Spark.",
                 path=self._log,
             )
         named: list[LoggedCommit] = []
@@ -190,7 +190,7 @@ class DeltaLog:
         if commits and newest > commits[-1]:
             if not last:
                 raise FileNotFoundError(self._commit(newest))
-            raise damaged(self._commit(newest), "it is gone, and what was written with it is there")
+            raise damaged(self._commit(newest), "it is missing, but files written with it exist")
 
     def _check_sum(self, found: TableVersion, names: Sequence[str]) -> None:
         """Compare a version with what Delta wrote down of it, as far as that can be read.
@@ -208,7 +208,8 @@ class DeltaLog:
             return  # nothing depends on it
         if (files, size) != (len(found.files), sum(one.size for one in found.files.values())):
             raise damaged(
-                self._commit(found.version), f"the table has other files than {name} says"
+                self._commit(found.version),
+                f"the files of the table are not those that {name} lists",
             )
 
     def _checkpoint(self, names: Sequence[str]) -> TableVersion:
@@ -241,7 +242,7 @@ class DeltaLog:
     def _actions(self, version: int) -> tuple[int, list[dict[str, Any]]]:
         actions = _parsed(content_of(self.filesystem, self._commit(version)))
         if not actions:
-            raise ValueError("it says nothing")
+            raise ValueError("it is empty")
         return version, actions
 
     def _commit(self, version: int) -> str:
@@ -329,8 +330,8 @@ def _data_file(action: Mapping[str, Any]) -> DataFile:
     vector = action.get("deletionVector")
     if vector is not None and vector.get("storageType") is not None:
         raise FilesNotReadable(
-            "A table of the store has deletion vectors, which a reader without Spark does not "
-            "know: use Spark.",
+            "A table of the store has deletion vectors, which cannot be read without Spark: use "
+            "Spark.",
             feature="deletionVectors",
         )
     version = action.get("defaultRowCommitVersion")
@@ -353,8 +354,8 @@ def _check_protocol(action: Mapping[str, Any]) -> None:
     unknown -= {"deletionVectors", "columnMapping"}  # what is there of them is looked for
     if unknown:
         raise FilesNotReadable(
-            f"A table of the store has {', '.join(sorted(unknown))}, which a reader without Spark "
-            "does not know: use Spark.",
+            f"A table of the store has {', '.join(sorted(unknown))}, which cannot be read without "
+            "Spark: use Spark.",
             feature=sorted(unknown)[0],
         )
 
@@ -362,7 +363,7 @@ def _check_protocol(action: Mapping[str, Any]) -> None:
 def _check_mapping(properties: Mapping[str, str]) -> None:
     if properties.get("delta.columnMapping.mode", "none") != "none":
         raise FilesNotReadable(
-            "A table of the store maps its columns, which a reader without Spark does not know: "
-            "use Spark.",
+            "A table of the store uses column mapping, which cannot be read without Spark: use "
+            "Spark.",
             feature="columnMapping",
         )

@@ -144,8 +144,8 @@ class EntryFiles:
             found = parquet.side_by_side(read, files)
         except FileNotFoundError as error:
             raise FilesNotReadable(
-                f"Files of {self._folder} that this moment of the store needs are gone: they were "
-                "removed because they are old; refresh() looks at the store as it is now.",
+                f"Files of {self._folder} that this state of the store needs were removed because "
+                "they are old: call refresh() to read the store as it is now.",
                 path=self._folder,
             ) from error
         self._keep(files, found)
@@ -189,7 +189,7 @@ class EntryFiles:
             there = set(file.schema_arrow.names)
             renamed = _renamed(there | one.partition.keys(), moment)
             if renamed is not None:
-                raise KeyError(f"no column of the table is called {renamed!r}")
+                raise KeyError(f"the table has no column {renamed!r}")
             return parquet.read(file, columns)
 
 
@@ -212,8 +212,8 @@ def path_of(folder: str, one: DataFile) -> str:
     """
     if _ELSEWHERE.match(one.path):
         raise FilesNotReadable(
-            f"The table at {folder} is a shallow clone, whose files are those of another table, "
-            "which a reader without Spark does not know: use Spark.",
+            f"The table at {folder} is a shallow clone, whose files belong to another table and "
+            "cannot be read without Spark: use Spark.",
             path=one.path,
         )
     return f"{folder}/{one.path}"

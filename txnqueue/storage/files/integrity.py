@@ -40,9 +40,9 @@ def reaching(path: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise FilesNotReadable(
-            f"{path!r} cannot be read ({error}): check the credentials and the address of the "
-            "storage in this process's environment, give look() a filesystem=, or use Spark, "
-            "which has its own.",
+            f"{path!r} cannot be read ({error}): check the storage's credentials and address in "
+            "the environment of this process, give look() a filesystem=, or use Spark, which has "
+            "its own settings.",
             path=path,
         ) from error
 
@@ -81,7 +81,7 @@ def content_of(filesystem: FileSystem, path: str) -> bytes:
         content = bytes(stream.read())
     sums = _sums(filesystem, path)
     if sums is not None and not _holds(content, sums):
-        raise damaged(path, "it is not what the sums say that were written with it")
+        raise damaged(path, "its contents do not match the checksum file written with it")
     return content
 
 

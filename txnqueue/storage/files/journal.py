@@ -126,8 +126,8 @@ class FilesJournal:
     def audit(self, upto: int, beginning: int = -1) -> Audit:
         """Refuse: only Spark reads Delta's change feed."""
         raise FilesNotReadable(
-            "The proof asks Delta's change feed, which only Spark reads: use QueueManager, or "
-            "txnqueue history --verify."
+            "The proof needs Delta's change feed, which only Spark reads: use QueueManager, or "
+            "run txnqueue history --verify."
         )
 
     def remove(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
@@ -156,5 +156,5 @@ class FilesJournal:
 
 def _refuse(what: str) -> NoReturn:
     raise OnlyLooking(
-        f"{what}: a store that was opened by look() is not written to: use QueueManager with Spark."
+        f"{what}: a store opened by look() is read-only; use QueueManager with Spark."
     )

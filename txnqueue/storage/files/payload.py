@@ -146,7 +146,7 @@ class FilesPayload:
         self, schema: StructType, payload_id: str, where: str, limit: int
     ) -> list[tuple[str, int]]:
         """Refuse: a predicate is SQL, which Spark evaluates."""
-        raise FilesNotReadable("where= is SQL that Spark evaluates: use QueueManager.")
+        raise FilesNotReadable("where= is SQL, which only Spark evaluates: use QueueManager.")
 
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
         """Refuse: a DataFrame lives on a session."""

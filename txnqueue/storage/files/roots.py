@@ -36,8 +36,9 @@ def located(root: str, filesystem: object = None) -> tuple[FileSystem, str]:
         return _of_arrow(filesystem), without_scheme(root).rstrip("/")
     if not is_by_path(root):
         raise FilesNotReadable(
-            f"The store {root!r} is in a catalog, whose tables only Spark finds: use QueueManager, "
-            "or on the command line --engine spark; or give the folder, with a '/'.",
+            f"The store {root!r} is in a catalog, whose tables only Spark can find: use "
+            "QueueManager (on the command line --engine spark), or give the folder as a path with "
+            "a '/'.",
             path=root,
         )
     from pyarrow.fs import FileSystem, LocalFileSystem

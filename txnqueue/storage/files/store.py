@@ -98,7 +98,7 @@ class FilesStore:
                 return
             archive = again
         raise StoreBusy(
-            "The archive changed each time that it was looked at: try again.", owner=None
+            "The archive changed during every attempt to read it: try again.", owner=None
         )
 
     def _archived(self, known: TableVersion | None) -> TableVersion:
@@ -118,7 +118,7 @@ class FilesStore:
         """
         if self._moment is not None and journal.table_id != self._moment[0].table_id:
             raise StoreNotFound(
-                f"The store at {self.root!r} is another one than before: look() again.",
+                f"The store at {self.root!r} was replaced by another one: call look() again.",
                 root=self.root,
             )
 

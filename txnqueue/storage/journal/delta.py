@@ -193,8 +193,8 @@ class DeltaJournal:
         count, version = self._statements.append(run)
         if count and version is None:
             raise StoreCorrupt(
-                "The MERGE inserted rows, and the session does not tell in which Delta commit: ask "
-                "manager.outcome() what became of it, and report the versions of Spark and Delta."
+                "The MERGE inserted rows, but the session does not tell in which Delta commit: "
+                "ask manager.outcome() for the outcome, and report the versions of Spark and Delta."
             )
         return count, int(version) if count and version is not None else None
 

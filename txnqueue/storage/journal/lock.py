@@ -62,7 +62,7 @@ class TableLock:
         except self._timeout as error:
             raise StoreBusy(
                 f"Another process has held {self._path} for {WAIT_SECONDS:.0f} seconds: "
-                f"{self._read_owner()}. Try again when it is done, or end it.",
+                f"{self._read_owner()}. Try again when it has finished, or end it.",
                 owner=self._read_owner(),
             ) from error
         try:
@@ -106,7 +106,7 @@ class TableLock:
             return
         if owner["jvm"] is None:
             raise StoreBusy(
-                f"The process {owner['python']} left {self._owner} behind and its JVM is not known "
+                f"The process {owner['python']} left {self._owner} behind, and its JVM is unknown "
                 "here: make sure that it has ended, then delete that file.",
                 owner=owner,
             )
@@ -114,8 +114,8 @@ class TableLock:
         while self._alive(owner["jvm"]):
             if time.monotonic() > deadline:
                 raise StoreBusy(
-                    f"JVM {owner['jvm'][0]} still runs, though its Python process has ended: "
-                    "end it, then try again.",
+                    f"JVM {owner['jvm'][0]} is still running although its Python process has "
+                    "ended: end it, then try again.",
                     owner=owner,
                 )
             time.sleep(POLL_SECONDS)

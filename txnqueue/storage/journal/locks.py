@@ -156,8 +156,8 @@ class Locks:
         default = default_elsewhere(self._session)
         if default is not None:
             raise InvalidInput(
-                f"The root {root!r} has no scheme and the default file system is {default}: "
-                "write the root with its scheme."
+                f"The root {root!r} has no scheme, and the default file system is {default}: give "
+                "the root with its scheme."
             )
         return self._shared(Path(root))
 
@@ -205,7 +205,7 @@ class Locks:
                 raise
             raise StoreNotFound(
                 f"There is no schema {self._names.root!r}: a root without a '/' is a catalog "
-                f"schema; CREATE SCHEMA {self._names.schema} makes it.",
+                f"schema; create it with CREATE SCHEMA {self._names.schema}.",
                 root=self._names.root,
             ) from error
 

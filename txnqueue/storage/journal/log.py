@@ -133,8 +133,8 @@ class CommitLog:
             return
         if gone:
             raise StoreCorrupt(
-                f"Commit {version + 1} of {self._table} was written, and is gone. Stop writing to "
-                "the store, keep it as it is, and put the file back from a copy."
+                f"Commit {version + 1} of {self._table} was written but is missing. Stop writing "
+                "to the store, keep it as it is, and put the file back from a copy."
             )
 
     def is_absent(self, folder: str) -> bool:

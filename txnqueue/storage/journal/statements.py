@@ -228,11 +228,13 @@ class Statements:
             PlatformMissing: It was; nothing was done.
         """
         if self._closed:
-            raise PlatformMissing("This manager is closed, and nothing was done: make another.")
+            raise PlatformMissing(
+                "This manager is closed, and nothing was done: create another one."
+            )
         if is_stopped(self.user):
             raise PlatformMissing(
-                "The Spark session of this manager was stopped (spark.stop()): nothing was done. "
-                "Make a QueueManager with a session that runs."
+                "The Spark session of this manager was stopped (spark.stop()), and nothing was "
+                "done: create a QueueManager with a running session."
             )
 
     def vacuum(self, table: str, name: str, seconds_min: float, *, full: bool) -> str | None:

@@ -395,21 +395,22 @@ class Admission:
         setting = log_store_setting(scheme_of(self._location))
         if driver == EVERY_DRIVER:
             message = (
-                f"The drivers of the store at {self._location!r} put their commits conditionally, "
-                "and this one could silently replace them: nothing was done. Start it with "
-                f"{setting}={CONDITIONAL_PUT} and the jar that txnqueue doctor names. If all of "
-                "the others have ended for good, manager.take_over(reason) begins now."
+                f"The drivers of the store at {self._location!r} write their commits "
+                "conditionally, and this one could silently replace them: nothing was done. Start "
+                f"it with {setting}={CONDITIONAL_PUT} and the jar that txnqueue doctor names. If "
+                "all the others have ended for good, manager.take_over(reason) lets this one start "
+                "now."
             )
         else:
             message = (
-                f"The driver {driver!r} works on the store at {self._location!r}, where a second "
-                "one could silently replace its commits: nothing was done. Set up a log store for "
+                f"The driver {driver!r} uses the store at {self._location!r}, where a second one "
+                "could silently replace its commits: nothing was done. Configure a log store for "
                 f"several drivers, the same in all of them ({setting}={CONDITIONAL_PUT} or "
-                f"{SEVERAL_DRIVERS}; {SETTING}=true if the platform has one of its own), or let "
-                "that driver end: after its QueueManager.close() this one may begin at once, else "
-                f"{SILENCE_SECONDS:.0f} seconds after it was last heard of ({max(silent, 0):.0f} "
-                "seconds ago by this clock). If it has surely ended, manager.take_over(reason) "
-                "begins now."
+                f"{SEVERAL_DRIVERS}; {SETTING}=true if the platform has its own), or let that "
+                "driver end: this one can start as soon as that one calls QueueManager.close(), or "
+                f"{SILENCE_SECONDS:.0f} seconds after its last sign of life ({max(silent, 0):.0f} "
+                "seconds ago by this clock). If it has certainly ended, manager.take_over(reason) "
+                "lets this one start now."
             )
         return SecondDriver(
             message,

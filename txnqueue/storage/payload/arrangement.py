@@ -101,16 +101,17 @@ def widened(send: Send, rows: Any) -> StructType:
     for use, name in [*placed.items(), *headers.items()]:
         if given and name not in given:
             near = did_you_mean(name, given)
-            raise SchemaMismatch(f"{use}={name!r} is no column of the rows: {near}", column=name)
+            raise SchemaMismatch(f"{use}={name!r} is not a column of the rows: {near}", column=name)
         if "${" in name:  # in SQL text a session puts the value of a variable there
             raise SchemaMismatch(
-                f"{use}={name!r}: a column whose name has '${{' cannot say that; rename it.",
+                f"{use}={name!r}: a column with '${{' in its name cannot be used for this; rename "
+                "it.",
                 column=name,
             )
         if taken.setdefault(folded(name), name) != name:
             raise SchemaMismatch(
-                f"{use}={name!r}: the name is taken, or differs from another one by capitals "
-                "only; rename the column.",
+                f"{use}={name!r}: the name is taken, or differs from another one only in case; "
+                "rename the column.",
                 column=name,
             )
     for use, name in placed.items():
@@ -119,7 +120,7 @@ def widened(send: Send, rows: Any) -> StructType:
             fields.append(StructField(name, _TYPES[use], True))
         elif not isinstance(known.dataType, _SAYING[use]):
             raise SchemaMismatch(
-                f"{use}={name!r}: the column takes {sql_type(known.dataType)}, and "
+                f"{use}={name!r}: the column has type {sql_type(known.dataType)}, but "
                 f"{sql_type(_TYPES[use])} is needed: cast it.",
                 column=name,
             )

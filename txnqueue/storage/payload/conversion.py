@@ -180,4 +180,4 @@ def _zero() -> pa.Array:
 
 
 def _misfit(data: pa.Array, want: pa.DataType) -> pa.ArrowException:
-    return pa.ArrowTypeError(f"{data.type} does not fit into {want}")
+    return pa.ArrowTypeError(f"{data.type} does not fit {want}")

@@ -275,7 +275,7 @@ def spread_runs(send: Send, spans: Sequence[Range]) -> list[Run]:
     _check_few(send, sum(min(last - first + 1, send.lanes) for first, last in spans))
     priority = send.placing.priority
     if isinstance(priority, str):
-        raise TypeError(f"{priority!r} is a column: it says where rows stand")
+        raise TypeError(f"{priority!r} is a column: it determines the place of rows")
     runs, lane = [], lane_of(send.send_id, send.lanes)
     for first, last in spans:
         size, rest = divmod(last - first + 1, send.lanes)
@@ -299,7 +299,7 @@ def _check_few(send: Send, runs: int) -> None:
         if send.routes is not None:
             remedy = "Publish in parts, or with keep_order=False."
         raise LimitExceeded(
-            f"The rows of one send lie in more than {RUNS_PER_SEND_MAX} ranges, which nothing "
-            f"takes. {remedy}",
+            f"The rows of one send lie in more than {RUNS_PER_SEND_MAX} ranges, which is more "
+            f"than any receiver takes. {remedy}",
             name=str(send.note.get("exchange") or send.note.get("queue")),
         )

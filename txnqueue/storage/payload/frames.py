@@ -38,7 +38,7 @@ def check_not_streaming(rows: object, call: str, each_batch: str, name: str = "r
     """
     if is_frame(rows) and rows.isStreaming:
         raise InvalidInput(
-            f"{call} takes rows that are all there, not a streaming DataFrame: use "
+            f"{call} takes a batch DataFrame, not a streaming one: use "
             f"df.writeStream.foreachBatch({each_batch}) with a checkpointLocation.",
             name=name,
         )

@@ -72,7 +72,9 @@ def staged_places(rows: DataFrame, where: str) -> list[StagedPlace]:
         )
         found = islands(meant, ["slice"])
     if found is None:
-        raise too_many("The messages that where= means", "name fewer of them at a time", "where")
+        raise too_many(
+            "The messages that where= selects", "select fewer of them at a time", "where"
+        )
     lie: dict[tuple[int, str], list[Range]] = defaultdict(list)
     for slice_, send_id, first, last in found:
         lie[int(slice_), send_id].append((first, last))
@@ -99,7 +101,7 @@ def by_send(found: Iterable[tuple[Any, ...]]) -> Mapping[str, tuple[Range, ...]]
 def too_many(what: str, remedy: str, name: str | None = None) -> LimitExceeded:
     """Build the error for messages in too many ranges for one call."""
     return LimitExceeded(
-        f"{what} lie in more than {RANGES_PER_CALL_MAX} ranges of neighbours, which are the "
-        f"most that one call names: {remedy}.",
+        f"{what} lie in more than {RANGES_PER_CALL_MAX} ranges of adjacent rows, the maximum of "
+        f"one call: {remedy}.",
         name=name,
     )

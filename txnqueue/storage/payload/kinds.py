@@ -51,9 +51,7 @@ class BothKinds:
         if not here:
             return self._durable.frame(schema, there)
         if self._spark is None:
-            raise PlatformMissing(
-                "Without a session there are no DataFrames: use messages() or to_arrow()."
-            )
+            raise PlatformMissing("DataFrames need a Spark session: use messages() or to_arrow().")
         from txnqueue.storage.payload.types import frame_of
 
         frame = frame_of(self._spark, self._transient.table(schema, here))

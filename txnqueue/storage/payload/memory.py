@@ -258,8 +258,8 @@ class MemoryPayload:
     def _session(self) -> SparkSession:
         if self._spark is None:
             raise PlatformMissing(
-                "A store in memory makes DataFrames and reads predicates only with a session: use "
-                "messages() or to_arrow(), or give the store a SparkSession."
+                "A store in memory needs a session for DataFrames and predicates: use messages() "
+                "or to_arrow(), or give the store a SparkSession."
             )
         return self._spark
 

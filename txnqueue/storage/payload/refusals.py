@@ -31,7 +31,7 @@ def of_columns() -> Iterator[None]:
         if found is None:
             raise
         raise SchemaMismatch(
-            f"A table cannot have these columns, rename or retype them: {found[0]}"
+            f"A table cannot have these columns; rename them or change their types: {found[0]}"
         ) from error
 
 

@@ -165,8 +165,8 @@ def check_instants(column: StructField, target: StructType, table: str) -> None:
     for kind, wanted in ((TimestampNTZType, TimestampType), (TimestampType, TimestampNTZType)):
         if has_type(mine, kind) and not has_type(other, kind) and has_type(other, wanted):
             raise SchemaMismatch(
-                f"Column {column.name!r} is {sql_type(mine)}, and in {table!r} it is "
-                f"{sql_type(other)}: say by SQL of your own which zone is meant.",
+                f"Column {column.name!r} is {sql_type(mine)}, but in {table!r} it is "
+                f"{sql_type(other)}: convert it in SQL with an explicit time zone.",
                 column=column.name,
             )
 
@@ -274,7 +274,7 @@ def _inferred(name: str, data: Any) -> tuple[StructField, pa.ChunkedArray]:
         if isinstance(error, SchemaMismatch):
             raise
         raise SchemaMismatch(
-            f"Column {name!r} has no one type: {error}. Give an Arrow table or a DataFrame.",
+            f"Column {name!r} has no single type: {error}. Give an Arrow table or a DataFrame.",
             column=name,
             in_rows=True,
         ) from error
@@ -299,7 +299,7 @@ def _of_values(column: StructField, values: Sequence[Any]) -> pa.ChunkedArray:
 def _sound(column: StructField, data: pa.ChunkedArray) -> pa.ChunkedArray:
     if data.null_count and not column.nullable:
         raise SchemaMismatch(
-            f"Column {column.name!r} may not be null, and is in {data.null_count} of {len(data)} "
+            f"Column {column.name!r} may not be null, but is in {data.null_count} of {len(data)} "
             "rows: fill it, or declare the column without NOT NULL.",
             column=column.name,
             in_rows=True,
@@ -333,7 +333,7 @@ def _plain(kind: DataType, value: Any) -> Any:
             return {k: _plain(kinds[k], v) if k in kinds else v for k, v in value.items()}
     else:
         return value
-    raise TypeError(f"{type(value).__name__} {value!r} is no {kind.typeName()}")
+    raise TypeError(f"{type(value).__name__} {value!r} is not a {kind.typeName()}")
 
 
 def _is_pair(value: object) -> bool:

@@ -96,12 +96,13 @@ def check_schema(
         if plain in RESERVED_COLUMNS or plain.startswith("_"):
             raise SchemaMismatch(
                 f"Column {column.name!r}: the names {', '.join(sorted(RESERVED_COLUMNS))} and "
-                "those that start with '_' are reserved; rename the column.",
+                "those that begin with '_' are reserved; rename the column.",
                 column=column.name,
             )
         if plain in seen:
             raise SchemaMismatch(
-                f"Column {column.name!r} is declared twice (capitals do not count): rename one.",
+                f"Column {column.name!r} is declared twice (names that differ only in case are "
+                "equal): rename one.",
                 column=column.name,
             )
         seen.add(plain)
@@ -123,7 +124,7 @@ def _check_key(what: str, name: str, schema: StructType) -> None:
     column = next((c for c in schema.fields if c.name == name), None)
     if column is None:
         near = did_you_mean(name, schema.names)
-        raise SchemaMismatch(f"{what}={name!r} is no column: {near}", column=name)
+        raise SchemaMismatch(f"{what}={name!r} is not a column: {near}", column=name)
     if not isinstance(column.dataType, _GROUPING):
         raise SchemaMismatch(
             f"{what}={name!r}: give a column of strings, whole numbers or dates, not of "
@@ -146,7 +147,7 @@ def schema_from(spark: SparkSession | None, schema: str | StructType) -> StructT
         return new_frame(spark, [], str(schema)).schema
     except Exception as error:
         raise SchemaMismatch(
-            f"{schema!r} is no schema, such as 'order_id long, amount double': {error}"
+            f"{schema!r} is not a schema; give one such as 'order_id long, amount double': {error}"
         ) from error
 
 
@@ -179,7 +180,7 @@ def plain_schema(ddl: str) -> StructType:
             or words[1].lower() not in plain
             or (len(words) == 4 and not required)
         ):
-            raise SchemaMismatch(f"{text.strip()!r} is no plain column: write 'name type'.")
+            raise SchemaMismatch(f"{text.strip()!r} is not a plain column: write 'name type'.")
         columns.append(StructField(words[0].strip("`"), plain[words[1].lower()], not required))
     return StructType(columns)
 
@@ -201,7 +202,7 @@ def new_columns(there: Mapping[str, StructField], columns: StructType) -> list[S
             missing.append(column)
         elif (old.name, sql_type(old.dataType)) != (column.name, sql_type(column.dataType)):
             raise SchemaMismatch(
-                f"An alter that was not finished added the column {old.name!r} of type "
+                f"An unfinished alter added the column {old.name!r} of type "
                 f"{sql_type(old.dataType)}: add it with this type, or choose another name.",
                 column=column.name,
             )
@@ -255,7 +256,7 @@ def check_names(schema: StructType, given: list[str]) -> None:
 def wrong_type(column: StructField, found: str, *, in_rows: bool = False) -> SchemaMismatch:
     """Build the error for a column whose type differs from what was given, or from some values."""
     return SchemaMismatch(
-        f"Column {column.name!r} takes {sql_type(column.dataType)}, not {found}.",
+        f"Column {column.name!r} takes {sql_type(column.dataType)}, not {found}: cast it.",
         column=column.name,
         in_rows=in_rows,
     )
@@ -264,7 +265,7 @@ def wrong_type(column: StructField, found: str, *, in_rows: bool = False) -> Sch
 def wrong_null(name: str) -> SchemaMismatch:
     """Build the error for a null inside a column that allows none."""
     return SchemaMismatch(
-        f"Column {name!r} has a null inside, where its type allows none.",
+        f"Column {name!r} contains a null where its type allows none: fill it.",
         column=name,
         in_rows=True,
     )

@@ -84,8 +84,8 @@ def check_staged(column: StructField) -> None:
     kind = column.dataType
     if not isinstance(kind, NullType) and has_type(kind, NullType):
         raise SchemaMismatch(
-            f"Column {column.name!r} is {sql_type(kind)}, since all in it is empty or null: give "
-            "an Arrow table or a DataFrame with its type.",
+            f"Column {column.name!r} is {sql_type(kind)}, because all its values are empty or "
+            "null: give an Arrow table or a DataFrame with its type.",
             column=column.name,
         )
 
@@ -104,10 +104,12 @@ def _check_name(path: str, name: str) -> None:
     wrong = sorted(_REFUSED_BY_DELTA.intersection(name))
     if wrong:
         raise SchemaMismatch(
-            f"Column {path!r}: Delta allows no {wrong[0]!r} in a name; rename it.", column=path
+            f"Column {path!r}: Delta does not allow {wrong[0]!r} in a name; rename it.", column=path
         )
     if not name:
-        raise SchemaMismatch(f"Column {path!r}: a name is empty; give it one.", column=path)
+        raise SchemaMismatch(
+            f"Column {path!r}: it contains an empty name; fill it in.", column=path
+        )
     try:
         name.encode()
     except UnicodeEncodeError as error:
@@ -122,8 +124,8 @@ def _check_names(path: str, kind: DataType) -> None:
             _check_name(whole, name)
             if folded(name) in seen:
                 raise SchemaMismatch(
-                    f"Column {whole!r} is declared twice: names in a struct must differ by more "
-                    "than capitals.",
+                    f"Column {whole!r} is declared twice: names in a struct must differ in more "
+                    "than case.",
                     column=whole,
                 )
             seen.add(folded(name))
@@ -133,11 +135,11 @@ def _check_names(path: str, kind: DataType) -> None:
 def _check_type(path: str, kind: DataType) -> None:
     wrong = None
     if isinstance(kind, StructType) and not kind.fields:
-        wrong = "is a struct without fields: give it one"
+        wrong = "is a struct without fields: give it at least one"
     elif isinstance(kind, MapType) and _has_map(kind.keyType):
         wrong = "has keys that hold maps, which Spark refuses: use other keys"
     elif isinstance(kind, DecimalType) and not _is_decimal(kind):
-        wrong = f"has type {sql_type(kind)}: give 1 to 38 digits, and no more of them as decimals"
+        wrong = f"has type {sql_type(kind)}: give 1 to 38 digits, and at most as many decimals"
     elif not (isinstance(kind, (ArrayType, MapType, StructType, *_PLAIN)) or _is_text(kind)):
         wrong = (
             f"has type {kind.simpleString()}, which not every reader of Delta tables knows: use a "
@@ -261,8 +263,8 @@ def spark_type(path: str, kind: pa.DataType) -> DataType:
         return from_arrow_type(_known(kind), prefer_timestamp_ntz=True)
     except (PySparkTypeError, pa.ArrowException) as error:
         raise SchemaMismatch(
-            f"Column {path!r} has the Arrow type {kind}, for which there is no type of columns: "
-            "cast it before.",
+            f"Column {path!r} has the Arrow type {kind}, which no column type corresponds to: "
+            "cast it first.",
             column=path,
         ) from error
 
@@ -278,7 +280,7 @@ def names_of(schema: pa.Schema) -> list[str]:
     except UnicodeDecodeError as error:
         name = error.object.decode("utf-8", "backslashreplace")
         raise SchemaMismatch(
-            f"The name of column {name!r} is no text in UTF-8: rename the column.", column=name
+            f"The name of column {name!r} is not UTF-8 text: rename the column.", column=name
         ) from error
 
 

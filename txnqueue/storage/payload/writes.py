@@ -44,8 +44,8 @@ def options_of(send: Send, session: SparkSession) -> Mapping[str, str]:
     cut = (session.conf.get(_INSTANTS, None) or "").upper() == "TIMESTAMP_MILLIS"
     if cut and _INSTANT.search(send.schema.json()):
         raise InvalidInput(
-            f"The session says {_INSTANTS}=TIMESTAMP_MILLIS, which would cut off the "
-            "microseconds of your timestamps; nothing was sent. Set it to TIMESTAMP_MICROS.",
+            f"The session has {_INSTANTS}=TIMESTAMP_MILLIS, which would cut off the microseconds "
+            "of timestamps; nothing was sent. Set it to TIMESTAMP_MICROS.",
             name=_INSTANTS,
         )
     about = {"txnqueue": __version__, "operation": "stage", "send_id": send.send_id}
@@ -64,8 +64,8 @@ def check_written(options: Mapping[str, str], session: SparkSession) -> None:
     found = _numbering(session)
     if found is not None and "txnAppId" not in options:
         raise InvalidInput(
-            f"Nothing was written: {found} was set in the session meanwhile, and Delta passes over "
-            "writes that it takes for repeated. Unset it, or leave it as it is, and send again.",
+            f"Nothing was written: {found} was set in the session meanwhile, and Delta skips "
+            "writes that it considers repeated. Unset it, or leave it unchanged, and send again.",
             name=found,
         )
 
@@ -83,8 +83,8 @@ def check_complete(runs: Iterable[Run], expected: int) -> None:
     found = sum(run.count for run in runs)
     if found != expected:
         raise StoreCorrupt(
-            f"{expected} rows of a send were written, and {found} are in its payload table; "
-            "nothing was sent. Look who else changes that table (DESCRIBE HISTORY)."
+            f"{expected} rows of a send were written, but {found} are in its payload table; "
+            "nothing was sent. See in DESCRIBE HISTORY who else changes that table."
         )
 
 

@@ -254,8 +254,8 @@ def check_appends(info: TableInfo, change: Change) -> None:
     """
     if info.append_only and (change.update is not None or change.delete is not None):
         raise InvalidInput(
-            f"The {change.operation} on {info.name!r} cannot be done: the table has the property "
-            "delta.appendOnly, so that rows are only ever added.",
+            f"The {change.operation} on {info.name!r} is not possible: the table has the property "
+            "delta.appendOnly, which only lets rows be added.",
             table=info.name,
         )
 

@@ -64,7 +64,7 @@ def check_columns(info: TableInfo, change: Change) -> None:
         if not info.filled.identities.get(name, True):
             raise SchemaMismatch(
                 f"Column {name!r} of {info.name!r} is GENERATED ALWAYS AS IDENTITY: the table "
-                "numbers its rows itself; leave the column out.",
+                "numbers its rows itself; omit the column.",
                 column=name,
             )
     wanted = [

@@ -114,8 +114,8 @@ class DeltaTables:
                 return None
             if "NOT_A_DELTA_TABLE" in str(error) or "ONLY_OPERATION" in str(error):
                 raise InvalidInput(
-                    f"{name!r} is no Delta table: convert it with CONVERT TO DELTA, or name "
-                    "another.",
+                    f"{name!r} is not a Delta table: convert it with CONVERT TO DELTA, or name "
+                    "another one.",
                     name=name,
                 ) from error
             raise
@@ -301,7 +301,8 @@ class DeltaTables:
         if twice:
             values = {name: twice[0][name] for name in change.keys}
             raise InvalidInput(
-                f"The rows to merge hold {values} {twice[0]['count']} times: give each key once.",
+                f"The rows to merge contain {values} {twice[0]['count']} times: give each key "
+                "once.",
                 keys=values,
                 in_rows=True,
             )
