@@ -1,6 +1,6 @@
-"""Bodies of frames: octets become performatives, performatives become octets.
+"""Frame bodies: octets to performatives and back.
 
-Proton's codec reads and writes the values; the fields are in the specification's order.
+Proton's codec reads and writes the values; fields are in the order of the specification.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from txnqueue.protocols.amqp.types import Coordinator, Described, Error, Source,
 
 
 class FrameCodec:
-    """Writes and reads the bodies of frames."""
+    """Encodes and decodes frame bodies."""
 
     def __init__(self, codec: ProtonCodec) -> None:
         """Use a codec of values."""
@@ -50,7 +50,7 @@ class FrameCodec:
         """Read the body of a frame.
 
         Raises:
-            InvalidInput: It is none.
+            InvalidInput: The octets are not a performative.
         """
         value, payload = self.values.decode_first(body)
         read = _READ.get(_code(value))
@@ -79,7 +79,7 @@ class FrameCodec:
 
 
 class _Fields:
-    """The fields of a performative: those that are left out are None."""
+    """The fields of a performative; omitted fields are None."""
 
     def __init__(self, fields: object) -> None:
         if not isinstance(fields, list):
@@ -90,37 +90,37 @@ class _Fields:
         return self._fields[number] if number < len(self._fields) else None
 
     def number(self, number: int, default: int | None = None) -> int:
-        """Read a whole number that must be there unless there is a default."""
+        """Read a whole number that is required unless there is a default."""
         found = self[number] if self[number] is not None else default
         if not isinstance(found, int) or isinstance(found, bool):
             raise TypeError(f"field {number} is {found!r}, and must be a number")
         return found
 
     def number_or_none(self, number: int) -> int | None:
-        """Read a whole number that may be left out."""
+        """Read an optional whole number."""
         return None if self[number] is None else self.number(number)
 
     def text(self, number: int) -> str:
-        """Read a text that must be there."""
+        """Read a required text."""
         if not isinstance(self[number], str):
             raise TypeError(f"field {number} is {self[number]!r}, and must be a string")
         return str(self[number])
 
     def octets(self, number: int) -> bytes:
-        """Read octets that may be left out."""
+        """Read optional octets."""
         found = self[number]
         if found is not None and not isinstance(found, bytes):
             raise TypeError(f"field {number} is {found!r}, and must be a binary")
         return found or b""
 
     def error(self, number: int) -> Error | None:
-        """Read an error that may be left out."""
+        """Read an optional error."""
         found = self[number]
         return found if isinstance(found, Error) else None
 
 
 def _code(value: object) -> int:
-    """Find the descriptor of a performative: by number, or by its name."""
+    """Find the descriptor of a performative, by number or by name."""
     if not isinstance(value, Described):
         return -1
     if isinstance(value.descriptor, str):
@@ -301,7 +301,7 @@ def _written_begin(codec: ProtonCodec, frame: Begin) -> Written:
 def _written_attach(codec: ProtonCodec, frame: Attach) -> Written:
     first = frame.initial_delivery_count
     if first is None and frame.role is Role.SENDER:
-        first = 0  # senders must say so, also of a link that is refused
+        first = 0  # required of senders, even for a link that is refused
     return 0x12, [
         frame.name,
         codec.uint(frame.handle),
