@@ -520,7 +520,7 @@ def _not_open(info: QueueInfo, now: QueueInfo | None) -> QueueError:
             queue_id=info.queue_id,
         )
     return QueueNotFound(
-        f"The queue {info.name!r} was dropped: manager.list_queues() names those that exist.",
+        f"The queue {info.name!r} was dropped: manager.list_queues() names the existing queues.",
         name=info.name,
         queue_id=info.queue_id,
     )

@@ -259,7 +259,7 @@ def _points(report: AuditReport, queue: str) -> list[DepthPoint]:
 
 def _unknown(name: str, value: object, known: Iterable[str]) -> InvalidInput:
     listed = ", ".join(sorted(known)) or "none"
-    return InvalidInput(f"{name}={value!r}: the report has these: {listed}.", name=name)
+    return InvalidInput(f"{name}={value!r}: the report contains {listed}.", name=name)
 
 
 def _end(table: str | None) -> str | None:

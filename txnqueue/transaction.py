@@ -502,6 +502,6 @@ def _not_given(what: str, block: Block) -> TransactionNotGiven:
     else:
         remedy = f"{remedy}, because that transaction is {block.status.value}"
     return TransactionNotGiven(
-        f"{what} inside the block of transaction {block.id!r}: say {remedy}.",
+        f"{what} inside the block of transaction {block.id!r}: pass {remedy}.",
         transaction_id=block.id,
     )

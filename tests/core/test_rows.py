@@ -122,7 +122,7 @@ def test_a_missing_column_that_may_not_be_null_is_refused(given: Any) -> None:
     ],
 )
 def test_a_forbidden_null_is_refused_and_counted(given: Any) -> None:
-    with pytest.raises(SchemaMismatch, match=r"'id' may not be null, and is in 1 of 2 rows"):
+    with pytest.raises(SchemaMismatch, match=r"'id' may not be null, but is in 1 of 2 rows"):
         rows.arrow_table(SCHEMA, given)
 
 

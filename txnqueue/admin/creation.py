@@ -226,14 +226,14 @@ def taken(info: QueueInfo) -> QueueError:
     if info.closing:
         return _closing(info)
     return QueueExists(
-        f"There is a queue {info.name!r} already: pass exist_ok=True to use it.", name=info.name
+        f"There is already a queue {info.name!r}: pass exist_ok=True to use it.", name=info.name
     )
 
 
 def _closing(info: QueueInfo) -> QueueClosed:
     return QueueClosed(
         f"The queue {info.name!r} is being dropped: drop_queue({info.name!r}) says what holds it "
-        "back; create it when it is gone.",
+        "back; create it when it has been removed.",
         name=info.name,
     )
 

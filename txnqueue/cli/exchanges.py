@@ -134,7 +134,7 @@ def bind(
     """Let a queue get what is published to an exchange from now on."""
     new = session.manager.exchange(exchange).bind(queue, key, _asked(argument))
     values = {"exchange": exchange, "queue": queue, "routing_key": key, "changed": new}
-    sentence = "is bound to" if new else "was bound already to"
+    sentence = "is bound to" if new else "was already bound to"
     session.printer.fact(values, f"{queue} {sentence} {exchange}.")
 
 
@@ -149,7 +149,7 @@ def unbind(
     """End a binding: say it as it was bound."""
     gone = session.manager.exchange(exchange).unbind(queue, key, _asked(argument))
     values = {"exchange": exchange, "queue": queue, "routing_key": key, "changed": gone}
-    sentence = "is bound no more to" if gone else "was not bound so to"
+    sentence = "is no longer bound to" if gone else "had no such binding to"
     session.printer.fact(values, f"{queue} {sentence} {exchange}.")
 
 

@@ -237,7 +237,7 @@ class Cache:
         """
         beginning = archive.decisions_beginning_of(self.store.journal)
         if owner.begun < beginning:
-            what = f"What became of transaction {owner.key!r} is not known any more"
+            what = f"The outcome of transaction {owner.key!r} is no longer known"
             raise archive.removed(what, beginning)
 
     def never_decided(self, state: TransactionState, owner: AttemptOwner) -> bool:

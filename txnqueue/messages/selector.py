@@ -153,7 +153,9 @@ def _row(row: object, reason_column: str | None) -> tuple[object, str | None]:
 
 
 def _no_id(said: object) -> InvalidInput:
-    return InvalidInput(f"{said!r} is no message id: take it from _message.id.", name="matching")
+    return InvalidInput(
+        f"{said!r} is not a message id: use _message.id of a message.", name="matching"
+    )
 
 
 Wanted = dict[PositionId, tuple[Range, ...]]
@@ -275,7 +277,7 @@ class Selector:
             return
         self._count += len(found or ())
         if found is None or (self._look_max is None and self._count > RANGES_PER_CALL_MAX):
-            what = f"The messages of {self._queue!r} that {self._name}= means"
+            what = f"The messages of {self._queue!r} that {self._name}= selects"
             raise too_many(what, _IN_A_QUEUE, self._name)
         if self._look_max is not None:
             self._look_max *= self._growth

@@ -306,7 +306,7 @@ def still_ours(
     if not state.is_over(bound):
         what = "is prepared and settles these messages: decide it first"
         if one.info.transient:
-            what = "settles these messages, and waits in memory for its outcome: recover() finds it"
+            what = "settles these messages, and its outcome is unknown: recover() finds it"
         raise SettlementPending(
             f"Transaction {bound.key!r} {what}.",
             transaction_id=bound.key,

@@ -89,7 +89,7 @@ class SetBack:
     def error(self, root: str) -> StoreSetBack:
         """Make the error of a client that meets it."""
         return StoreSetBack(
-            f"The store at {root!r} was set back: {self}. Stop its drivers, and open it anew.",
+            f"The store at {root!r} was set back: {self}. Stop its drivers, and open it again.",
             root=root,
             version=self.commit.version,
             operation=self.commit.operation,
@@ -165,9 +165,9 @@ def met(commits: Iterable[LoggedCommit]) -> SetBack | None:
 def older(root: str, version: int, known: int) -> StoreSetBack:
     """Make the error of a client that finds the journal at an older version than it knows."""
     return StoreSetBack(
-        f"The journal of the store at {root!r} ends at version {version}, and was at {known} "
-        "before: another store, or an older copy of it, stands in its place. Stop its drivers, "
-        "and open it anew.",
+        f"The journal of the store at {root!r} ends at version {version}, but was at {known} "
+        "before: another store, or an older copy of it, has taken its place. Stop its drivers, and "
+        "open it again.",
         root=root,
         version=version,
     )

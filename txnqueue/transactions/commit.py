@@ -317,7 +317,7 @@ def _decide_rollback(attempt: Attempt, reason: str | None, *, counted: bool) -> 
 
 def _committed_after_all(attempt: Attempt) -> TransactionFinished:
     return TransactionFinished(
-        f"Transaction {attempt.id!r} is committed after all and cannot be rolled back: begin "
+        f"Transaction {attempt.id!r} is already committed and cannot be rolled back: begin "
         "another one for more work."
     )
 
@@ -400,8 +400,8 @@ def _commit_by_last_resource(attempt: Attempt, last: LastResource) -> Receipt:
 
 def _in_doubt(attempt: Attempt, last: LastResource) -> TransactionUnknown:
     return TransactionUnknown(
-        f"{last.name!r} does not say whether {attempt.id!r} is committed: recover() with a "
-        "connection to it decides.",
+        f"{last.name!r} does not tell whether {attempt.id!r} is committed: call recover() with a "
+        "connection to it.",
         transaction_id=attempt.id,
         attempt=model.attempt_id(attempt.attempt_id, attempt.begun),
     )

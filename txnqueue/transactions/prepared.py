@@ -91,7 +91,7 @@ def decide_prepared(
         if not decisions:
             beginning = archive.decisions_beginning_of(client.store.journal)
             if beginning >= 0 and not is_branch(key):  # entries of branches are never removed
-                what = f"Nothing is known of transaction {key!r}, or not any more"
+                what = f"Transaction {key!r} is unknown or no longer known"
                 raise archive.removed(what, beginning)
             _check_found(client, state)
             raise TransactionNotPrepared(

@@ -388,7 +388,7 @@ def check_not_heuristic(key: str, ending: Ending) -> None:
 def ended_before(key: str) -> BranchNotFound:
     """Make the error for a session whose work has ended already."""
     return BranchNotFound(
-        f"The work in branch {key!r} has ended already: join the branch for more work, or resume "
+        f"The work in branch {key!r} has already ended: join the branch for more work, or resume "
         "the work if it was suspended.",
         transaction_id=key,
     )

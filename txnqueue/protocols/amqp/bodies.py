@@ -49,7 +49,7 @@ def unwritable_property(schema: StructType) -> str | None:
 
     for column in schema.fields:
         if isinstance(column.dataType, ArrayType | MapType | StructType):
-            return f"column {column.name!r} is no simple value, and properties are"
+            return f"column {column.name!r} is not of a simple type, as properties must be"
     return None
 
 

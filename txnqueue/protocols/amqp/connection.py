@@ -105,7 +105,7 @@ class Connection:
             return payload
         if self.codec is None:
             raise AmqpError(
-                ErrorCondition.DECODE_ERROR, "This connection has no codec: install txnqueue[amqp]."
+                ErrorCondition.DECODE_ERROR, "This connection has no codec: send sections."
             )
         try:
             return self.codec.decode(payload)

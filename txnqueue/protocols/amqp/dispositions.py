@@ -57,7 +57,7 @@ def take(session: Session, frame: Disposition) -> str | None:
     for delivery in found:
         live = delivery.transaction
         if live is not None and live is not transaction:
-            why = "A delivery of another live transaction."
+            why = "The delivery belongs to another live transaction."
             (transaction or live).control.detach(Error(TransactionError.ROLLBACK, why))
             return why
     failed = []

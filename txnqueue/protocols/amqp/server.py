@@ -189,7 +189,7 @@ class AmqpServer:
         self._thread.start()
         ready.wait()
         if self._address is None:
-            why = started[0] if started else "it ended at once"
+            why = started[0] if started else "the server ended immediately"
             raise PlatformMissing(f"Nothing can listen on {self._host}:{self._port}: {why}")
         logger.info("amqp listens on %s:%s", *self._address)
 

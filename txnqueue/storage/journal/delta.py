@@ -138,7 +138,7 @@ class DeltaJournal:
         return self._read(None, after, upto)
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
-        """Read the entries that one of some filters lets through."""
+        """Read the entries that match any of some filters."""
         return self._selection.find(wanted)
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
@@ -146,7 +146,7 @@ class DeltaJournal:
         return self._selection.stream(order, wanted)
 
     def newest(self, wanted: EntryFilter) -> Newest:
-        """Find how far the entries reach that a filter lets through."""
+        """Find the newest of the entries that match a filter."""
         return self._selection.newest(wanted)
 
     def audit(self, upto: int, beginning: int = -1) -> Audit:

@@ -184,8 +184,8 @@ class Locks:
 
     def _elsewhere(self) -> InvalidInput:
         return InvalidInput(
-            f"The root {self._names.root!r} lies on a disk that the Spark Connect server does not "
-            "share with this process, which has to lock it: use storage that both reach, such as "
+            f"The root {self._names.root!r} is on a disk that the Spark Connect server does not "
+            "share with this process, which must lock it: use storage that both can reach, such as "
             "hdfs: or abfss:.",
             name="root",
         )

@@ -78,7 +78,7 @@ class MemoryArchive:
         return model.each_once(found)
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
-        """Read the entries that one of some filters lets through."""
+        """Read the entries that match any of some filters."""
         return model.each_once(self._kept(wanted))
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
@@ -86,7 +86,7 @@ class MemoryArchive:
         yield from sorted(self._kept([wanted]), key=order.key)
 
     def newest(self, wanted: EntryFilter) -> Newest:
-        """Find how far the entries reach that a filter lets through."""
+        """Find the newest of the entries that match a filter."""
         return _newest(self.find(wanted))
 
     def forget(
@@ -167,7 +167,7 @@ class MemoryJournal:
         return self.read(tuple(self._shards), after, upto)
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
-        """Read the entries that one of some filters lets through, one consistent cut."""
+        """Read the entries that match any of some filters, one consistent cut."""
         self.step("read")
         with self._lock:
             shards = shards_of(wanted)
@@ -179,7 +179,7 @@ class MemoryJournal:
         yield from sorted(self.find(wanted), key=order.key)
 
     def newest(self, wanted: EntryFilter) -> Newest:
-        """Find how far the entries reach that a filter lets through."""
+        """Find the newest of the entries that match a filter."""
         return _newest(self.find(wanted))
 
     def audit(self, upto: int, beginning: int = -1) -> Audit:

@@ -45,7 +45,7 @@ class EntrySelection:
         self._commit_seq = commit_seq
 
     def find(self, wanted: Collection[EntryFilter]) -> tuple[Entry, ...]:
-        """Read the entries that one of some filters lets through, each once."""
+        """Read the entries that match any of some filters, each once."""
         session = self._statements.session
         rows = self._statements.run(lambda: rows_of(self._frame(session, wanted), "version"))
         return model.each_once(map(entry_of, rows))
@@ -69,7 +69,7 @@ class EntrySelection:
             yield from (entry_of(row.asDict()) for row in piece)
 
     def newest(self, wanted: EntryFilter) -> Newest:
-        """Find how far the entries reach that a filter lets through."""
+        """Find the newest of the entries that match a filter."""
         query = (
             f"SELECT max({self._commit_seq}), max(unix_millis(recorded_at)) FROM {self._table} "
             f"WHERE {wanted.sql(self._commit_seq)}"

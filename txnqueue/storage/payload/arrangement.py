@@ -238,7 +238,7 @@ def _priorities(placing: Placing, table: pa.Table) -> list[int]:
 def wrong_priority(column: str, value: object = "a value") -> InvalidInput:
     """Build the error for a column with a value that is no priority."""
     return InvalidInput(
-        f"Column {column!r} holds {value}: a priority is 0 to {PRIORITY_MAX}.",
+        f"Column {column!r} holds {value}: give priorities from 0 to {PRIORITY_MAX}.",
         column=column,
         in_rows=True,
     )

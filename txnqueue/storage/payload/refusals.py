@@ -52,5 +52,5 @@ def of_rows(error: Exception, send: Send) -> Exception:
         return error
     name = next((c.name for c in schema.fields if not c.nullable and c.name in text), "?")
     return SchemaMismatch(
-        f"Column {name!r} may not be null, and is in some rows.", column=name, in_rows=True
+        f"Column {name!r} may not be null, but is in some rows: fill it.", column=name, in_rows=True
     )

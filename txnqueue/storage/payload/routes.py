@@ -39,7 +39,7 @@ def places_of(route: str) -> list[tuple[int, int]]:
 def unroutable(exchange: str) -> Unroutable:
     """Build the error for messages that match no binding."""
     return Unroutable(
-        f"No binding of the exchange {exchange!r} wants some of the messages, and they are "
+        f"No binding of the exchange {exchange!r} matches some of the messages, so they are "
         "refused: nothing was sent. Bind a queue for them, or create the exchange with "
         "unroutable='return' or 'dead_letter'.",
         name=exchange,

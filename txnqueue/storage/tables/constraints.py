@@ -131,7 +131,7 @@ def rules(info: TableInfo, given: Collection[str]) -> dict[str, str]:
 def broken(info: TableInfo, rule: str, count: int) -> InvalidInput:
     """Build the error for rows that break a rule."""
     return InvalidInput(
-        f"{count} rows break {rule} of table {info.name!r}: nothing was decided.",
+        f"{count} rows break {rule} of table {info.name!r}: nothing was decided; correct the rows.",
         table=info.name,
         constraint=rule,
         in_rows=True,
