@@ -629,7 +629,7 @@ def test_wrong_use_is_refused_by_name_and_changes_nothing(world: World) -> None:
         (InvalidInput, "default exchange", lambda: manager.exchange().unbind(queue)),
         (InvalidInput, "not both", lambda: by_column("key", routing_key="a")),
         (InvalidInput, "routing_key_column", lambda: by_column(5)),
-        (SchemaMismatch, "no column", lambda: by_column("where")),
+        (SchemaMismatch, "not a column", lambda: by_column("where")),
         (LimitExceeded, "255", lambda: publish(rows(1), routing_key="x" * 256)),
         (LimitExceeded, "255", lambda: by_column("key")),
         (InvalidInput, "own", lambda: publish(rows(1), headers={"routing_key": "a"})),

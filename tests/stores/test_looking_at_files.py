@@ -336,7 +336,7 @@ def test_commands_look_without_spark(folder: Path) -> None:
     assert (lost.returncode, lost.stderr.partition(":")[0]) == (3, "txnqueue")
     assert "There is no store at" in lost.stderr
     asked = cli("list", "--root", root, "--engine", "spark")
-    assert asked.returncode == 3 and "Spark with Delta is not there" in asked.stderr
+    assert asked.returncode == 3 and "Spark with Delta is missing" in asked.stderr
 
 
 def test_a_look_by_the_command_line_takes_little_work(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What Spark and Delta refuse, told as the library's own errors."""
+"""Translation of refusals by Spark and Delta into the library's errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS = re.compile(
 
 @contextmanager
 def of_columns() -> Iterator[None]:
-    """Create or alter a table; what Delta has against its columns is the user's error."""
+    """Translate Delta's objections to the columns of a table into errors of the user."""
     try:
         yield
     except Exception as error:
@@ -36,7 +36,7 @@ def of_columns() -> Iterator[None]:
 
 
 def of_rows(error: Exception, send: Send) -> Exception:
-    """Explain why the rows of a send were not written; what is no refusal stays what it is."""
+    """Return the error for rows of a send that were not written; other errors are unchanged."""
     text, schema = str(error), send.schema
     if NO_PRIORITY in text:
         return wrong_priority(str(send.placing.priority))

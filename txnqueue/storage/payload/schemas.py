@@ -1,4 +1,4 @@
-"""The columns of payload and message: what a queue may have, and what fits it."""
+"""The columns of payload and messages: which a queue may have, and which rows fit it."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def check_schema(
     """Check that a queue can have this schema.
 
     Returns:
-        The schema, in which the column that names the messages may not be null.
+        The schema, in which the column of message ids is not nullable.
 
     Raises:
-        SchemaMismatch: A column's name is reserved, refused by Delta or stands twice, its
-            type is not one that every reader of Delta tables knows, ``group_by`` cannot group,
-            or ``message_id`` cannot name anything.
+        SchemaMismatch: A column's name is reserved, refused by Delta or repeated, its type is
+            not known to every reader of Delta tables, or ``group_by`` or ``message_id`` is not a
+            suitable column.
     """
     if not schema.fields:
         raise SchemaMismatch(
@@ -134,10 +134,10 @@ def _check_key(what: str, name: str, schema: StructType) -> None:
 
 
 def schema_from(spark: SparkSession | None, schema: str | StructType) -> StructType:
-    """Read a schema that a user gives: as it is, or DDL, of plain types if there is no session.
+    """Read a user's schema: a StructType or DDL, which without a session may have plain types only.
 
     Raises:
-        SchemaMismatch: It is no schema.
+        SchemaMismatch: It is not a schema.
     """
     if isinstance(schema, StructType):
         return schema
@@ -186,14 +186,14 @@ def plain_schema(ddl: str) -> StructType:
 
 
 def new_columns(there: Mapping[str, StructField], columns: StructType) -> list[StructField]:
-    """Find the columns that a payload table does not have yet.
+    """Find the columns that a payload table lacks.
 
     Args:
         there: Its columns, by their folded names.
-        columns: The columns that it shall have.
+        columns: The columns that it should have.
 
     Raises:
-        SchemaMismatch: One is there with another type.
+        SchemaMismatch: One exists with another type.
     """
     missing = []
     for column in columns.fields:
@@ -213,7 +213,7 @@ def matched_columns(schema: StructType, have: StructType) -> list[StructField]:
     """Match a DataFrame's columns with the queue's, by name.
 
     Returns:
-        The queue's columns that the DataFrame has; the others are nullable, and get null.
+        The queue's columns that the DataFrame has; the others are nullable and get null.
 
     Raises:
         SchemaMismatch: A column is unknown, missing, given twice or of another type.
@@ -233,7 +233,7 @@ def matched_columns(schema: StructType, have: StructType) -> list[StructField]:
 
 
 def check_names(schema: StructType, given: list[str]) -> None:
-    """Check that given columns are those of the schema, each once, and that none is lacking."""
+    """Check that the given columns are in the schema, each once, and that none is missing."""
     known = dict.fromkeys(column.name for column in schema.fields)
     twice = next((name for name in given if given.count(name) > 1), None)
     if twice is not None:
@@ -254,7 +254,7 @@ def check_names(schema: StructType, given: list[str]) -> None:
 
 
 def wrong_type(column: StructField, found: str, *, in_rows: bool = False) -> SchemaMismatch:
-    """Build the error for a column whose type differs from what was given, or from some values."""
+    """Build the error for a column whose type differs from that of the given column or values."""
     return SchemaMismatch(
         f"Column {column.name!r} takes {sql_type(column.dataType)}, not {found}: cast it.",
         column=column.name,
