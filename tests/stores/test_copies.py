@@ -195,7 +195,7 @@ def test_data_that_was_copied_before_its_log_is_told(store: Path) -> None:
         waiting(store)
     journal = store / "journal"
     (journal / next(path for path in _files(journal) if "catalog" in path)).unlink()
-    with pytest.raises(FilesNotReadable, match="are gone"):
+    with pytest.raises(FilesNotReadable, match="were removed"):
         waiting(store)
 
 
