@@ -4,8 +4,8 @@
     ├── PlatformMissing          pyspark, delta-spark or Java is missing
     ├── StoreError
     │   ├── StoreNotFound        no store at this root
-    │   ├── StoreCorrupt         what is stored contradicts itself
-    │   │   └── StoreSetBack     the journal was restored, cloned or put back
+    │   ├── StoreCorrupt         the stored data contradicts itself
+    │   │   └── StoreSetBack     the journal was set back to an older state
     │   ├── StoreBusy            another process holds the store's lock
     │   │   └── SecondDriver     another driver uses storage that supports only one
     │   ├── StatementRefused     Spark could not parse a statement of the library
@@ -16,7 +16,7 @@
     │   ├── InvalidName
     │   ├── SchemaMismatch
     │   ├── LimitExceeded
-    │   └── TableNotFound        no Delta table of that name
+    │   └── TableNotFound        no Delta table with that name
     ├── QueueError
     │   ├── QueueNotFound
     │   ├── QueueExists
@@ -38,19 +38,19 @@
     │   ├── TransactionNotPrepared  only prepared transactions can be decided by id
     │   ├── DecidedByDatabase    an enlisted database decides it
     │   ├── DatabaseUnavailable  an enlisted database cannot be asked
-    │   ├── HeuristicNotFound    no operator's decision is on record
+    │   ├── HeuristicNotFound    no operator's decision is recorded
     │   ├── SettlementPending    a prepared transaction settles these messages
     │   ├── BranchNotFound       no such branch, or it is completed
-    │   ├── BranchExists         the branch was started before
+    │   ├── BranchExists         the branch was already started
     │   ├── BranchMisused        not allowed in this state of the branch
     │   └── NotPermitted         the branch is restricted to others
     ├── LeaseLost                another consumer may have these messages now
     ├── AlreadySettled           a message can be settled only once
     ├── ChangeWaiting            a decided table change cannot be applied yet
-    ├── ChangeNotFound           no table change of this id waits
+    ├── ChangeNotFound           no table change with this id is waiting
     ├── PayloadRemoved           the payload is past its retention, or was erased
     ├── NotErasable              messages are in use and cannot be erased yet
-    ├── HistoryRemoved           the history begins after the commit asked for
+    ├── HistoryRemoved           the history begins after the requested commit
     ├── HandlerFailed            a drain's handler failed too often, or the job is at fault
     └── Busy                     conflicts outlasted the retries; nothing changed
 

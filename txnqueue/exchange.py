@@ -1,4 +1,4 @@
-"""The exchange as an object of the API: bind queues to it, publish to it."""
+"""The exchange as an object of the API: binding queues and publishing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An exchange as those see it who only look."""
+"""The read-only view of an exchange."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Pictures of an audit report: depth over commits, ages, lag by lane, a transaction's timeline.
 
-Each function draws with matplotlib (``pip install 'txnqueue[plots]'``) into the axes that it is
-given, or into new ones, and returns them.
+Each function draws with matplotlib (``pip install 'txnqueue[plots]'``) into the given axes or new
+ones, and returns them.
 
 Example::
 

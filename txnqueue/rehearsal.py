@@ -1,4 +1,4 @@
-"""Rehearsals: what a handler would send and change on a past state, beside what was done then."""
+"""Rehearsals: what a handler would do on a past state, compared with what was done then."""
 
 from __future__ import annotations
 

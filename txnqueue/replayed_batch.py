@@ -1,4 +1,4 @@
-"""A replay: messages that were consumed, once more as they were, to be looked at."""
+"""A replay: consumed messages as they were, which can only be read."""
 
 from __future__ import annotations
 

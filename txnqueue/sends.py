@@ -1,4 +1,4 @@
-"""Send to several queues by one call of a transaction: what is staged is staged side by side."""
+"""Send to several queues by one call of a transaction, staging the rows in parallel."""
 
 from __future__ import annotations
 

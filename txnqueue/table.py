@@ -1,4 +1,4 @@
-"""A Delta table of the user's, changed by a transaction when it commits."""
+"""A user's Delta table, which a transaction changes when it commits."""
 
 from __future__ import annotations
 

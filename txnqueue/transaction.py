@@ -1,4 +1,4 @@
-"""The transaction as an object of the API: what works in it, and the block that ends it."""
+"""The transaction as an object of the API, and as a block."""
 
 from __future__ import annotations
 

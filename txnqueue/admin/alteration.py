@@ -1,7 +1,7 @@
 """Alter a queue beside open transactions: add nullable columns, change settings.
 
-The payload tables grow first, then the catalog's entry says so. A fact in the same append, in
-the queue's backlog, which no append reads, informs all clients that work on the queue.
+The columns are added to the payload tables first, then recorded in the catalog. An entry in the
+queue's backlog, in the same append, informs all clients that work on the queue; no append reads it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Keep a store small: compact, advance the horizon, archive, drop payload, tidy files.
+"""Keep a store small: compact, advance the horizon, archive, drop payload, clean up files.
 
-Every step may be the last one before a crash, be repeated, and run beside live producers
-and consumers and beside another maintenance. Rows leave a table because of facts that stay
-true (``state.retention``), and archived entries only after they were read back from the archive.
+Every step may be the last one before a crash, be repeated, and run beside producers, consumers and
+another maintenance. Rows are deleted only because of conditions that stay true
+(``state.retention``), and archived entries only after they were read back from the archive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finish what dead clients left behind; any client may, and repeating is a no-op."""
+"""Finish the work of dead clients; any client may do it, and repeating it has no effect."""
 
 from __future__ import annotations
 

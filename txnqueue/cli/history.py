@@ -1,4 +1,4 @@
-"""Commands for what was: history, and the views for other tools."""
+"""Commands for past states: history, and the views for other tools."""
 
 from __future__ import annotations
 

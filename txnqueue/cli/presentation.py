@@ -1,4 +1,4 @@
-"""What the command line prints: rich tables for people, JSON lines for programs."""
+"""Output of the command line: rich tables for people, JSON lines for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wait until a queue has enough messages: what a scheduler's sensor asks."""
+"""Waiting until a queue has enough messages, for sensors of schedulers."""
 
 from __future__ import annotations
 

@@ -202,8 +202,7 @@ class Past:
 def known(entries: Iterable[Entry], beginning: int) -> Iterator[Entry]:
     """Leave removed positions out of the entries from before the beginning (pure).
 
-    A claim may hold messages of several positions, of which one stays known for longer than
-    another.
+    A claim may hold messages of several positions, some of which stay known longer than others.
 
     Args:
         entries: Entries in commit order, with the positions that they name.

@@ -23,7 +23,7 @@ logger = logging.getLogger("txnqueue")
 
 
 class Cache:
-    """The known entries of a store, of which each call reads the new ones.
+    """The known entries of a store; each call reads only the new ones.
 
     The states of queues, which change with every message, are in ``states``.
     """

@@ -1,7 +1,7 @@
-"""Functions that users give: they can be called, and a call of one runs it (pure).
+"""Checks that users' functions can be called, and that a call runs them (pure).
 
-A call of an ``async`` function, or of one with a ``yield``, only prepares what it does. A
-transaction whose handler did nothing would be committed all the same, and accept its messages.
+A call of an ``async`` function, or of one with a ``yield``, does not run its body. A transaction
+whose handler did nothing would still be committed, and accept its messages.
 """
 
 from __future__ import annotations

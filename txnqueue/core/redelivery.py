@@ -1,4 +1,4 @@
-"""What becomes of messages that come back from a delivery that failed (pure)."""
+"""The fate of messages that return from a failed delivery (pure)."""
 
 from __future__ import annotations
 

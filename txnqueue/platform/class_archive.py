@@ -1,11 +1,11 @@
 """An archive of Java's classes, with which a local session starts in about half the time.
 
-Spark and Delta load some 30,000 classes before the first message is there, and Java reads,
-checks and links each of them anew in every process. It can keep them as they are in memory
-(application class-data sharing): ``make`` lets a session work once, and what it loaded goes
-into one file of about 200 MB, which ``local_spark`` names to later ones. The file belongs to
-one Java and one list of jars, which its name is made from. Java compares both again, and
-goes on without the archive where they differ.
+Spark and Delta load some 30,000 classes before the first message, and every Java process reads,
+checks and links each of them again. Java can store them in their in-memory form (application
+class-data sharing): ``make`` lets a session work once and writes what it loaded to a file of about
+200 MB, which ``local_spark`` passes to later sessions. The file is for one Java version and one
+list of jars, from which its name is derived. Java compares both again, and continues without the
+archive if they differ.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What this machine has of all that txnqueue needs, and what each means for the user."""
+"""Checks of what txnqueue needs on this machine, and their meaning for the user."""
 
 from __future__ import annotations
 

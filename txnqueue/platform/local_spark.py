@@ -1,12 +1,12 @@
-"""The local Spark session, and the Java and the jars that it is started with.
+"""The local Spark session, and the Java and the jars with which it is started.
 
 On a platform (Databricks, Fabric, EMR, a cluster) use the platform's own session; the
 settings that it needs are in ``conf/spark-defaults.conf``. On a laptop, in a notebook and
-in tests, ``local_spark`` gives a session with Delta. Delta's jars are fetched from Maven
-Central once, by Spark's own package resolution, which takes seconds and asks the network
-at every start. So the list of what was resolved is kept beside Ivy's jars, and later
-starts hand these files to Spark and need no network. ``fetch_jars`` does that
-beforehand, and ``archive_classes`` makes the archive with which sessions start faster.
+in tests, ``local_spark`` returns a session with Delta. Delta's jars are downloaded once from Maven
+Central by Spark's own package resolution, which takes seconds and needs the network at every
+start. So the list of resolved files is kept beside Ivy's jars, and later starts pass these files
+to Spark and need no network. ``fetch_jars`` does that beforehand, and ``archive_classes`` makes
+the archive with which sessions start faster.
 """
 
 from __future__ import annotations

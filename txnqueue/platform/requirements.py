@@ -1,6 +1,6 @@
 """Which versions of Spark and Delta go together, and which txnqueue is tested with.
 
-``pyproject.toml`` asks pip for the same; what was installed otherwise is told apart here.
+``pyproject.toml`` requires the same of pip; here, installations by other means are checked.
 """
 
 from __future__ import annotations

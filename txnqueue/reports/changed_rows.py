@@ -1,4 +1,4 @@
-"""The rows that changes of a table are made with, of two sides beside each other."""
+"""The rows of changes of a table, compared between two sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How messages of a queue were settled: which ones, by which transaction, in which commit."""
+"""The settlements of a queue's messages: which ones, by which transaction, in which commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What entries say that a handler did, or would have done."""
+"""What a handler did, or would have done, according to entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an exchange is, and which queues are bound to it."""
+"""Descriptions of exchanges and of the queues bound to them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The history: the state after any commit, and the path of any message.
 
-Everything is answered from the journal's entries, which name versions and authors.
+All answers come from the journal's entries, which name versions and authors.
 """
 
 from __future__ import annotations

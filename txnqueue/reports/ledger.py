@@ -1,4 +1,4 @@
-"""What became of every message that ever was in a queue, by the fold that says what is in it."""
+"""The fate of every message that was ever in a queue, from the fold that shows its contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came into a queue: the messages that each commit posted to it, and where they lie."""
+"""The messages that each commit posted to a queue, and their places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which payload of messages is there still."""
+"""Which messages still have their payload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Count what became of one queue's messages, entry by entry (pure)."""
+"""Count the fates of one queue's messages, entry by entry (pure)."""
 
 from __future__ import annotations
 

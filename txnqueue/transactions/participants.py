@@ -151,9 +151,9 @@ class LastResource:
 
 
 class Auxiliary:
-    """A connection with separate transactions, of which one left open follows the outcome.
+    """A connection with separate transactions; one that is left open follows the outcome.
 
-    It has the connection's ``cursor``, ``commit`` and ``rollback``; after each of the latter two
+    It has the connection's ``cursor``, ``commit`` and ``rollback``; after a commit or rollback,
     the next transaction begins on the same connection.
     """
 

@@ -2,9 +2,9 @@
 
 A branch is in the journal from its start. Each session's work is a *part*, sealed when the
 session ends or is suspended, with the entries that it posts and settles and those that a rollback
-returns. The append that prepares or commits takes the parts from the journal, so another process
-than the sessions' may make it, and expects that no entry of the branch was written since: then no
-session is at work, and no part is missing.
+returns. The append that prepares or commits takes the parts from the journal, so any process may
+make it. It expects that no entry of the branch was written since, so that no session is at work and
+no part is missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What queues held, and what came and went, between two moments (pure)."""
+"""The depths of queues, and their arrivals and departures, between two moments (pure)."""
 
 from __future__ import annotations
 

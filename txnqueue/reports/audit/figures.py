@@ -1,4 +1,4 @@
-"""What an audit report says, in figures (pure)."""
+"""The figures of an audit report (pure)."""
 
 from __future__ import annotations
 

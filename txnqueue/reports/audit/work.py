@@ -1,4 +1,4 @@
-"""Who did what between two moments: runs, attempts of transactions, what went astray (pure)."""
+"""The work between two moments: runs, attempts of transactions, and failures (pure)."""
 
 from __future__ import annotations
 

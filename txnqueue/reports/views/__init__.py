@@ -1,9 +1,9 @@
 """Views for SQL: queues, transactions, dispatches, bindings, and one per queue.
 
-The view of a queue shows the state of each message that the journal's entries fold to. Temporary
-views stand still: the driver folds (``ledger``), and ``pieces`` joins it with the payload.
-The others say the fold in SQL (``messages``). A query reads the journal at one version, so it
-never sees half of a transaction, and payload only where a commit has posted it.
+The view of a queue shows the state of each message according to the fold of the journal's entries.
+Temporary views do not change: the driver folds (``ledger``), and ``pieces`` joins the result with
+the payload. The others express the fold in SQL (``messages``). A query reads the journal at one
+version, so it never sees half of a transaction, and payload only if a commit has posted it.
 
 A view is called like its queue, with '_' for '.' and '-'. If that is taken (by a view of the
 store, or by another queue), the queue's id follows instead of its name. A column of a queue's

@@ -1,4 +1,4 @@
-"""The columns of a queue's view, however its rows are found; and whose payload it shows."""
+"""The columns of a queue's view, and the owners of the payload that it shows."""
 
 from __future__ import annotations
 

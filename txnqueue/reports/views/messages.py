@@ -1,4 +1,4 @@
-"""The view of a queue: its messages, the state of each, and who did what when."""
+"""The view of a queue: its messages, and the state and history of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view of a queue at one moment: what its ledger told, joined with the payload."""
+"""The view of a queue at one moment: its ledger joined with the payload."""
 
 from __future__ import annotations
 

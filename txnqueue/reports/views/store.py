@@ -60,9 +60,9 @@ def still_known(names: TableNames, commit_seq: int) -> str:
 
 
 def none_erased_since(names: TableNames, known: int) -> str:
-    """Write a condition that is true, or fails: payload was erased of which a view is not told.
+    """Return a condition that is true, or fails if payload was erased that a view does not know of.
 
-    Such an entry never leaves the journal, so that their number says it.
+    Such entries never leave the journal, so their number is sufficient.
 
     Args:
         names: How the store's tables are called.
