@@ -242,7 +242,7 @@ _Root = Annotated[
     str | None,
     typer.Option(
         envvar="TXNQUEUE_ROOT",
-        help="The store: with a '/' a path, otherwise a catalog schema.",
+        help="The store: a path if it has a '/', otherwise a catalog schema.",
         rich_help_panel=_COMMON,
     ),
 ]
@@ -252,18 +252,19 @@ _Output = Annotated[
 ]
 _Actor = Annotated[
     str | None,
-    typer.Option(help="The actor, as the history names it.", rich_help_panel=_COMMON),
+    typer.Option(help="The actor, as recorded in the history.", rich_help_panel=_COMMON),
 ]
 _Consumer = Annotated[
     str | None,
     typer.Option(
-        help="The consumer that holds the leases; a later run of that name takes over at once.",
+        help="The consumer that holds the leases; a later run with this name takes them over at "
+        "once.",
         rich_help_panel=_COMMON,
     ),
 ]
 _RunId = Annotated[
     str | None,
-    typer.Option(help="The run of a job that this belongs to.", rich_help_panel=_COMMON),
+    typer.Option(help="The job run to which this belongs.", rich_help_panel=_COMMON),
 ]
 _Verbose = Annotated[
     bool,

@@ -86,18 +86,18 @@ def consume(
         str | None, typer.Option(help="module:function; it is called with (batch, tx).")
     ] = None,
     sql: Annotated[
-        str | None, typer.Option(help="Instead, a file of queries over the view 'batch'.")
+        str | None, typer.Option(help="Alternatively, a file of queries over the view 'batch'.")
     ] = None,
     where: Annotated[
         str | None,
-        typer.Option(help="Only messages that fulfil this predicate over payload and _message."),
+        typer.Option(help="Only messages that match this predicate over payload and _message."),
     ] = None,
     *,
     batch_size: Annotated[int, typer.Option(min=1, help="At most this many messages at once.")] = (
         100_000
     ),
     until: Annotated[
-        str, typer.Option(help="snapshot: what is there now; empty: until nothing is left.")
+        str, typer.Option(help="snapshot: the present messages; empty: until nothing is left.")
     ] = "snapshot",
     max_messages: _Count = None,
     max_batches: _Count = None,
@@ -111,7 +111,7 @@ def consume(
         int, typer.Option(min=0, max=1, help="1: commit a batch while the next one is handled.")
     ] = 0,
     grace_seconds: Annotated[
-        float, typer.Option(min=0, help="So long a batch may go on after SIGTERM.")
+        float, typer.Option(min=0, help="How long a batch may continue after SIGTERM.")
     ] = 20.0,
     nothing_exit_code: Annotated[
         int, typer.Option(min=0, max=255, help="The exit code if there was nothing to do.")

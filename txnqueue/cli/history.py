@@ -43,9 +43,9 @@ def history(
     queue: Annotated[str | None, typer.Option(help="Only this queue.")] = None,
     where: Annotated[
         str | None,
-        typer.Option(help="Trace the messages of --queue that this SQL predicate holds for."),
+        typer.Option(help="Trace the messages of --queue that match this SQL predicate."),
     ] = None,
-    message: Annotated[str | None, typer.Option(help="Trace the message of this id.")] = None,
+    message: Annotated[str | None, typer.Option(help="Trace the message with this id.")] = None,
     *,
     verify: Annotated[
         bool, typer.Option("--verify", help="Prove that every message is in one place.")
@@ -60,7 +60,7 @@ def history(
         str | None, typer.Option(help="The digest that --verify compares the history with.")
     ] = None,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Search with --where what payload is still there.")
+        bool, typer.Option("--partial", help="Let --where search the payload that still exists.")
     ] = False,
     limit: Limit = 20,
 ) -> None:
@@ -192,7 +192,7 @@ def report(
         ),
     ] = None,
     upto: Annotated[
-        str | None, typer.Option("--to", help="The moment to end with; now when left out.")
+        str | None, typer.Option("--to", help="The moment to end with; if omitted, now.")
     ] = None,
     *,
     payload: Annotated[
@@ -236,7 +236,7 @@ def sql(
     as_of: Annotated[int | None, typer.Option(help="As the store was after this commit_seq.")] = (
         None
     ),
-    prefix: Annotated[str, typer.Option(help="Put before each view's name.")] = "",
+    prefix: Annotated[str, typer.Option(help="A prefix for the names of the views.")] = "",
 ) -> None:
     """Print plain SQL: the views over the store's tables, for any tool that reads Delta."""
     if what != "views":

@@ -31,7 +31,7 @@ def send(
     ],
     transaction_id: Annotated[
         str | None,
-        typer.Option(help="Names the work: a second time under the same id sends nothing."),
+        typer.Option(help="An id for the work: repeating it under the same id sends nothing."),
     ] = None,
     order_by: Annotated[
         list[str] | None,
@@ -89,17 +89,15 @@ def receive(
     queue: Queue,
     limit: Limit = 10,
     *,
-    accept: Annotated[
-        bool, typer.Option("--accept", help="Consume them once they are printed.")
-    ] = False,
+    accept: Annotated[bool, typer.Option("--accept", help="Consume them after printing.")] = False,
     release: Annotated[
-        bool, typer.Option("--release", help="Give them back after printing: the default.")
+        bool, typer.Option("--release", help="Give them back after printing (the default).")
     ] = False,
     hold: Annotated[
         bool, typer.Option("--hold", help="Keep them in flight until the lease ends.")
     ] = False,
     lease_seconds: Annotated[
-        float | None, typer.Option(help="For how long; the queue's setting when left out.")
+        float | None, typer.Option(help="The lease in seconds; if omitted, the queue's setting.")
     ] = None,
     where: Where = None,
 ) -> None:
@@ -145,10 +143,10 @@ def replay(
     where: Where = None,
     *,
     after: Annotated[
-        int, typer.Option(help="Only what later commits than this commit_seq accepted.")
+        int, typer.Option(help="Only messages accepted by commits after this commit_seq.")
     ] = -1,
     upto: Annotated[
-        int | None, typer.Option(help="Only what commits up to this commit_seq accepted.")
+        int | None, typer.Option(help="Only messages accepted by commits up to this commit_seq.")
     ] = None,
 ) -> None:
     """Look at messages again that were accepted, the first ones first; nothing is sent."""
@@ -176,7 +174,9 @@ def purge(
     where: Where = None,
     reason: Reason = None,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Needed: what is purged is gone.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Required, because purging cannot be undone.")
+    ] = False,
 ) -> None:
     """Delete messages for good, those in flight when they would return to the queue."""
     if not yes:

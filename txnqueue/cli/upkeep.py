@@ -51,28 +51,28 @@ def _setting(key: str) -> dict[str, str] | None:
 def maintain(
     session: OpenStore,
     transaction_seconds_max: Annotated[
-        float, typer.Option(help="For so long a transaction may stay undecided.")
+        float, typer.Option(help="How long a transaction may stay undecided.")
     ] = 86_400.0,
     payload_retention_days: Annotated[
-        int, typer.Option(help="For so long the payload of consumed messages is kept.")
+        int, typer.Option(help="How long the payload of consumed messages is kept.")
     ] = 7,
     history_retention_days: Annotated[
         int | None,
-        typer.Option(help="For so long past states can be asked for; for ever when left out."),
+        typer.Option(help="How long past states can be queried; if omitted, for ever."),
     ] = None,
     *,
     vacuum: Annotated[
-        bool, typer.Option("--vacuum/--no-vacuum", help="Delete files that nothing names any more.")
+        bool, typer.Option("--vacuum/--no-vacuum", help="Delete files that are no longer needed.")
     ] = True,
     full_vacuum: Annotated[
         bool,
         typer.Option(
             "--full-vacuum",
-            help="Also delete what failed appends left behind; slower, once a month is enough.",
+            help="Also delete what failed appends left behind; slower, and once a month is enough.",
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell what would be done.")
+        bool, typer.Option("--dry-run", help="Only show what would be done.")
     ] = False,
 ) -> None:
     """Keep the store small and fast; run it from time to time, beside everything else."""
@@ -106,10 +106,12 @@ def erase(
     ],
     reason: Annotated[
         str,
-        typer.Option(help="Why; recorded for ever, so name nobody.", show_default=False),
+        typer.Option(help="The reason; recorded for ever, so name nobody.", show_default=False),
     ],
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Needed: what is erased is gone.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Required, because erasing cannot be undone.")
+    ] = False,
 ) -> None:
     """Delete the payload of messages for good, and keep their history; purges those that wait."""
     if not yes:
@@ -129,7 +131,9 @@ def erase(
 @command("take-over")
 def take_over(
     session: OpenStore,
-    reason: Annotated[str, typer.Option(help="Why; recorded in the journal table's history.")],
+    reason: Annotated[
+        str, typer.Option(help="The reason; recorded in the history of the journal's table.")
+    ],
 ) -> None:
     """Write to a store on S3 from now on, because the driver that did so has surely ended."""
     session.manager.take_over(reason)
