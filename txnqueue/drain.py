@@ -44,7 +44,7 @@ Handler = Callable[[Batch, Transaction], object]
 
 
 class Drain:
-    """One drain of one queue; its transactions are called ``<run id>/<n>``.
+    """One drain of one queue, whose transactions are named ``<run id>/<n>``.
 
     With ``ahead=1`` a drain holds up to three batches: one whose handler runs; the one before it,
     which is *done* and being committed; and the one after it, which the same append claims. The

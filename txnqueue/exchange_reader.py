@@ -39,5 +39,5 @@ class ExchangeReader:
         return described(topology, topology.known(self._info))
 
     def bindings(self, *, history: bool = False) -> Report[BindingRow]:
-        """Report the bindings that there are; as ``Exchange.bindings``."""
+        """Report the existing bindings, as ``Exchange.bindings`` does."""
         return bindings_of(self._client, self._info.exchange_id, history=history)

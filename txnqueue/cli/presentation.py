@@ -105,7 +105,7 @@ class Printer:
 
 
 def written_address(host: str, port: int) -> str:
-    """Write where something listens; what IPv6 calls a host stands in brackets."""
+    """Format the address of a listener, with IPv6 hosts in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -115,7 +115,7 @@ def complain(message: str) -> None:
 
 
 def _beside(payload: Sequence[str], name: str) -> str:
-    """Name a column of the message's own so that no column of the payload is called the same."""
+    """Name a column of message metadata differently from all columns of the payload."""
     taken = {column.lower() for column in payload}
     return f"_{name}" if name.lower() in taken else name
 

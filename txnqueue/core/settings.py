@@ -29,9 +29,9 @@ MESSAGES_PER_RECEIVE_MAX = 100_000_000
 POSITIONS_PER_SEND_MAX = 10_000
 RANGES_PER_SEND_MAX = 100_000
 RUNS_PER_SEND_MAX = 2 * RANGES_PER_SEND_MAX + 1
-"""The ranges that staged rows may lie in; each ends where a range of a queue ends or begins."""
+"""The maximum number of ranges of staged rows; each ends where a range of a queue ends or begins."""
 RANGES_PER_CALL_MAX = 100_000
-"""The ranges of consecutive offsets that the messages of one call may lie in."""
+"""The maximum number of ranges of consecutive offsets of the messages of one call."""
 TRANSACTION_ID_LENGTH_MAX = 200
 REASON_LENGTH_MAX = 500
 """The characters kept of an error that becomes a reason, and of a dead letter's reason."""
@@ -235,7 +235,7 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
 
 
 def check_number(name: str, value: object, low: float, high: float) -> None:
-    """Check that a number lies in its range, the ends included.
+    """Check that a number is in its range, ends included.
 
     Raises:
         InvalidInput: The value is not a number.

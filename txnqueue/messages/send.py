@@ -159,7 +159,7 @@ def staged(
 
 
 def _staged(side: Client, info: QueueInfo, send: Send, rows: object) -> StagedSend:
-    """Stage rows, and check that they lie in few enough positions and ranges for one send."""
+    """Stage rows, and check that they are in few enough positions and ranges for one send."""
     send, runs = staged_runs(side, send, rows)
     staged = StagedSend(info, send.slice, send.send_id, tuple(runs), send.placing)
     if len(staged.places) > POSITIONS_PER_SEND_MAX:

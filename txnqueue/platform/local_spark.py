@@ -342,7 +342,7 @@ def _settings(
 
 
 def _list_tails() -> None:
-    """Let Delta read of a log on a local disk only what is new, unless somebody chose otherwise.
+    """Let Delta read only new commits of a log on a local disk, unless the user chose otherwise.
 
     The application is asked once it runs, since a file may have set it up as well: Delta refuses a
     log store for one scheme beside one for all.

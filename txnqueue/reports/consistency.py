@@ -531,7 +531,7 @@ class Payload:
                 self._problems.add(told)
 
     def _first(self, owner: str, wanted: Sequence[_Place], erased: erasures.Places) -> str:
-        """Name the first message whose row is not there once, by counting halves."""
+        """Name the first message without exactly one row, by bisection."""
         places = [place for place in _places(wanted, erased) if place[2]]
         if not places or self._is_there(owner, places):
             return ""  # rows of waiting changes are missing, which have no messages

@@ -103,7 +103,7 @@ def _if_posted(names: TableNames, info: QueueInfo, owner: Owner) -> str:
 
 
 def _owners(infos: Mapping[str, QueueInfo], info: QueueInfo, exchanges: Topology) -> list[Owner]:
-    """Find whose payload may stand in a queue: of those that it is dead letters of, and moved.
+    """Find the owners whose payload may be in a queue: by dead letters and by moves.
 
     Each brings along the exchanges that it is or was bound to.
     """

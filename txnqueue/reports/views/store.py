@@ -101,7 +101,7 @@ def _known(names: TableNames, commit_seq: int | None, by: str) -> str:
 
 
 def queues(names: TableNames, commit_seq: int | None) -> str:
-    """Write the query of the queues that there are."""
+    """Return the query for the existing queues."""
     return (
         "SELECT said.name AS queue, queue_id, said.settings.lanes AS lanes,\n"
         "  said.settings.group_by AS group_by, said.settings.lease_seconds AS lease_seconds,\n"
