@@ -34,7 +34,7 @@ class ExchangeReader:
         return f"<ExchangeReader of {self.name!r} ({self._info.kind})>"
 
     def describe(self) -> ExchangeDescription:
-        """Tell what the exchange is; as ``Exchange.describe``."""
+        """Describe the exchange, as ``Exchange.describe`` does."""
         topology = self._client.cache.topology()
         return described(topology, topology.known(self._info))
 

@@ -122,7 +122,7 @@ def _check_digests(
     compared: tuple[str | None, bool],
     others: tuple[str | None, ...],
 ) -> None:
-    """Refuse what would be left out in silence."""
+    """Refuse options that would silently be ignored."""
     (after, digest), (against, verify) = continued, compared
     if after is not None and not digest:
         raise typer.BadParameter("--after needs --digest.")

@@ -24,7 +24,7 @@ PIPED_WIDTH = 240
 """So wide are tables that go into a file or a pipe."""
 MESSAGE = "_message"
 _ABOUT = ("id", "lane", "deliveries", "enqueued_at", "reason", "error")
-"""What a table shows of a message besides its payload, which no payload column may hide."""
+"""The metadata of a message that a table shows, which no payload column may hide."""
 _ENDS = ("reason", "error")
 """Those of a dead letter, which stand behind the payload if there are any."""
 QUEUE_COLUMNS = (

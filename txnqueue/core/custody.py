@@ -46,7 +46,7 @@ class NotRead(BaseException):
         super().__init__("to be read without a lock")
         self.read = read
         self.without: Callable[[Exception], None] | None = None
-        """What is told that it cannot be read, if that is no reason to give up."""
+        """Called with the error if the read fails and that is no reason to give up."""
 
 
 def check(custody: Custody | None, what: str) -> None:

@@ -64,4 +64,4 @@ class Redelivery:
 
 
 AT_ONCE = Redelivery()
-"""Messages come back at once, and as often as they fail."""
+"""Messages return at once, after every failure."""

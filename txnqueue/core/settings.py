@@ -29,7 +29,7 @@ MESSAGES_PER_RECEIVE_MAX = 100_000_000
 POSITIONS_PER_SEND_MAX = 10_000
 RANGES_PER_SEND_MAX = 100_000
 RUNS_PER_SEND_MAX = 2 * RANGES_PER_SEND_MAX + 1
-"""The maximum number of ranges of staged rows; each ends where a range of a queue ends or begins."""
+"""The maximum number of ranges of staged rows, cut where a range of a queue ends or begins."""
 RANGES_PER_CALL_MAX = 100_000
 """The maximum number of ranges of consecutive offsets of the messages of one call."""
 TRANSACTION_ID_LENGTH_MAX = 200

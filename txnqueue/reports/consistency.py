@@ -494,7 +494,7 @@ class Payload:
             self._count(max(self._wanted, key=lambda one: len(self._wanted[one])))
 
     def _count(self, owner: str) -> None:
-        """Count an owner's rows; if some are missing, what is gone by now is left out."""
+        """Count an owner's rows; if some are missing, leave out slices removed meanwhile."""
         wanted = self._wanted.pop(owner)
         self._spans -= sum(len(part) * len(sends) for _, sends, part, _ in wanted)
         while True:
@@ -569,7 +569,7 @@ def _count_of(places: Iterable[StagedPlace]) -> int:
 def _halved(
     places: Iterable[StagedPlace], count: int
 ) -> tuple[list[StagedPlace], list[StagedPlace]]:
-    """Divide places into those of the first so many rows, and the others."""
+    """Divide places into those of the first rows, up to a number, and the others."""
     head: list[StagedPlace] = []
     tail: list[StagedPlace] = []
     for number, send_id, part in places:

@@ -29,7 +29,7 @@ def found(client: Client, name: str) -> ExchangeInfo:
 
 
 def described(topology: Topology, info: ExchangeInfo) -> ExchangeDescription:
-    """Tell what an exchange is, as ``Exchange.describe`` does.
+    """Describe an exchange, as ``Exchange.describe`` does.
 
     Args:
         topology: What there is now.

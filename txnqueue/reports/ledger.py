@@ -72,7 +72,7 @@ class Ledger(QueueState):
         super().apply(entry)
 
     def pieces(self, at_ms: int) -> Iterator[Piece]:
-        """Pass on what became of every message, as it is at an instant."""
+        """Yield the fate of every message, as of an instant."""
         yield from self._gone
         for lane in self.lanes.values():
             for segment in lane.available:
@@ -166,7 +166,7 @@ class Ledger(QueueState):
         *,
         lost: bool = False,
     ) -> Iterator[Piece]:
-        """Pass on messages that a claim holds, or held until now; none if there are none."""
+        """Yield the messages that a claim holds, or held until now."""
         if not part:
             return
         posted, claimed = self._postings[position_id], self._claims[claim.name]

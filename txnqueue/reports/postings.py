@@ -62,7 +62,7 @@ def last_posting(past: Past, info: QueueInfo) -> int:
 
 
 def portions(found: Iterable[Posting], messages_max: int) -> Iterator[list[Posting]]:
-    """Cut postings into portions of at most so many messages, in their order (pure)."""
+    """Cut postings into portions with a maximum number of messages, in their order (pure)."""
     portion: list[Posting] = []
     room = messages_max
     for posting in found:

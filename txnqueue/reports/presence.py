@@ -37,7 +37,7 @@ class Presence:
         return ranges.intersection(part.ranges, gone)
 
     def gone(self, parts: Iterable[Part]) -> list[Part]:
-        """Find which of some messages cannot be read any more."""
+        """Find the messages that can no longer be read."""
         found = (
             part if self.is_removed(part) else replace(part, ranges=self.erased(part))
             for part in parts

@@ -104,7 +104,7 @@ class _Queue:
             self._problems.add(str(error))
 
     def standing(self) -> Parts:
-        """Read what the fold says is waiting or in flight."""
+        """Read from the fold which messages are waiting or in flight."""
         found: Parts = {}
         for lane in self._fold.lanes.values():
             for segment in lane.available:

@@ -11,7 +11,7 @@ from txnqueue.types import DeadLetterCount
 
 
 def instant(at_ms: int) -> datetime.datetime:
-    """Read what a clock has recorded."""
+    """Convert a recorded time."""
     return datetime.datetime.fromtimestamp(at_ms / 1000, datetime.timezone.utc)
 
 

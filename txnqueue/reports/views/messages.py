@@ -21,9 +21,9 @@ _TAKING = literals(sorted({model.CLAIMED, *model.REMOVALS}))
 _ALTERED = literal(model.QUEUE_ALTERED)
 _PURGED, _PURGE_PENDING = literal(model.PURGED), literal(model.PURGE_PENDING)
 _ONCE = "rand() >= 0.0"
-"""Always true, but Spark evaluates what depends on chance once, wherever a query names it."""
+"""Always true; Spark evaluates a nondeterministic expression once, wherever a query names it."""
 _CHOSEN_FROM = 4
-"""From so many payload tables on it is cheaper to ask first which of them matter."""
+"""Above this number of payload tables it is cheaper to query first which of them matter."""
 _SAID = (
     "payload string, slice bigint, send string, available_at bigint, expires_at bigint, "
     "items array<array<string>>, supersedes array<bigint>, delivery_count int, counted boolean, "

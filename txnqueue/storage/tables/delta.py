@@ -91,7 +91,7 @@ class DeltaTables:
         return DeltaTables(self._statements, self._payload, staged)
 
     def describe(self, name: str) -> TableInfo | None:
-        """Look at a table; None if there is none of that name.
+        """Describe a table; None if there is no table with that name.
 
         Raises:
             InvalidInput: It is not a Delta table.

@@ -73,7 +73,7 @@ class MemoryTables:
         return pa.concat_tables(pieces) if pieces else pa.table({})
 
     def describe(self, name: str) -> TableInfo | None:
-        """Look at a table; None if there is none of that name."""
+        """Describe a table; None if there is no table with that name."""
         self.step("describe")
         found = self._tables.get(name)
         if found is None:
