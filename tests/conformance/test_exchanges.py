@@ -632,7 +632,11 @@ def test_wrong_use_is_refused_by_name_and_changes_nothing(world: World) -> None:
         (SchemaMismatch, "not a column", lambda: by_column("where")),
         (LimitExceeded, "255", lambda: publish(rows(1), routing_key="x" * 256)),
         (LimitExceeded, "255", lambda: by_column("key")),
-        (InvalidInput, "own", lambda: publish(rows(1), headers={"routing_key": "a"})),
+        (
+            InvalidInput,
+            "set by publish itself",
+            lambda: publish(rows(1), headers={"routing_key": "a"}),
+        ),
         (SchemaMismatch, "m", lambda: publish([{"m": 1}])),
         (InvalidInput, "order_by", lambda: publish(rows(1), order_by="m")),
         (InvalidInput, "no columns", lambda: by_column("key", default=True)),

@@ -431,10 +431,10 @@ def test_recover_names_what_it_aborted_and_what_waits(shell: Any, three: str) ->
         "exchange_drops": [],
     }
     assert shell.json("recover")[0]["aborted"] == []
-    assert "waits for a decision: waiting" in shell("recover").stdout
+    assert "waiting for a decision: waiting" in shell("recover").stdout
     manager.decide_heuristically("waiting", commit=True, reason="its coordinator is gone")
     assert shell.json("recover")[0]["heuristic"] == ["waiting"]
-    assert "decided by an operator, and not forgotten: waiting" in shell("recover").stdout
+    assert "decided by an operator, not forgotten: waiting" in shell("recover").stdout
 
 
 def test_report_counts_what_came_and_went_and_writes_a_page(

@@ -197,7 +197,7 @@ class OpenStore:
                 surely = isinstance(error, errors.StoreNotFound) and not _may_be_elsewhere()
                 if self.options.engine is Engine.FILES or surely:
                     raise
-                complain(f"{error} Spark is asked.")
+                complain(f"{error} Trying with Spark.")
         return self._reader or self.manager
 
     def _looks_at_files(self) -> bool:

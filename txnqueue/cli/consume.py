@@ -189,7 +189,7 @@ def _values(queue: str, result: DrainResult) -> dict[str, object]:
 
 def _sentence(queue: str, result: DrainResult) -> str:
     if result.already_finished:
-        return f"Run {result.run_id} had finished already: nothing was consumed."
+        return f"Run {result.run_id} had already finished: nothing was consumed."
     ending = "finished" if result.finished else "not finished: repeat it with the same --run-id"
     dead = f", {result.dead_lettered} new dead letters" if result.dead_lettered else ""
     applied = "" if result.applied else " Table changes are not applied yet: txnqueue recover."

@@ -77,7 +77,7 @@ def history(
     elif message is not None or where is not None:
         sent_to = None if message else queue
         steps = log.trace(message, queue=sent_to, where=where, partial=partial).rows()
-        session.printer.rows(steps, STEP_COLUMNS, "No such message is known.")
+        session.printer.rows(steps, STEP_COLUMNS, "No such message was found.")
         if message is not None and not steps:
             raise typer.Exit(PLATFORM)
     elif as_of is not None and queue is not None:

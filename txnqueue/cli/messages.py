@@ -151,7 +151,9 @@ def replay(
 ) -> None:
     """Look at messages again that were accepted, the first ones first; nothing is sent."""
     batch = session.manager.queue(queue).replay(after, upto, where=where, limit=limit)
-    session.printer.messages(batch.messages(), f"Nothing of {queue} was accepted then.")
+    session.printer.messages(
+        batch.messages(), f"No messages of {queue} were accepted in that range."
+    )
 
 
 @command("move")
@@ -200,4 +202,4 @@ def redrive(session: OpenStore, queue: Queue, where: Where = None) -> None:
     """Send dead letters back to the queues that they came from: give the dead-letter queue."""
     count = session.manager.queue(queue).redrive(where)
     values = {"queue": queue, "redriven": count}
-    session.printer.fact(values, f"{count} messages went back to where they came from.")
+    session.printer.fact(values, f"{count} messages were sent back to their origins.")

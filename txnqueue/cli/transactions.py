@@ -57,14 +57,14 @@ def recover(session: OpenStore) -> None:
     }
     lines = [f"{len(found.aborted)} transactions aborted, {found.released} messages released."]
     lines += [f"aborted: {key}" for key in found.aborted]
-    lines += [f"prepared, waits for a decision: {key}" for key in found.prepared]
-    lines += [f"decided by an operator, and not forgotten: {key}" for key in found.heuristic]
+    lines += [f"prepared, waiting for a decision: {key}" for key in found.prepared]
+    lines += [f"decided by an operator, not forgotten: {key}" for key in found.heuristic]
     lines += [
         f"not applied: {change.operation} of {change.rows or 'some'} rows to {change.table}, "
         f"transaction {change.transaction_id}: {change.reason}. {change.remedy}"
         for change in found.waiting
     ]
-    lines += [f"has not confirmed a commit: the database {name}" for name in found.databases]
+    lines += [f"the database {name} has not confirmed a commit" for name in found.databases]
     lines += [told_of_drop(drop) for drop in found.drops]
     lines += [told_of_exchange_drop(drop) for drop in found.exchange_drops]
     session.printer.fact(values, "\n".join(lines))
@@ -116,4 +116,4 @@ def waive_change(
 ) -> None:
     """Give a waiting table change up, for ever and on record."""
     session.manager.waive_change(change, reason)
-    session.printer.fact({"change": change, "waived": True}, f"Change {change} is given up.")
+    session.printer.fact({"change": change, "waived": True}, f"Change {change} is waived.")

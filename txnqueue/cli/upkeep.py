@@ -43,7 +43,7 @@ def _setting(key: str) -> dict[str, str] | None:
         }
     if found.source == "default":
         return None
-    meaning = f"Set by {found.source}; Spark's configuration and arguments come before it."
+    meaning = f"Set by {found.source}; Spark's configuration and arguments take precedence."
     return {"name": key, "found": str(found.value), "verdict": "ok", "meaning": meaning}
 
 
@@ -90,9 +90,12 @@ def maintain(
         f"{would}: {done.compacted} lanes compacted, {done.archived} entries archived, "
         f"{done.slices} slices of payload dropped, {done.forgotten} entries removed from the "
         f"history, {done.rewritten} shards written into few files.",
-        *(f"Nothing is left of the payload of {one}, which was dropped." for one in done.removed),
-        *(f"Nothing names the payload table of {one}: look at it." for one in done.orphans),
-        *(f"Not this time: {one}" for one in done.skipped),
+        *(f"All payload of {one}, which was dropped, is deleted." for one in done.removed),
+        *(
+            f"Nothing names the payload table of {one}: check whether it is still needed."
+            for one in done.orphans
+        ),
+        *(f"Skipped: {one}" for one in done.skipped),
     ]
     session.printer.fact(asdict(done), "\n".join(lines))
 
