@@ -335,7 +335,7 @@ def test_receive_prints_and_gives_back(shell: Any, three: str) -> None:
 
 def test_replay_shows_what_was_accepted_and_changes_nothing(shell: Any, three: str) -> None:
     shell("send", "orders", three)
-    assert "Nothing of orders was accepted then." in shell("replay", "orders").stderr
+    assert "No messages of orders were accepted then." in shell("replay", "orders").stderr
     shell("receive", "orders", "--limit", "2", "--accept")
     assert [row["id"] for row in shell.json("replay", "orders")] == [1, 2]
     assert [row["id"] for row in shell.json("replay", "orders", "--limit", "1")] == [1]

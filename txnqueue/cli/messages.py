@@ -151,9 +151,7 @@ def replay(
 ) -> None:
     """Look at messages again that were accepted, the first ones first; nothing is sent."""
     batch = session.manager.queue(queue).replay(after, upto, where=where, limit=limit)
-    session.printer.messages(
-        batch.messages(), f"No messages of {queue} were accepted in that range."
-    )
+    session.printer.messages(batch.messages(), f"No messages of {queue} were accepted then.")
 
 
 @command("move")
