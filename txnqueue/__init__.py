@@ -1,8 +1,8 @@
 """A transactional message queue inside the lakehouse.
 
 Everything that a committed transaction sent, received, moved and changed happens entirely and
-once; what a rolled back or abandoned one did is never visible to anybody; nothing is visible
-before the commit; every past state can be queried.
+once. Nothing is visible before the commit, and the work of a transaction that was rolled back or
+abandoned is never visible. Every past state can be queried.
 """
 
 from typing import TYPE_CHECKING
@@ -249,8 +249,8 @@ else:
         except ModuleNotFoundError as error:
             if error.name in ("pyspark", "delta"):
                 raise errors.PlatformMissing(
-                    f"txnqueue needs {error.name}: pip install 'txnqueue[spark]' on a laptop; on a "
-                    "platform use its own Spark with Delta.",
+                    f"txnqueue needs {error.name}: pip install 'txnqueue[spark]' on a laptop; on "
+                    "a platform, use the Spark with Delta that it provides.",
                     missing=error.name,
                 ) from error
             raise

@@ -152,9 +152,9 @@ class Batch:
         if where is not None and matching is not None:
             raise InvalidInput("Give where= or matching=, not both.")
         if reason_column is not None and matching is None:
-            raise InvalidInput("reason_column= names a column of matching=: give both.")
+            raise InvalidInput("reason_column= names a column of matching=: give matching= too.")
         if reason_column is not None and not isinstance(reason_column, str):
-            raise InvalidInput(f"reason_column={reason_column!r}: give a column's name.")
+            raise InvalidInput(f"reason_column={reason_column!r}: give the name of a column.")
         if where is not None:
             if not isinstance(where, str):
                 raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.")
@@ -186,7 +186,7 @@ class Batch:
             asked = sum(ranges.count(part) for part in parts)
         if messages < asked:
             raise AlreadySettled(
-                f"{asked - messages} of these {asked} messages are settled already, or not of "
+                f"{asked - messages} of these {asked} messages are already settled, or are not in "
                 "this batch: name messages of batch.messages(), each once. Nothing was changed."
             )
         if not messages:
@@ -432,7 +432,7 @@ class Batch:
             inside.check_active()
             if not inside.keeps:
                 raise BranchMisused(
-                    "What was received in a branch cannot be kept: settle it in the branch."
+                    "Messages received in a branch cannot be kept: settle them in the branch."
                 )
             self._account.keeping = True
 

@@ -1,4 +1,4 @@
-"""Messages of a batch as rows to be sent anew: their payload, their headers and their origin."""
+"""Messages of a batch as rows to resend, with their payload, headers and origin."""
 
 from __future__ import annotations
 

@@ -109,8 +109,8 @@ class QueueDataSource(DataSource):
         taken = {name.lower() for name in described.names} & {*_ADDED}
         if taken:
             raise InvalidInput(
-                f"The queue has a column {min(taken)!r}, which format('txnqueue') adds itself: "
-                "read this queue by history.as_of(...).messages().",
+                f"The queue has a column {min(taken)!r}, a name that format('txnqueue') uses "
+                "itself: read this queue with history.as_of(...).messages().",
                 name=min(taken),
             )
         fields = [{**field, "nullable": True} for field in described.described["fields"]]
@@ -170,8 +170,8 @@ class _Looked:
         roots = {options[name] for name in ("root", "path") if name in options}
         if len(roots) > 1:
             raise InvalidInput(
-                f"format('txnqueue') was given two stores, {' and '.join(sorted(roots))}: say "
-                "option root, or load(path), and not both.",
+                f"format('txnqueue') was given two stores, {' and '.join(sorted(roots))}: give "
+                "the option root or load(path), not both.",
                 name="root",
             )
         if not roots or "queue" not in options:
@@ -203,8 +203,8 @@ class _Looked:
         found = catalog.queues(self.past.catalog())
         if self.queue not in found:
             raise QueueNotFound(
-                f"There is no queue {self.queue!r} in {self.root!r}: txnqueue list shows those "
-                "that there are.",
+                f"There is no queue {self.queue!r} in {self.root!r}: txnqueue list shows the "
+                "queues of the store.",
                 name=self.queue,
             )
         return found[self.queue]
@@ -221,7 +221,7 @@ class _Looked:
             described.arrow()
         except KeyError as error:
             raise FilesNotReadable(
-                f"A column of {self.queue!r} has the type {error.args[0]}, which Arrow does not "
+                f"A column of {self.queue!r} has the type {error.args[0]}, which Arrow cannot "
                 "read: use history.as_of(...).messages(...).df().",
                 feature=str(error.args[0]),
             ) from error
@@ -271,8 +271,9 @@ class _Reader:
         except PayloadRemoved as error:
             first, last = mine.found[0].commit_seq, mine.found[-1].commit_seq
             raise PayloadRemoved(
-                f"Payload that commits {first} to {last} posted was removed or erased: a batch can "
-                f"be asOf another moment, and a stream with a new checkpoint startingAfter {last}."
+                f"Payload posted by commits {first} to {last} was removed or erased: read a batch "
+                "asOf another moment, or start a stream with a new checkpoint and startingAfter "
+                f"{last}."
             ) from error
         whole = pa.concat_tables([wanted.empty_table(), *tables]).combine_chunks()
         yield from whole.to_batches(max_chunksize=_PER_BATCH)
@@ -304,7 +305,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         self._start = options.get("startingafter", "earliest")
         if self._start not in ("earliest", "latest") and not self._start.isdecimal():
             raise InvalidInput(
-                f"startingAfter={self._start!r}: say earliest, latest or a commit_seq.",
+                f"startingAfter={self._start!r}: give earliest, latest or a commit_seq.",
                 name="startingAfter",
             )
         self._messages_max = (
@@ -327,7 +328,8 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         after = int(self._start)
         if after > looked.past.upto:
             raise InvalidInput(
-                f"startingAfter={after}: the newest commit of this store is {looked.past.upto}.",
+                f"startingAfter={after}: give at most {looked.past.upto}, the newest commit of "
+                "this store.",
                 name="startingAfter",
             )
         return _offset(looked, after)
@@ -379,15 +381,15 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         """
         if offset["queue_id"] != looked.info.queue_id:
             raise QueueNotFound(
-                f"The queue {looked.queue!r} that this checkpoint is about was dropped, and there "
-                "is another one of that name: begin with a new checkpoint.",
+                f"The queue {looked.queue!r} of this checkpoint was dropped, and another one has "
+                "its name now: begin with a new checkpoint.",
                 name=looked.queue,
             )
         if offset["commit_seq"] > looked.past.upto:
             raise StoreSetBack(
-                f"This checkpoint has read {looked.root!r} up to {offset['commit_seq']}, and "
-                f"the newest commit is {looked.past.upto}: an older copy stands in its place, "
-                "whose next commits would be taken for read. Begin with a new checkpoint.",
+                f"This checkpoint has read {looked.root!r} up to {offset['commit_seq']}, and the "
+                f"newest commit is {looked.past.upto}: an older copy has taken its place, and its "
+                "next commits would be skipped as already read. Begin with a new checkpoint.",
                 root=looked.root,
                 version=looked.store.journal.version(),
             )
@@ -433,7 +435,7 @@ def _read_limits() -> tuple[Any, Any]:
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
     except ImportError as error:
         raise PlatformMissing(
-            "maxMessagesPerTrigger needs Spark 4.2: leave it out.", missing="pyspark"
+            "maxMessagesPerTrigger needs Spark 4.2: omit it.", missing="pyspark"
         ) from error
     return ReadAllAvailable, ReadMaxRows
 
@@ -453,7 +455,7 @@ def _number(options: Mapping[str, str], name: str, otherwise: int) -> int:
     if text is None:
         return otherwise
     if not text.isdecimal():
-        raise InvalidInput(f"{name}={text!r}: give a whole number from 1 on.", name=name)
+        raise InvalidInput(f"{name}={text!r}: give a whole number of at least 1.", name=name)
     value = int(text)
     check_number(name, value, 1, 100_000_000)
     return value

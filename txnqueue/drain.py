@@ -44,7 +44,7 @@ Handler = Callable[[Batch, Transaction], object]
 
 
 class Drain:
-    """One drain of one queue; its transactions are called ``<run id>/<n>``.
+    """One drain of one queue, whose transactions are named ``<run id>/<n>``.
 
     With ``ahead=1`` a drain holds up to three batches: one whose handler runs; the one before it,
     which is *done* and being committed; and the one after it, which the same append claims. The
@@ -113,7 +113,7 @@ class Drain:
         A drain without a run id may be run again; its counts then go on.
         """
         if until not in ("snapshot", "empty"):
-            raise InvalidInput(f"until={until!r}: say 'snapshot' or 'empty'.")
+            raise InvalidInput(f"until={until!r}: give 'snapshot' or 'empty'.")
         self._client.open()
         self._selector = self._select()
         if self._run.given and not self._run.find_place():
@@ -352,8 +352,8 @@ class Drain:
             return False
         if tx.status is not Status.ACTIVE:
             raise TransactionFinished(
-                f"The handler left transaction {tx.id!r} {tx.status.value}: the drain commits it, "
-                "not the handler. See manager.outcome() before you repeat the run.",
+                f"The handler left transaction {tx.id!r} {tx.status.value}: only the drain may "
+                "decide it. See manager.outcome() before you repeat the run.",
                 transaction_id=tx.id,
             )
         return True
@@ -385,9 +385,8 @@ class Drain:
         self._log("batch rolled back", None, error=describe_error(error))
         if fault is Fault.JOB:
             raise HandlerFailed(
-                "The job failed by a mistake of its own, and not by a message: "
-                f"{describe_error(error)} Its batch was given back, and the delivery does not "
-                "count: mend the job and repeat the run.",
+                f"The job itself is at fault, not a message: {describe_error(error)} Its batch "
+                "was released, and the delivery does not count: correct the job and run it again.",
                 result=self._result(finished=False),
             ) from error
         if fault is Fault.MESSAGE:
@@ -396,8 +395,8 @@ class Drain:
         if self._failures_in_a_row >= self._errors_max:
             raise HandlerFailed(
                 f"{self._failures_in_a_row} batches in a row were rolled back, the last with "
-                f"{describe_error(error)}. Nothing of these batches was "
-                "committed: mend the handler, then drain again.",
+                f"{describe_error(error)}. Nothing of these batches was committed: correct the "
+                "handler, then drain again.",
                 result=self._result(finished=False),
             ) from error
 
@@ -446,13 +445,13 @@ def _check_ahead(ahead: int, queue: Queue) -> None:
     """
     if isinstance(ahead, bool) or ahead not in (0, 1):
         raise InvalidInput(
-            f"ahead={ahead!r}: 1 handles a batch while the one before it is committed, 0 after "
-            "that.",
+            f"ahead={ahead!r}: give 1 to handle a batch while the previous one is committed, or 0 "
+            "to handle it after that.",
             name="ahead",
         )
     if ahead and queue.info.settings.ordered:
         raise InvalidInput(
-            f"ahead=1 handles a batch before the one before it is committed, and {queue.name!r} is "
+            f"ahead=1 handles a batch before the previous one is committed, but {queue.name!r} is "
             "ordered: drain it with ahead=0.",
             name="ahead",
         )

@@ -4,19 +4,19 @@
     ├── PlatformMissing          pyspark, delta-spark or Java is missing
     ├── StoreError
     │   ├── StoreNotFound        no store at this root
-    │   ├── StoreCorrupt         what is stored contradicts itself
-    │   │   └── StoreSetBack     the journal was restored, cloned or put back
+    │   ├── StoreCorrupt         the stored data contradicts itself
+    │   │   └── StoreSetBack     the journal was set back to an older state
     │   ├── StoreBusy            another process holds the store's lock
-    │   │   └── SecondDriver     another driver works on storage that bears only one
-    │   ├── StatementRefused     Spark could not read a statement of the library's
-    │   ├── LayoutUnsupported    the store was written by another layout
+    │   │   └── SecondDriver     another driver uses storage that supports only one
+    │   ├── StatementRefused     Spark could not parse a statement of the library
+    │   ├── LayoutUnsupported    the store has a layout that this version does not support
     │   ├── OnlyLooking          a store opened by ``look()`` is read-only
     │   └── FilesNotReadable     the tables' files cannot be read without Spark
     ├── InvalidInput             a value, name or option that cannot be used
     │   ├── InvalidName
     │   ├── SchemaMismatch
     │   ├── LimitExceeded
-    │   └── TableNotFound        no Delta table of that name
+    │   └── TableNotFound        no Delta table with that name
     ├── QueueError
     │   ├── QueueNotFound
     │   ├── QueueExists
@@ -33,25 +33,25 @@
     │   ├── TransactionFinished  the transaction takes no more work
     │   ├── OnlyRehearsed        a rehearsal cannot do this without really doing it
     │   ├── TransactionNotGiven  a call inside a block left out ``transaction=``
-    │   ├── TransactionMismatch  a batch, queue or table of another transaction
+    │   ├── TransactionMismatch  a batch, queue or table belongs to another transaction
     │   ├── TransactionNotFound  nothing is recorded under this id
-    │   ├── TransactionNotPrepared  only a prepared transaction can be decided by its id
+    │   ├── TransactionNotPrepared  only prepared transactions can be decided by id
     │   ├── DecidedByDatabase    an enlisted database decides it
     │   ├── DatabaseUnavailable  an enlisted database cannot be asked
-    │   ├── HeuristicNotFound    no operator's decision is on record
+    │   ├── HeuristicNotFound    no operator's decision is recorded
     │   ├── SettlementPending    a prepared transaction settles these messages
     │   ├── BranchNotFound       no such branch, or it is completed
-    │   ├── BranchExists         the branch was started before
+    │   ├── BranchExists         the branch was already started
     │   ├── BranchMisused        not allowed in this state of the branch
     │   └── NotPermitted         the branch is restricted to others
     ├── LeaseLost                another consumer may have these messages now
     ├── AlreadySettled           a message can be settled only once
     ├── ChangeWaiting            a decided table change cannot be applied yet
-    ├── ChangeNotFound           no table change of this id waits
+    ├── ChangeNotFound           no table change with this id is waiting
     ├── PayloadRemoved           the payload is past its retention, or was erased
     ├── NotErasable              messages are in use and cannot be erased yet
-    ├── HistoryRemoved           the history begins after the commit asked for
-    ├── HandlerFailed            a drain's handler failed too often, or by a mistake of the job
+    ├── HistoryRemoved           the history begins after the requested commit
+    ├── HandlerFailed            a drain's handler failed too often, or the job is at fault
     └── Busy                     conflicts outlasted the retries; nothing changed
 
 A class's docstring is its default message: it says what happened and what to do next.
@@ -105,7 +105,7 @@ class TxnQueueError(_Declared):
 
 
 class PlatformMissing(TxnQueueError):
-    """Spark with Delta is not there: pip install 'txnqueue[spark]', then txnqueue doctor."""
+    """Spark with Delta is missing: pip install 'txnqueue[spark]', then run txnqueue doctor."""
 
     missing: str | None = None
     """The missing Python package."""
@@ -122,11 +122,11 @@ class StoreNotFound(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """What is stored contradicts itself: stop writing to the store and keep it as it is."""
+    """The stored data contradicts itself: stop writing to the store and keep it as it is."""
 
 
 class StoreSetBack(StoreCorrupt):
-    """The journal was restored, cloned or put back to an older state: work in it is missing."""
+    """The journal was set back to an older state: stop its drivers, and restore what is missing."""
 
     root: str
     version: int
@@ -136,14 +136,14 @@ class StoreSetBack(StoreCorrupt):
 
 
 class StoreBusy(StoreError):
-    """Another process held the store's lock for too long: see which one, then try again."""
+    """Another process held the store's lock for too long: see ``owner``, then try again."""
 
     owner: Mapping[str, Any] | None
     """The processes that hold the lock; None if they have just released it."""
 
 
 class SecondDriver(StoreBusy):
-    """Another driver works on this store, and its storage bears one driver only."""
+    """Another driver uses this store, whose storage supports only one: let that one end first."""
 
     driver: str | None
     """The other driver: the id of its Spark application, and where it runs."""
@@ -152,18 +152,18 @@ class SecondDriver(StoreBusy):
 
 
 class StatementRefused(StoreError):
-    """Spark could not read a statement of the library's; nothing was changed: see its cause."""
+    """Spark could not parse a statement of the library; nothing was changed: see the cause."""
 
 
 class LayoutUnsupported(StoreError):
-    """The store was written by another layout of txnqueue: use the version that wrote it."""
+    """The store has a layout that this version does not support: use a version that does."""
 
     layout: int | None
     """The layout with which the store was written."""
 
 
 class OnlyLooking(StoreError):
-    """A store that was opened by look() is not written to: use QueueManager with Spark."""
+    """A store opened by look() is read-only: use QueueManager with Spark to write."""
 
 
 class FilesNotReadable(StoreError):
@@ -193,7 +193,7 @@ class InvalidInput(TxnQueueError, ValueError):
 
 
 class InvalidName(InvalidInput):
-    """A name is 1 to 100 letters, digits, '.', '_' or '-', and starts with a letter."""
+    """A name is 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter."""
 
 
 class SchemaMismatch(InvalidInput):
@@ -204,11 +204,11 @@ class SchemaMismatch(InvalidInput):
 
 
 class LimitExceeded(InvalidInput):
-    """A limit was exceeded; docs/limits.md lists them all; nothing was changed."""
+    """A limit was exceeded, and nothing was changed: see docs/limits.md for all limits."""
 
 
 class TableNotFound(InvalidInput):
-    """There is no Delta table of that name: create it before a transaction changes it."""
+    """There is no Delta table with that name: create it before a transaction changes it."""
 
 
 class QueueError(TxnQueueError):
@@ -223,7 +223,7 @@ class QueueNotFound(QueueError):
 
 
 class QueueExists(QueueError):
-    """There is a queue of that name already: pass exist_ok=True to use it as it is."""
+    """There is already a queue with that name: pass exist_ok=True to use it as it is."""
 
     name: str
 
@@ -251,7 +251,7 @@ class ExchangeNotFound(QueueError):
 
 
 class ExchangeExists(QueueError):
-    """There is an exchange of that name already: pass exist_ok=True to use it as it is."""
+    """There is already an exchange with that name: pass exist_ok=True to use it as it is."""
 
     name: str
 
@@ -264,7 +264,7 @@ class ExchangeClosed(QueueError):
 
 
 class Unroutable(QueueError):
-    """No binding wants some of the messages, and the exchange refuses them; nothing was sent."""
+    """No binding matches some of the messages, and the exchange refuses them; nothing was sent."""
 
     name: str
     """The exchange."""
@@ -306,13 +306,13 @@ class TransactionFinished(TransactionError):
 
 
 class OnlyRehearsed(TransactionError):
-    """A rehearsal decides nothing and writes nothing: leave that to a real transaction."""
+    """A rehearsal decides and writes nothing: do this in a real transaction."""
 
     transaction_id: str | None = None
 
 
 class TransactionNotGiven(TransactionError):
-    """Inside a transaction block say transaction=tx, or transaction=None to stay outside."""
+    """Inside a transaction block, pass transaction=tx, or transaction=None to stay outside."""
 
     transaction_id: str | None = None
     """The transaction of the block."""
@@ -325,19 +325,19 @@ class TransactionMismatch(TransactionError):
 
 
 class TransactionNotFound(TransactionError):
-    """Nothing is recorded under this transaction id: check it; recover() lists those that wait."""
+    """No transaction is recorded under this id: check it; recover() lists those that wait."""
 
     transaction_id: str | None = None
 
 
 class TransactionNotPrepared(TransactionError):
-    """Only a prepared transaction is decided by its id: recover() lists those that are."""
+    """Only a prepared transaction can be decided by its id: recover() lists those that can."""
 
     transaction_id: str
 
 
 class DecidedByDatabase(TransactionError):
-    """An enlisted database decides this transaction: recover({name: connection}) asks it."""
+    """An enlisted database decides this transaction: call recover({name: connection}) to ask it."""
 
     transaction_id: str
     database: str
@@ -349,7 +349,7 @@ class DatabaseUnavailable(TransactionError):
 
 
 class HeuristicNotFound(TransactionError):
-    """No operator's decision of this transaction is on record: see recover().heuristic."""
+    """No operator's decision on this transaction is recorded: see recover().heuristic."""
 
     transaction_id: str
 
@@ -368,13 +368,13 @@ class BranchNotFound(TransactionError):
 
 
 class BranchExists(TransactionError):
-    """The branch was started before: join it, or use a new xid for new work."""
+    """The branch was already started: join it, or use a new xid for new work."""
 
     transaction_id: str
 
 
 class BranchMisused(TransactionError):
-    """The branch does not allow that in its state; nothing was changed: see the message."""
+    """The branch does not allow this in its current state; nothing was changed: see the message."""
 
     transaction_id: str | None = None
 
@@ -396,7 +396,7 @@ class LeaseLost(TxnQueueError):
 
 
 class AlreadySettled(TxnQueueError):
-    """The messages are settled already, and a message is settled once: receive again for more."""
+    """The messages are already settled, which is possible only once: receive again for more."""
 
 
 class ChangeWaiting(TxnQueueError):
@@ -406,7 +406,7 @@ class ChangeWaiting(TxnQueueError):
 
 
 class ChangeNotFound(TxnQueueError):
-    """No table change of this id waits: recover().waiting lists those that do."""
+    """No table change with this id is waiting: recover().waiting lists those that are."""
 
     change_id: str
 
@@ -414,7 +414,7 @@ class ChangeNotFound(TxnQueueError):
 class PayloadRemoved(TxnQueueError):
     """The payload was removed after its retention (payload_retention_days), or was erased.
 
-    history.changes() tells who erased what, and why.
+    history.changes() shows who erased what, and why.
     """
 
     queue: str | None = None
@@ -425,7 +425,7 @@ class PayloadRemoved(TxnQueueError):
 class NotErasable(TxnQueueError):
     """Some of the messages are in use: erase again when they are consumed; nothing was erased.
 
-    What was claimed while others were purged is in use as well; the message says how many were.
+    If messages were claimed while others were being purged, the message says how many were purged.
     """
 
     queue: str
@@ -437,21 +437,21 @@ class NotErasable(TxnQueueError):
 
 
 class HistoryRemoved(TxnQueueError):
-    """That was removed from the history: history.horizon() is the oldest known commit."""
+    """That part of the history was removed: history.horizon() is the oldest known commit."""
 
     commit_seq: int
     """The oldest commit that is still known."""
 
 
 class HandlerFailed(TxnQueueError):
-    """The handler failed too often in a row, or by a mistake of the job: see this one's cause."""
+    """The handler failed too often in a row, or the job itself is at fault: see the cause."""
 
     result: DrainResult
     """The result of the drain up to the failure."""
 
 
 class Busy(TxnQueueError):
-    """Others were faster at every try; nothing was changed; try again later."""
+    """Concurrent writers won every retry; nothing was changed: try again later."""
 
     operation: str | None = None
     queue: str | None = None

@@ -1,4 +1,4 @@
-"""The exchange as an object of the API: bind queues to it, publish to it."""
+"""The exchange as an object of the API: binding queues and publishing."""
 
 from __future__ import annotations
 
@@ -201,7 +201,8 @@ class Exchange:
             if len(known) >= exchanges.BINDINGS_MAX or len(queues) > QUEUES_MAX:
                 raise LimitExceeded(
                     f"The exchange {self.name!r} has {len(known)} bindings of {len(queues) - 1} "
-                    f"other queues: {exchanges.BINDINGS_MAX} and {QUEUES_MAX} are the most.",
+                    f"other queues: at most {exchanges.BINDINGS_MAX} bindings and {QUEUES_MAX} "
+                    "queues are allowed; use another exchange.",
                     name=self.name,
                 )
             sequence = found.sequences[now.name]
@@ -327,7 +328,7 @@ class Exchange:
         if self.name == exchanges.DEFAULT_EXCHANGE:
             if column is not None:
                 raise InvalidInput(
-                    "The default exchange has no columns: give routing_key=, a queue's name."
+                    "The default exchange has no columns: give the name of a queue as routing_key=."
                 )
             queue = Queue(self._client, self._client.cache.queue(key), self._bound)
             sent = send_with(queue, rows, options, transaction)
@@ -441,9 +442,9 @@ class Exchange:
             )
             if published.unroutable and self._info.unroutable == exchanges.RETURN:
                 raise Unroutable(
-                    f"No binding wants {published.unroutable} messages of the batch, and a stream "
-                    "cannot take them back: bind a queue for them, or create the exchange with "
-                    "unroutable='dead_letter'. Nothing of the batch was published.",
+                    f"No binding matches {published.unroutable} messages of the batch, and a "
+                    "stream cannot take them back: bind a queue for them, or create the exchange "
+                    "with unroutable='dead_letter'. Nothing of the batch was published.",
                     name=self.name,
                 )
 
@@ -464,8 +465,8 @@ class Exchange:
         if isinstance(queue, Queue):
             if queue._client.cache.store_id != self._client.cache.store_id:
                 raise InvalidInput(
-                    f"The queue {queue.name!r} is in the store {queue._client.store.root!r}: an "
-                    "exchange posts to queues of its own store; name one of them.",
+                    f"The queue {queue.name!r} is in the store {queue._client.store.root!r}: name "
+                    "a queue of the exchange's own store.",
                     name="queue",
                 )
             return queue.info
@@ -519,7 +520,7 @@ def _not_open(info: QueueInfo, now: QueueInfo | None) -> QueueError:
             queue_id=info.queue_id,
         )
     return QueueNotFound(
-        f"The queue {info.name!r} was dropped: manager.list_queues() names those that exist.",
+        f"The queue {info.name!r} was dropped: manager.list_queues() names the existing queues.",
         name=info.name,
         queue_id=info.queue_id,
     )

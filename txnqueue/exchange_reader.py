@@ -1,4 +1,4 @@
-"""An exchange as those see it who only look."""
+"""The read-only view of an exchange."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class ExchangeReader:
         return f"<ExchangeReader of {self.name!r} ({self._info.kind})>"
 
     def describe(self) -> ExchangeDescription:
-        """Tell what the exchange is; as ``Exchange.describe``."""
+        """Describe the exchange, as ``Exchange.describe`` does."""
         topology = self._client.cache.topology()
         return described(topology, topology.known(self._info))
 
     def bindings(self, *, history: bool = False) -> Report[BindingRow]:
-        """Report the bindings that there are; as ``Exchange.bindings``."""
+        """Report the existing bindings, as ``Exchange.bindings`` does."""
         return bindings_of(self._client, self._info.exchange_id, history=history)

@@ -689,8 +689,8 @@ class QueueManager:
             if tx.status is Status.ACTIVE and tx.failure is None:
                 tx.rollback("its block was not entered", counted=False)
                 raise InvalidInput(
-                    "An attempt was neither entered nor decided, and is rolled back: write "
-                    "'with attempt as tx:' in the loop, and work in that block."
+                    "An attempt was neither entered nor decided, so it was rolled back: write "
+                    "'with attempt as tx:' in the loop, and do the work in that block."
                 )
             if tx.status is Status.COMMITTED or tx.failure is None:
                 return
@@ -922,8 +922,8 @@ class QueueManager:
             return recover(self._client, connections, branch_seconds_min)
         except Busy as error:
             raise Busy(
-                "Others were faster at every try with one of the things to finish; what was "
-                "finished before stands: call recover again.",
+                "Concurrent writers won every retry for one of the items to recover; those "
+                "finished before it stay finished: call recover again.",
                 operation=error.operation,
                 queue=error.queue,
                 tries=error.tries,

@@ -1,7 +1,7 @@
 """Pictures of an audit report: depth over commits, ages, lag by lane, a transaction's timeline.
 
-Each function draws with matplotlib (``pip install 'txnqueue[plots]'``) into the axes that it is
-given, or into new ones, and returns them.
+Each function draws with matplotlib (``pip install 'txnqueue[plots]'``) into the given axes or new
+ones, and returns them.
 
 Example::
 
@@ -157,7 +157,7 @@ def timeline(report: AuditReport, transaction_id: str, *, ax: Axes | None = None
     if not events:
         raise InvalidInput(
             f"The report lists no entry of transaction {transaction_id!r}: "
-            "report.figures.attempts names those that it knows.",
+            "report.figures.attempts names the transactions that it contains.",
             name="transaction_id",
         )
     began = min(event.at for event in events)
@@ -220,7 +220,7 @@ def _steps(
     """Draw lines that keep their value until the next commit; each line looks different."""
     if len(lines) > _LINES_MAX:
         raise InvalidInput(
-            f"The report has {len(lines)} queues, and a picture {_LINES_MAX} lines at most: "
+            f"The report has {len(lines)} queues, but a picture shows at most {_LINES_MAX} lines: "
             "name a queue.",
             name="queue",
         )
@@ -259,7 +259,7 @@ def _points(report: AuditReport, queue: str) -> list[DepthPoint]:
 
 def _unknown(name: str, value: object, known: Iterable[str]) -> InvalidInput:
     listed = ", ".join(sorted(known)) or "none"
-    return InvalidInput(f"{name}={value!r}: the report has these: {listed}.", name=name)
+    return InvalidInput(f"{name}={value!r}: the report contains {listed}.", name=name)
 
 
 def _end(table: str | None) -> str | None:

@@ -402,8 +402,8 @@ class Queue:
         """
         if not isinstance(batch, Batch):
             raise InvalidInput(
-                f"resend({type(batch).__name__}): give a batch, of receive() or replay(); send() "
-                "takes rows.",
+                f"resend({type(batch).__name__}): give a batch from receive() or replay(); to "
+                "send rows, use send().",
                 name="batch",
             )
         inside = self._resolve(transaction, f"{self.name}.resend")

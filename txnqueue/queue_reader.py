@@ -1,4 +1,4 @@
-"""A queue as those see it who only look."""
+"""The read-only view of a queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rehearsals: what a handler would send and change on a past state, beside what was done then."""
+"""Rehearsals: what a handler would do on a past state, compared with what was done then."""
 
 from __future__ import annotations
 
@@ -458,7 +458,7 @@ def _queue_then(own: Client, queue: str | Queue) -> QueueInfo:
     known = {info.queue_id: info for info in own.cache.queues().values()}
     if queue.info.queue_id not in known:
         raise QueueNotFound(
-            f"The queue {queue.name!r} was not there then: give the name of one that was.",
+            f"The queue {queue.name!r} did not exist then: name a queue that did.",
             name=queue.name,
         )
     return known[queue.info.queue_id]

@@ -1,4 +1,4 @@
-"""A replay: messages that were consumed, once more as they were, to be looked at."""
+"""A replay: consumed messages as they were, which can only be read."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class ReplayedBatch(Batch):
 
     def _refuse(self) -> NoReturn:
         raise AlreadySettled(
-            f"These messages of {self._queue!r} were consumed before and are only shown: "
-            "queue.resend(batch) sends them anew; manager.rehearse() runs a handler on a past "
+            f"These messages of {self._queue!r} are already consumed and can only be read: "
+            "queue.resend(batch) sends them again; manager.rehearse() runs a handler on a past "
             "state."
         )
 

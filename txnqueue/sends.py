@@ -1,4 +1,4 @@
-"""Send to several queues by one call of a transaction: what is staged is staged side by side."""
+"""Send to several queues by one call of a transaction, staging the rows in parallel."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _queues(attempt: Attempt, rows: Mapping[str, Rows]) -> dict[str, Queue]:
         QueueNotFound: One of them is not there.
     """
     if not isinstance(rows, Mapping) or not rows:
-        raise InvalidInput("Give the rows by the names of their queues: {name: rows, …}.")
+        raise InvalidInput("Give a dict of rows by queue name: {name: rows, …}.")
     names = [check_id(name, "name") for name in rows]
     client = attempt.client
     return {name: Queue(client, client.cache.queue(name), attempt) for name in names}

@@ -61,22 +61,22 @@ class Sink:
         """
         if inside is not None:
             raise InvalidInput(
-                f"A sink begins a transaction for each batch, and cannot work in {inside.id!r}: "
-                "open what it writes to by the manager."
+                f"A sink begins a transaction for each batch and cannot work in {inside.id!r}: "
+                "open its targets with the manager."
             )
         if client.store.spark is not None and is_connect(client.store.spark):
             raise InvalidInput(
-                "Over Spark Connect foreachBatch runs on the server, and is not told which query "
-                "it belongs to, so no batch could be told from another one's: run the streaming "
-                "query on a classic session."
+                "Over Spark Connect, foreachBatch does not learn its query, so batches of "
+                "different queries cannot be told apart: run the streaming query on a classic "
+                "session."
             )
         self._client = client
         self._target = target if name is None else f"{target}/{check_name(name, 'sink')}"
         room = TRANSACTION_ID_LENGTH_MAX - len(_id_of(_LONGEST_QUERY, target, _LONGEST_BATCH))
         if name is not None and len(name) >= room:
             raise InvalidInput(
-                f"The sink's name {name!r} is too long beside the target {target!r}, with which it "
-                f"names transactions: {room - 1} characters are left for it.",
+                f"The sink's name {name!r} is too long together with the target {target!r}, with "
+                f"which it names transactions: use at most {room - 1} characters.",
                 name="name",
             )
         self._write = write
@@ -137,11 +137,11 @@ class _MicroBatch:
         if not query or not number:
             raise InvalidInput(
                 "A sink is called by a streaming query, in the thread that runs its batch: use "
-                "df.writeStream.foreachBatch(queue.sink()), or send these rows by queue.send(df)."
+                "df.writeStream.foreachBatch(queue.sink()), or send these rows with queue.send(df)."
             )
         if str(batch_id) != number:
             raise InvalidInput(
-                f"batch_id={batch_id!r}: this is batch {number} of the query: pass on what "
+                f"batch_id={batch_id!r}, but this is batch {number} of the query: pass on what "
                 "foreachBatch gives.",
                 name="batch_id",
             )
@@ -158,16 +158,15 @@ class _MicroBatch:
         """
         if self.run is not None and committed.get("run") == self.run:
             raise InvalidInput(
-                f"Batch {self.batch} of the query was written here already, by another call of "
-                "this run: give each of several sinks in one foreachBatch a name of its own, "
-                "sink(name=...).",
+                f"Batch {self.batch} of the query was already written here by another call in "
+                "this run: give each sink in a foreachBatch its own name, sink(name=...).",
                 name="name",
             )
         planned_ms = committed.get("planned_ms")
         if None not in (planned_ms, self.planned_ms) and planned_ms != self.planned_ms:
             raise InvalidInput(
                 f"Another batch {self.batch} of the query was written here: its checkpoint was "
-                "restored, changed or copied since, and which rows were sent is not known. Use a "
+                "restored, changed or copied since, so it is unknown which rows were sent. Use a "
                 "new checkpoint, or sink(name=...) with a new name, to send these rows as well.",
                 name="checkpointLocation",
             )

@@ -1,4 +1,4 @@
-"""A store as those see it who only look: without Spark, and without writing anything."""
+"""The read-only view of a store, without Spark."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def look(
 
     Args:
         root: The store's path, or its URI on an object store. A store in a catalog needs Spark.
-        filesystem: Where the store is, if its root does not say it: a file system of pyarrow's
-            (``pyarrow.fs``) or of fsspec's, of which the root is a folder.
+        filesystem: The file system of the store, if the root does not determine it: one of
+            ``pyarrow.fs`` or of fsspec, with the root as a folder on it.
 
     Returns:
         The store, as it is now.

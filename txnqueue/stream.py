@@ -1,4 +1,4 @@
-"""A stream: a queue that is drained again whenever messages may have come."""
+"""A stream: a continuous drain of a queue in a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Delta table of the user's, changed by a transaction when it commits."""
+"""A user's Delta table, which a transaction changes when it commits."""
 
 from __future__ import annotations
 
@@ -118,9 +118,9 @@ class TableChanges:
             )
         """
         if (on is None) == (condition is None):
-            raise InvalidInput("Give on= (columns) or condition= (SQL): one of them.")
+            raise InvalidInput("Give either on= (columns) or condition= (SQL).")
         if not (update or insert or delete):
-            raise InvalidInput("Say what a merge does: update=, insert= or delete=.")
+            raise InvalidInput("The merge does nothing: give update=, insert= or delete=.")
         keys = _columns(on)
         condition, delete = _sql("condition", condition), _sql("delete", delete)
         _check_assignments(update=update, insert=insert)
@@ -132,7 +132,7 @@ class TableChanges:
         unknown = [k for k in keys if k not in source.names or k not in info.schema.names]
         if unknown:
             raise InvalidInput(
-                f"on={unknown[0]!r} is no column of both the rows and {info.name!r}: name "
+                f"on={unknown[0]!r} is not a column of both the rows and {info.name!r}: name "
                 "columns that both have.",
                 name=unknown[0],
             )
@@ -162,7 +162,7 @@ class TableChanges:
             InvalidInput: The table would refuse the update.
         """
         if not set:
-            raise InvalidInput("set={}: say what becomes of which column.")
+            raise InvalidInput("set={}: give at least one column and its new value.")
         _check_assignments(star=False, set=set)
         condition = f"({_sql('where', where, given=True)})"
         info = self._begin()
@@ -193,7 +193,7 @@ class TableChanges:
         info = look(self._client, self._name)
         if self._lineage and not any(_is_lineage(name) for name in info.schema.names):
             raise SchemaMismatch(
-                f"lineage=True needs a column {LINEAGE_COLUMN}: ALTER TABLE {self._name} ADD "
+                f"lineage=True needs a column {LINEAGE_COLUMN}: run ALTER TABLE {self._name} ADD "
                 f"COLUMN {LINEAGE_COLUMN} string.",
                 column=LINEAGE_COLUMN,
             )
@@ -317,7 +317,7 @@ def _columns(on: object) -> tuple[str, ...]:
     """
     named = (on,) if isinstance(on, str) else () if on is None else on
     if not isinstance(named, Collection) or not all(isinstance(one, str) for one in named):
-        raise InvalidInput(f"on={on!r}: name one column, or a list.", name="on")
+        raise InvalidInput(f"on={on!r}: give one column name, or a list of them.", name="on")
     return tuple(map(plain_text, named))
 
 

@@ -1,4 +1,4 @@
-"""The transaction as an object of the API: what works in it, and the block that ends it."""
+"""The transaction as an object of the API, and as a block."""
 
 from __future__ import annotations
 
@@ -316,8 +316,9 @@ class Transaction:
         """
         if self._attempt.ahead:
             raise InvalidInput(
-                f"tx.{what} in a drain with ahead=1, where the next batch is handled before this "
-                "transaction is committed, and its changes are applied: drain with ahead=0.",
+                f"tx.{what} is not possible in a drain with ahead=1, which handles the next batch "
+                "before this transaction is committed and its changes are applied: drain with "
+                "ahead=0.",
                 name="ahead",
             )
 
@@ -329,15 +330,17 @@ class Transaction:
         """
         if self._attempt.rehearsed:
             raise OnlyRehearsed(
-                f"tx.{what} in a rehearsal, which decides nothing and holds no database: leave it "
-                "out while the handler is rehearsed.",
+                f"tx.{what} is not possible in a rehearsal, which decides nothing and uses no "
+                "database: skip it while the handler is rehearsed.",
                 transaction_id=self.id,
             )
 
     def __enter__(self) -> Transaction:
         """Begin the transaction."""
         if self._entered:
-            raise TransactionFinished("A transaction block can be used once: begin a new one.")
+            raise TransactionFinished(
+                "A transaction block can be used only once: begin a new transaction."
+            )
         self._entered = True
         self._attempt.check_active()
         self._blocks = self._attempt.client.blocks
@@ -453,13 +456,13 @@ def resolve(
     attempt = transaction._attempt if isinstance(transaction, Transaction) else transaction
     if not isinstance(attempt, Attempt):
         raise InvalidInput(
-            f"transaction={transaction!r}: give what manager.transaction() began, or None.",
+            f"transaction={transaction!r}: give a transaction begun by manager.transaction(), or "
+            "None.",
             name="transaction",
         )
     if attempt.client is not client:
         raise TransactionMismatch(
-            f"Transaction {attempt.id!r} belongs to another manager: use the queue that "
-            "tx.queue(name) gives."
+            f"Transaction {attempt.id!r} belongs to another manager: use tx.queue(name)."
         )
     attempt.check_active()
     return attempt
@@ -479,15 +482,15 @@ def at_once(client: Client, what: str, bound: Attempt | None = None) -> None:
     """
     if bound is not None:
         raise TransactionNotGiven(
-            f"{what} takes effect at once, whatever becomes of transaction {bound.id!r}, in which "
-            "this object works: call it of what the manager gives, outside of the transaction.",
+            f"{what} takes effect at once, even if transaction {bound.id!r} of this object is "
+            "rolled back: call it on an object from the manager, outside the transaction.",
             transaction_id=bound.id,
         )
     if client.blocks:
         inside = client.blocks[-1].id
         raise TransactionNotGiven(
-            f"{what} inside the block of transaction {inside!r} takes effect at once, whatever "
-            "becomes of the transaction: call it before or after the block.",
+            f"{what} inside the block of transaction {inside!r} takes effect at once, even if the "
+            "transaction is rolled back: call it before or after the block.",
             transaction_id=inside,
         )
 
@@ -499,6 +502,6 @@ def _not_given(what: str, block: Block) -> TransactionNotGiven:
     else:
         remedy = f"{remedy}, because that transaction is {block.status.value}"
     return TransactionNotGiven(
-        f"{what} inside the block of transaction {block.id!r}: say {remedy}.",
+        f"{what} inside the block of transaction {block.id!r}: pass {remedy}.",
         transaction_id=block.id,
     )

@@ -1,3 +1,3 @@
-"""The version of the package, which every commit of its stores names."""
+"""The version of the package, which is recorded in every commit of its stores."""
 
 __version__ = "0.2.0"

@@ -57,15 +57,15 @@ def test_a_wrong_declaration_changes_nothing_and_is_told_in_one_error(world: Wor
         ("did you mean 'queues'", {"queus": {}}),
         ("did you mean 'lease_seconds'", {"queues": {"b": {**fine, "laese_seconds": 5}}}),
         ("schema is missing", {"queues": {"b": {"lanes": 2}}}),
-        ("give names", {"queues": ["b"]}),
-        ("give names", {"queues": {"b": "n long"}}),
+        ("give a mapping", {"queues": ["b"]}),
+        ("give a mapping", {"queues": {"b": "n long"}}),
         ("deliveries_max", {"queues": {"b": {**fine, "deliveries_max": 0}}}),
         ("ordered='yes'", {"queues": {"b": {**fine, "ordered": "yes"}}}),
-        ("list of queues", {"drop": "b"}),
-        ("say one", {"queues": {"b": fine}, "drop": ["b"]}),
+        ("list of queue names", {"drop": "b"}),
+        ("both declared and listed", {"queues": {"b": fine}, "drop": ["b"]}),
         ("cannot be the name", {"queues": {"1 b": fine}}),
         ("lanes=4", {"queues": {"b": fine, name: {"schema": "n long", "lanes": 4}}}),
-        ("no schema|no plain column", {"queues": {"b": {"schema": "n nothing"}}}),
+        ("not a schema|not a plain column", {"queues": {"b": {"schema": "n nothing"}}}),
     ]
     for told, declaration in wrong:
         with pytest.raises(InvalidInput, match=told):

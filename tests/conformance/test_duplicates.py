@@ -407,7 +407,7 @@ def test_a_message_without_an_id_is_refused(world: World) -> None:
 @pytest.mark.parametrize(
     ("said", "error", "match"),
     [
-        ({"message_id": "nobody"}, SchemaMismatch, "message_id='nobody' is no column"),
+        ({"message_id": "nobody"}, SchemaMismatch, "message_id='nobody' is not a column"),
         (
             {"message_id": "amount"},
             SchemaMismatch,

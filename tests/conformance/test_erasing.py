@@ -177,7 +177,7 @@ def test_what_is_claimed_while_others_are_purged_refuses_and_says_what_was_done(
         return remove(*args)
 
     monkeypatch.setattr("txnqueue.admin.erasure.remove", late)
-    with pytest.raises(NotErasable, match="1 that were waiting are purged") as refused:
+    with pytest.raises(NotErasable, match="1 waiting messages were already purged") as refused:
         manager.erase(queue.name, ANNA, reason="r")
     assert (refused.value.in_flight, refused.value.purged, queue.depth()) == (1, 1, 0)
     held[0].accept()

@@ -197,7 +197,7 @@ def test_an_alter_that_was_interrupted_is_finished_by_the_next_one(world: World)
         manager.exchange(events.name).alter("note string")
     world.store.journal.append = append
     assert events.publish(rows(1)).count == 1, "a column that nothing speaks of is in nobody's way"
-    with pytest.raises(SchemaMismatch, match="not finished"):
+    with pytest.raises(SchemaMismatch, match="unfinished alter"):
         events.unbind(queue)
         events.alter("note long")
     events.bind(queue)

@@ -221,7 +221,7 @@ def test_what_a_branch_received_cannot_be_kept_and_stays_in_it(world: World) -> 
     branch = Branch(world, "b")
     batch = branch.queue(queue).receive(1)
     version = client_of(queue).store.journal.version()
-    with pytest.raises(BranchMisused, match="settle it in the branch"):
+    with pytest.raises(BranchMisused, match="settle them in the branch"):
         batch.keep()
     assert client_of(queue).store.journal.version() == version
     branch.decide(commit=True)

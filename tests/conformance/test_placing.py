@@ -185,7 +185,7 @@ def test_frames_say_it_as_lists_do(world: World) -> None:
         by_lane.setdefault(row["_message"]["lane"], []).append(row["n"] % 3)
     assert all(found == sorted(found, reverse=True) for found in by_lane.values())
     assert len(batch) == 6
-    with pytest.raises(InvalidInput, match="priority is 0 to 9"):
+    with pytest.raises(InvalidInput, match="give priorities from 0 to 9"):
         queue.send(frame.selectExpr("n", "99 AS p"), priority="p")
 
 

@@ -242,7 +242,7 @@ def test_a_prepare_that_lands_late_is_found_by_the_append_that_meets_it(world: W
     journal.append = interrupts
     with pytest.raises(KeyboardInterrupt):
         tx.prepare()
-    with pytest.raises(TransactionFinished, match="prepared after all"):
+    with pytest.raises(TransactionFinished, match="already prepared"):
         tx.commit()
     assert tx.status is Status.PREPARED
     tx.commit()

@@ -247,5 +247,5 @@ def test_dead_letters_of_a_queue_before_say_that_another_one_has_its_name(world:
     queue.receive(1).reject(reason="no")
     manager.drop_queue(queue.name)
     world.queue(dead_letter=True)
-    with pytest.raises(QueueNotFound, match="is gone, and another one has its name"):
+    with pytest.raises(QueueNotFound, match="no longer exists, and another one has its name"):
         manager.queue(f"{queue.name}.dead").redrive()

@@ -121,7 +121,7 @@ def test_wrong_arguments_are_refused_by_name(world: World) -> None:
         (InvalidInput, "where= or matching=", lambda: batch.accept("n = 1", matching=[])),
         (InvalidInput, "reason_column", lambda: batch.reject(reason_column="why")),
         (InvalidInput, "where=5", lambda: batch.accept(5)),
-        (InvalidInput, "no message id", lambda: batch.accept(matching=["nonsense"])),
+        (InvalidInput, "not a message id", lambda: batch.accept(matching=["nonsense"])),
         (InvalidInput, "matching", lambda: batch.accept(matching=5)),
         (InvalidInput, "neither a message", lambda: batch.accept(matching=[{"n": 1}])),
         (LimitExceeded, "seconds", lambda: batch.extend_lease(0)),

@@ -911,7 +911,7 @@ def test_who_meets_what_waits_in_memory_is_told_what_ends_that(world: World) -> 
     manager.queue(queue.name).send(rows(2), transaction=tx)
     with unanswered(world.store.journal, lands=True), pytest.raises(TransactionUnknown):
         tx.commit()
-    with pytest.raises(SettlementPending, match=r"waits in memory .* recover\(\)"):
+    with pytest.raises(SettlementPending, match=r"its outcome is unknown.* recover\(\)"):
         batch.release()
     manager.recover()
     with pytest.raises(LeaseLost):

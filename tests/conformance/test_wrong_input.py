@@ -280,9 +280,9 @@ def test_a_handler_that_returns_what_nobody_runs_accepts_nothing(
     """It may be hidden behind a decorator."""
     manager, orders = world.manager(), world.queue(deliveries_max=1)
     orders.send(rows(1, 2))
-    with pytest.raises(HandlerFailed, match="has not happened"):
+    with pytest.raises(HandlerFailed, match="was not done"):
         orders.drain(lambda batch, tx: prepares(), batch_size=1, ahead=ahead)
-    with pytest.raises(InvalidInput, match="has not happened"):
+    with pytest.raises(InvalidInput, match="was not done"):
         manager.run_transaction(lambda tx: prepares(), transaction_id="T")
     assert not manager.transaction("T").already_committed
     assert isinstance(manager.rehearse(lambda batch, tx: prepares(), orders).error, InvalidInput)
@@ -580,7 +580,7 @@ def test_a_header_that_nobody_could_read_is_not_sent(world: World, durable: bool
     queue = world.queue()
     queue.send(rows(1), durable=durable)
     for said in ({"headers": {"file": "a\udcff"}}, {"header_columns": {"a\udcff": "key"}}):
-        with pytest.raises(InvalidInput, match="no text"):
+        with pytest.raises(InvalidInput, match="not text"):
             queue.send(rows(2), durable=durable, **said)
     assert numbers(queue.receive()) == [1]
 
@@ -588,7 +588,7 @@ def test_a_header_that_nobody_could_read_is_not_sent(world: World, durable: bool
 @in_memory
 def test_a_queue_of_another_store_is_not_bound_and_not_called_dropped(world: World) -> None:
     exchange = world.manager().create_exchange(world.name("e"), "fanout", "n long, key string")
-    with pytest.raises(InvalidInput, match="its own store"):
+    with pytest.raises(InvalidInput, match="own store"):
         exchange.bind(World(MemoryStore()).queue())
     assert exchange.bindings().rows() == []
 

@@ -104,7 +104,7 @@ def test_fewer_rows_than_the_tasks_have_written_are_not_believed() -> None:
     files = (StagedFile(3, 0, 2),)
     assert StagedCommit(0, 3, files).spans == [(0, 2)]
     assert StagedCommit(0, 4, files).spans is None
-    with pytest.raises(StoreCorrupt, match="4 rows of a send were written, and 3 are"):
+    with pytest.raises(StoreCorrupt, match="4 rows of a send were written, but 3 are"):
         check_complete([Run(0, 0, 3)], 4)
 
 

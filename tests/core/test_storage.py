@@ -427,7 +427,7 @@ def test_drivers_that_put_conditionally_wait_for_one_that_does_not(bucket: Any) 
         append(shared, bucket)
     other.leave()
     append(shared, bucket)
-    with pytest.raises(SecondDriver, match="put their commits conditionally"):
+    with pytest.raises(SecondDriver, match="write their commits conditionally"):
         append(other, bucket)
 
 

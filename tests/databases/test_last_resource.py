@@ -349,7 +349,7 @@ def test_a_connection_that_commits_by_itself_is_refused(world: World, file: str)
         tx.enlist("ledger", sqlite3.connect(file, isolation_level=None), last=True)
     busy = sqlite3.connect(file)
     insert(busy, 1)
-    with pytest.raises(InvalidInput, match="open work"):
+    with pytest.raises(InvalidInput, match="open transaction"):
         tx.enlist("ledger", busy, last=True)
 
 

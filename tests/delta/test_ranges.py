@@ -174,7 +174,7 @@ def test_a_frame_that_names_no_messages_is_refused(
     wrong["concat('a:', repeat('9', 19))"] = "a:9999"
     for written, shown in wrong.items():
         ids = named.union(spark.sql(f"SELECT {written} AS id")).selectExpr("struct(id) AS _message")
-        with pytest.raises(InvalidInput, match=f"'{shown}.*is no message id"):
+        with pytest.raises(InvalidInput, match=f"'{shown}.*is not a message id"):
             batch.accept(matching=ids)
     assert batch.release() == 3
 

@@ -220,7 +220,7 @@ def test_rows_that_were_evaluated_and_not_committed_fail_the_send(
         return StagedCommit(found.version, found.rows + 1, found.files)
 
     monkeypatch.setattr("txnqueue.storage.payload.staging.find_commit", more)
-    with pytest.raises(StoreCorrupt, match="1001 rows of a send were written, and 1000"):
+    with pytest.raises(StoreCorrupt, match="1001 rows of a send were written, but 1000"):
         queue.send(numbers(spark))
     assert queue.depth() == 0
 

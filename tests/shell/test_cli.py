@@ -337,7 +337,7 @@ def test_receive_prints_and_gives_back(shell: Any, three: str) -> None:
 
 def test_replay_shows_what_was_accepted_and_changes_nothing(shell: Any, three: str) -> None:
     shell("send", "orders", three)
-    assert "Nothing of orders was accepted then." in shell("replay", "orders").stderr
+    assert "No messages of orders were accepted then." in shell("replay", "orders").stderr
     shell("receive", "orders", "--limit", "2", "--accept")
     assert [row["id"] for row in shell.json("replay", "orders")] == [1, 2]
     assert [row["id"] for row in shell.json("replay", "orders", "--limit", "1")] == [1]
@@ -434,10 +434,10 @@ def test_recover_names_what_it_aborted_and_what_waits(shell: Any, three: str) ->
         "exchange_drops": [],
     }
     assert shell.json("recover")[0]["aborted"] == []
-    assert "waits for a decision: waiting" in shell("recover").stdout
+    assert "waiting for a decision: waiting" in shell("recover").stdout
     manager.decide_heuristically("waiting", commit=True, reason="its coordinator is gone")
     assert shell.json("recover")[0]["heuristic"] == ["waiting"]
-    assert "decided by an operator, and not forgotten: waiting" in shell("recover").stdout
+    assert "decided by an operator, not forgotten: waiting" in shell("recover").stdout
 
 
 def test_report_counts_what_came_and_went_and_writes_a_page(

@@ -181,4 +181,4 @@ def test_an_address_of_ipv6_can_be_asked_as_it_is_told(served: Any) -> None:
 def test_a_port_that_is_taken_is_refused(served: Any, store: str) -> None:
     port = served[1].rpartition(":")[2].partition("/")[0]
     refused = run(store, "metrics", "--serve", "--port", port)
-    assert refused.exit_code == 2 and "cannot be listened at" in refused.stderr
+    assert refused.exit_code == 2 and "cannot be listened on" in refused.stderr

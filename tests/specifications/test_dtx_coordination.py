@@ -560,7 +560,7 @@ def test_an_operator_decides_once_with_a_reason_and_only_what_is_prepared(world:
     dtx = Dtx(world)
     channel, xid = dtx.ended()
     key, operator = xid.transaction_id, world.manager("operator")
-    with pytest.raises(TransactionNotPrepared, match="own client commits it"):
+    with pytest.raises(TransactionNotPrepared, match="own client can commit it"):
         operator.decide_heuristically(key, commit=True, reason="too early")
     channel.prepare(xid)
     reasons: list[Any] = ["", " ", None]

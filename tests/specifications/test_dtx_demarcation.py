@@ -651,7 +651,7 @@ def test_a_channel_closes_what_it_does_in_a_branch_of_a_realm(world: World) -> N
 def test_other_transactions_cannot_take_a_branchs_name(world: World) -> None:
     dtx, xid = Dtx(world), None
     xid = dtx.xid()
-    with pytest.raises(InvalidInput, match="names a branch"):
+    with pytest.raises(InvalidInput, match="reserved for branches"):
         world.manager().transaction(xid.transaction_id)
     with pytest.raises(InvalidInput):
         dtx.channel().start(xid.transaction_id)  # type: ignore[arg-type]

@@ -952,7 +952,7 @@ def test_a_commit_without_a_transaction_is_refused(world: World) -> None:
     channel = Connection(world.manager()).channel()
     channel.send(broker.orders.name, rows(1))
     for end in (channel.commit, channel.rollback):
-        with pytest.raises(TransactionNotGiven, match="has happened"):
+        with pytest.raises(TransactionNotGiven, match="has taken effect"):
             end()
     channel.select(transacted=False)
     with pytest.raises(TransactionNotGiven):

@@ -176,7 +176,7 @@ def test_an_older_copy_in_the_place_of_a_store_is_told(store: Path, tmp_path: Pa
     cut(store, tmp_path / "older", times[3], times[-1])
     shutil.rmtree(store)
     (tmp_path / "older").rename(store)
-    with pytest.raises(StoreSetBack, match="ends at version 21, and was at 28 before"):
+    with pytest.raises(StoreSetBack, match="ends at version 21, but was at 28 before"):
         before.refresh()
     assert txnqueue.look(str(store)).list_queues()
 
@@ -195,7 +195,7 @@ def test_data_that_was_copied_before_its_log_is_told(store: Path) -> None:
         waiting(store)
     journal = store / "journal"
     (journal / next(path for path in _files(journal) if "catalog" in path)).unlink()
-    with pytest.raises(FilesNotReadable, match="are gone"):
+    with pytest.raises(FilesNotReadable, match="were removed"):
         waiting(store)
 
 

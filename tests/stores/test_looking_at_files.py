@@ -339,7 +339,7 @@ def test_commands_look_without_spark(folder: Path) -> None:
     assert (lost.returncode, lost.stderr.partition(":")[0]) == (3, "txnqueue")
     assert "There is no store at" in lost.stderr
     asked = cli("list", "--root", root, "--engine", "spark")
-    assert asked.returncode == 3 and "Spark with Delta is not there" in asked.stderr
+    assert asked.returncode == 3 and "Spark with Delta is missing" in asked.stderr
     proof = cli("report", "--root", root)
     assert proof.returncode == 3 and proof.stderr.endswith("report --no-verify.\n")
     assert "orders" in cli("report", "--no-verify", "--root", root).stdout
@@ -448,9 +448,9 @@ def test_where_a_path_may_be_on_a_cluster_spark_is_asked(folder: Path) -> None:
     code = "import os\nos.environ['HADOOP_CONF_DIR'] = '/etc/hadoop'\n"
     code += "from txnqueue.cli.main import app\napp()"
     asked = run(code, "list", "--root", str(folder / "none"))
-    assert asked.returncode == 3 and "Spark is asked" in asked.stderr
+    assert asked.returncode == 3 and "Trying with Spark" in asked.stderr
     alone = run(code, "list", "--root", str(folder / "none"), "--engine", "files")
-    assert alone.returncode == 3 and "Spark is asked" not in alone.stderr
+    assert alone.returncode == 3 and "Trying with Spark" not in alone.stderr
 
 
 # ------------------------------------------------------------------------ logs of every kind

@@ -1,7 +1,7 @@
 """Alter a queue beside open transactions: add nullable columns, change settings.
 
-The payload tables grow first, then the catalog's entry says so. A fact in the same append, in
-the queue's backlog, which no append reads, informs all clients that work on the queue.
+The columns are added to the payload tables first, then recorded in the catalog. An entry in the
+queue's backlog, in the same append, informs all clients that work on the queue; no append reads it.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ def changed(
     unknown = sorted(set(settings) - {field.name for field in fields(QueueSettings)})
     if unknown:
         known = did_you_mean(unknown[0], CHANGEABLE)
-        raise InvalidInput(f"{unknown[0]!r} is no setting of a queue: {known}", name=unknown[0])
+        raise InvalidInput(f"{unknown[0]!r} is not a setting of a queue: {known}", name=unknown[0])
     fixed = sorted(set(settings) - set(CHANGEABLE))
     if fixed:
         raise InvalidInput(
-            f"{fixed[0]}={settings[fixed[0]]!r}: it is fixed when a queue is created; create "
+            f"{fixed[0]}={settings[fixed[0]]!r}: this is fixed when the queue is created; create "
             f"another queue and move the messages. {', '.join(CHANGEABLE)} can be changed.",
             name=fixed[0],
         )
@@ -124,16 +124,16 @@ def _added(
         name, old = column["name"], there.get(folded(column["name"]))
         if old is None and not column["nullable"]:
             raise SchemaMismatch(
-                f"Column {name!r} of {info.name!r} must be nullable: messages that are there "
-                "have no value for it.",
+                f"Column {name!r} of {info.name!r} must be nullable: existing messages have no "
+                "value for it.",
                 column=name,
             )
         if old is None:
             added.append(column)
         elif (old["name"], old["type"]) != (name, column["type"]):
             raise SchemaMismatch(
-                f"{info.name!r} has a column {old['name']!r} of type {old['type']} already: "
-                "columns are added, not changed.",
+                f"{info.name!r} already has a column {old['name']!r} of type {old['type']}: "
+                "columns can be added, not changed.",
                 column=name,
             )
     return added
@@ -146,7 +146,7 @@ def _involved(
     now = known.get(info.name)
     if now is None or now.queue_id != info.queue_id:
         raise QueueNotFound(
-            f"The queue {info.name!r} was dropped: if it was created again, open it anew with "
+            f"The queue {info.name!r} was dropped: if it was created again, open the new one with "
             f"manager.queue({info.name!r}).",
             name=info.name,
         )
@@ -156,7 +156,7 @@ def _involved(
     if users:
         raise QueueInUse(
             f"{now.name!r} takes the dead letters of {users[0]!r} and has its columns: add them "
-            "to that queue, and this one follows.",
+            "to that queue, and this one gets them as well.",
             name=now.name,
             used_by=users[0],
         )

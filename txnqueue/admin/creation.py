@@ -169,8 +169,8 @@ def _dead_letter_queue(client: Client, name: str, schema: StructType) -> QueueIn
     if catalog.columns(found.schema) != catalog.columns(schema.jsonValue()):
         raise SchemaMismatch(
             f"The queue {found.name!r} exists and differs in "
-            f"{catalog.differing(found.schema, schema.jsonValue())}: dead letters "
-            "could not be read there. Drop it, or use another name."
+            f"{catalog.differing(found.schema, schema.jsonValue())}: its columns do not fit the "
+            "dead letters. Drop it, or use another name."
         )
     return found
 
@@ -196,9 +196,8 @@ def _dead_letter_name(name: str) -> str:
     dead_name = name + catalog.DEAD_SUFFIX
     if len(dead_name) > NAME_LENGTH_MAX:
         raise InvalidName(
-            f"{name!r} is too long for a queue with dead letters, whose queue is called "
-            f"{dead_name!r}: at most {NAME_LENGTH_MAX - len(catalog.DEAD_SUFFIX)} "
-            "characters.",
+            f"{name!r} is too long for a queue with a dead-letter queue, which would be named "
+            f"{dead_name!r}: use at most {NAME_LENGTH_MAX - len(catalog.DEAD_SUFFIX)} characters.",
             name=name,
         )
     return dead_name
@@ -216,8 +215,8 @@ def check_payload_there(
     for owner in owners:
         if model.payload_stream(owner.payload_id) in removed:
             raise PayloadRemoved(
-                f"To create {owner.name!r} took longer than maintain() waits, which has removed "
-                "its empty payload table: create it again.",
+                f"Creating {owner.name!r} took so long that maintain() removed its empty payload "
+                "table: create it again.",
                 name=owner.name,
             )
 
@@ -227,14 +226,14 @@ def taken(info: QueueInfo) -> QueueError:
     if info.closing:
         return _closing(info)
     return QueueExists(
-        f"There is a queue {info.name!r} already: pass exist_ok=True to use it.", name=info.name
+        f"There is already a queue {info.name!r}: pass exist_ok=True to use it.", name=info.name
     )
 
 
 def _closing(info: QueueInfo) -> QueueClosed:
     return QueueClosed(
         f"The queue {info.name!r} is being dropped: drop_queue({info.name!r}) says what holds it "
-        "back; create it when it is gone.",
+        "back; create it when it has been removed.",
         name=info.name,
     )
 
@@ -261,5 +260,5 @@ def read_schema(client: Client, schema: str | StructType | None, like: Any) -> S
     from txnqueue.storage.payload.schemas import schema_from
 
     if (schema is None) == (like is None):
-        raise InvalidInput("Give the schema, or like= to take it from: one of them.")
+        raise InvalidInput("Give either the schema, or like= to take the schema from.")
     return schema_of(like) if schema is None else schema_from(client.store.spark, schema)

@@ -78,10 +78,12 @@ def read(client: Client, declared: Mapping[str, Any]) -> Declarations:
         queues.append(Declared(name, columns, settings))
     drop = declared.get("drop") or []
     if not isinstance(drop, Sequence) or isinstance(drop, str):
-        raise InvalidInput(f"drop={drop!r}: give a list of queues' names.")
+        raise InvalidInput(f"drop={drop!r}: give a list of queue names.")
     both = {check_name(name) for name in drop} & {one.name for one in queues}
     if both:
-        raise InvalidInput(f"queue {min(both)!r} is declared, and to be dropped: say one.")
+        raise InvalidInput(
+            f"queue {min(both)!r} is both declared and listed in drop: remove one of the two."
+        )
     return Declarations(queues, drop)
 
 
@@ -118,7 +120,7 @@ def different(info: QueueInfo, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _mapping(what: str, value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise InvalidInput(f"{what}: give names with their values, not {value!r}.")
+        raise InvalidInput(f"{what}: give a mapping of names to values, not {value!r}.")
     return value
 
 
@@ -126,4 +128,4 @@ def _known(what: str, said: Mapping[str, Any], known: Sequence[str]) -> None:
     for key in said:
         if key not in known:
             near = did_you_mean(str(key), known)
-            raise InvalidInput(f"{what}: there is no key {key!r}; {near}", name=key)
+            raise InvalidInput(f"{what}: unknown key {key!r}; {near}", name=key)

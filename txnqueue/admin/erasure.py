@@ -85,8 +85,8 @@ def erase(client: Client, name: str, where: str, reason: str) -> EraseResult:
     search = _Search(client, infos, where)
     if sum(len(part) for found in search.rows.values() for part in found.values()) > RANGES_MAX:
         raise LimitExceeded(
-            f"The messages of {name!r} that where= means lie in more than {RANGES_MAX} ranges of "
-            "neighbours: erase fewer of them at a time.",
+            f"The messages of {name!r} that where= selects lie in more than {RANGES_MAX} ranges "
+            "of adjacent rows: erase fewer of them at a time.",
             name="where",
         )
     purged = _Standing(client, search.rows, name, reason).purge(search.posted)
@@ -147,8 +147,8 @@ def _delete(client: Client, owner: str, places: erasures.Places) -> None:
         except AppendConflict as error:
             if not retries.fail():
                 raise Busy(
-                    f"Rows of {owner} are recorded as erased, but others wrote to its payload "
-                    "at every try: the next erase, maintain or recover deletes them.",
+                    f"Rows of {owner} are recorded as erased, but concurrent writes to its "
+                    "payload won every retry: the next erase, maintain or recover deletes them.",
                     operation="erase",
                     tries=retries.failed,
                 ) from error
@@ -296,8 +296,8 @@ class _Standing:
                 if not purged:
                     raise
                 raise NotErasable(
-                    f"{error} {purged} that were waiting are purged by now, and their payload is "
-                    "still there.",
+                    f"{error} {purged} waiting messages were already purged; their payload still "
+                    "exists.",
                     queue=error.queue,
                     in_flight=error.in_flight,
                     purged=purged,
@@ -364,9 +364,9 @@ class _Standing:
                 held = self._in_flight(fold)
                 if held:
                     raise NotErasable(
-                        f"{held} of the messages of {self._name!r} that where= means are in flight "
-                        f"in {info.name!r}: let their holders settle them, or abort and release "
-                        "what was left behind (recover), and erase again.",
+                        f"{held} of the messages of {self._name!r} that where= selects are in "
+                        f"flight in {info.name!r}: let their holders settle them, or let recover() "
+                        "end abandoned work, then erase again.",
                         queue=info.name,
                         in_flight=held,
                     )
@@ -388,8 +388,8 @@ class _Standing:
         ]
         if needed:
             raise NotErasable(
-                f"Messages of {self._name!r} that where= means are needed in {info.name!r} to tell "
-                f"duplicates: erase again {(window_ms + CLOCKS_APART_MS) / 1000:.0f} s after they "
-                "and all that is older were consumed.",
+                f"Messages of {self._name!r} that where= selects are needed in {info.name!r} to "
+                f"detect duplicates: erase again {(window_ms + CLOCKS_APART_MS) / 1000:.0f} s "
+                "after they and all older messages were consumed.",
                 queue=info.name,
             )

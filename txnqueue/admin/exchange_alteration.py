@@ -66,9 +66,9 @@ def _altered(
     )
     if lacking:
         raise SchemaMismatch(
-            f"What the exchange {now.name!r} publishes could not be read in {', '.join(lacking)}: "
-            f"add the columns there first, by manager.queue({lacking[0]!r}).alter(add=...). "
-            "Nothing was changed.",
+            f"Messages of the exchange {now.name!r} would not fit the columns of "
+            f"{', '.join(lacking)}: add the columns there first with "
+            f"manager.queue({lacking[0]!r}).alter(add=...). Nothing was changed.",
             name=now.name,
             queues=lacking,
         )
@@ -96,13 +96,13 @@ def check_columns(name: str, schema: Mapping[str, Any], info: QueueInfo) -> None
     ):
         raise SchemaMismatch(
             f"Queue {info.name!r} and the exchange {name!r} differ in "
-            f"{catalog.differing(info.schema, schema)}: published messages could not be "
-            "read there. Alter the queue, or bind one with the exchange's columns."
+            f"{catalog.differing(info.schema, schema)}: published messages would not fit there. "
+            "Alter the queue, or bind a queue that has the exchange's columns."
         )
     for column in here:
         if here[column]["nullable"] and not there[column]["nullable"]:
             raise SchemaMismatch(
-                f"Column {column!r} may be null in the exchange {name!r}, and not in queue "
-                f"{info.name!r}: create the queue with a nullable column, or the exchange without.",
+                f"Column {column!r} may be null in the exchange {name!r} but not in queue "
+                f"{info.name!r}: make the column nullable in both, or in neither.",
                 column=column,
             )

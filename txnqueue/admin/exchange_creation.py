@@ -58,15 +58,15 @@ def _check_same(client: Client, have: ExchangeInfo, want: ExchangeInfo) -> None:
     if all(catalog.columns(one) != wanted for one in had):
         raise SchemaMismatch(
             f"The exchange {have.name!r} exists and differs in "
-            f"{catalog.differing(have.schema, want.schema)}: leave the schema out to use it "
-            "as it is, or alter it."
+            f"{catalog.differing(have.schema, want.schema)}: omit the schema to use it as it is, "
+            "or alter it."
         )
     for what in ("kind", "unroutable", "dead_letter_id", "arguments"):
         found, asked = getattr(have, what), getattr(want, what)
         if found != asked:
             raise ExchangeExists(
-                f"The exchange {have.name!r} exists with {what}={found!r}, not {asked!r}: leave "
-                "the argument out, or use another name.",
+                f"The exchange {have.name!r} exists with {what}={found!r}, not {asked!r}: omit "
+                "the argument, or use another name.",
                 name=have.name,
             )
 
@@ -118,12 +118,12 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
     said = _check_arguments(asked.arguments)
     if asked.unroutable not in exchanges.UNROUTABLE:
         raise InvalidInput(
-            f"unroutable={asked.unroutable!r}: it is {', '.join(exchanges.UNROUTABLE)}.",
+            f"unroutable={asked.unroutable!r}: give one of {', '.join(exchanges.UNROUTABLE)}.",
             name="unroutable",
         )
     if (asked.unroutable == exchanges.DEAD_LETTER) != (asked.dead_letter_queue is not None):
         raise InvalidInput(
-            "unroutable='dead_letter' and dead_letter_queue= need each other: give both or none."
+            "unroutable='dead_letter' and dead_letter_queue= go together: give both or neither."
         )
     columns = check_schema(asked.schema, None)
     creation.create_store(client)
@@ -152,7 +152,7 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
         raise exchange_error(model.EXCHANGE_CLOSING, name, existing.exchange_id)
     if existing.exchange_id != exchange_id and not exist_ok:
         raise ExchangeExists(
-            f"There is an exchange {name!r} already: pass exist_ok=True to use it.", name=name
+            f"There is already an exchange {name!r}: pass exist_ok=True to use it.", name=name
         )
     _check_same(client, existing, info)
     return existing

@@ -1,8 +1,8 @@
-"""Remove history that is past its retention: first the fact, then the entries.
+"""Remove history after its retention: first record the removal, then delete the entries.
 
-The fact is recorded in the fence before anything is deleted, and says from which version on the
-history is complete. So a reader that misses an entry finds there that it may have been removed; a
-crash in between leaves more history than is promised, and the next maintenance deletes that.
+The record is written to the fence before anything is deleted, and tells from which version on the
+history is complete. So a reader that misses an entry learns there that it may have been removed. A
+crash in between leaves more history than promised, which the next maintenance deletes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the last maintenance found in the payload tables, so that the next asks only a few (pure).
+"""The findings of the last maintenance in the payload tables, so the next reads only a few (pure).
 
-An inventory is taken at a version of the journal, and covers all that was decided by then: a table
-about which nothing was decided since has no other slices. Rows that were staged and never decided
-leave no trace in the journal; because of them every table is examined from time to time.
+An inventory is taken at a version of the journal, and covers everything decided by then: a table
+without decisions since has no other slices. Rows that were staged but never decided leave no trace
+in the journal, so every table is examined from time to time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Keep a store small: compact, advance the horizon, archive, drop payload, tidy files.
+"""Keep a store small: compact, advance the horizon, archive, drop payload, clean up files.
 
-Every step may be the last one before a crash, be repeated, and run beside live producers
-and consumers and beside another maintenance. Rows leave a table because of facts that stay
-true (``state.retention``), and archived entries only after they were read back from the archive.
+Every step may be the last one before a crash, be repeated, and run beside producers, consumers and
+another maintenance. Rows are deleted only because of conditions that stay true
+(``state.retention``), and archived entries only after they were read back from the archive.
 """
 
 from __future__ import annotations
@@ -310,8 +310,8 @@ class _Run:
         wrong = [e for e in entries if e.entry_id in kept and kept[e.entry_id] != e]
         if wrong:
             raise StoreCorrupt(
-                f"The archive holds the entry {wrong[0].entry_id} otherwise than the "
-                "journal: stop writing to the store, and keep both as they are."
+                f"The archive and the journal differ in the entry {wrong[0].entry_id}: stop "
+                "writing to the store, and keep both as they are."
             )
         there = [entry for entry in entries if entry.entry_id in kept]
         if not there:  # another run moved them

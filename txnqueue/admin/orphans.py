@@ -1,7 +1,7 @@
 """Orphans: payload tables that nothing names, mostly because their creation was interrupted.
 
-A payload table is made before the entry that names it. Whether the entry is still to come cannot
-be told from outside: so such tables are listed for an operator, and stay.
+A payload table is created before the entry that names it. Whether the entry is still to come cannot
+be determined from outside, so such tables are only listed for an operator.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Free the disk of payload that is no longer needed, at a cost that depends on how much that is.
+"""Delete payload that is no longer needed, at a cost that depends on its amount.
 
-Slices that nothing names are deleted whole, and so is all payload of a dropped queue or exchange.
-The tables stay: views of other queues, and clients that do not know of a drop yet, may read them.
-The findings are recorded in the catalog, with the tables that stay empty for ever: so a table that
-has not changed is not read again.
+Slices that nothing names are deleted entirely, and so is all payload of a dropped queue or
+exchange. The tables are kept, because views of other queues, and clients unaware of a drop, may
+read them. The findings, including the tables that stay empty for ever, are recorded in the catalog,
+so a table that has not changed is not read again.
 """
 
 from __future__ import annotations

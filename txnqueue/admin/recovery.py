@@ -1,4 +1,4 @@
-"""Finish what dead clients left behind; any client may, and repeating is a no-op."""
+"""Finish the work of dead clients; any client may do it, and repeating it has no effect."""
 
 from __future__ import annotations
 
@@ -190,8 +190,8 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
     if not hasattr(connection, "tpc_recover"):
         if any(participant == name for participant, _ in listed):
             raise InvalidInput(
-                f"The connection of {name!r} has no tpc_recover: what is prepared there cannot be "
-                "seen, and a commit stays unconfirmed.",
+                f"The connection of {name!r} has no tpc_recover: branches prepared there cannot "
+                "be listed, so commits stay unconfirmed. Use a driver that has it.",
                 name=name,
             )
         return
@@ -281,8 +281,8 @@ def abort_attempt(client: Client, owner: AttemptOwner, reason: str) -> None:
         decide_prepared(client, key, commit=False, reason=reason, attempt=attempt)
     elif state.decided(attempt) == model.COMMITTED:
         raise TransactionFinished(
-            f"Transaction {key!r} is committed: it cannot be rolled back. undo its work by "
-            "a new transaction.",
+            f"Transaction {key!r} is committed and cannot be rolled back: undo its work in a new "
+            "transaction.",
             transaction_id=key,
         )
     else:

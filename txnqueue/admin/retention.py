@@ -35,7 +35,8 @@ class Retention:
         if self.history_days < self.payload_days:
             raise InvalidInput(
                 f"history_retention_days={self.history_days} is less than "
-                f"payload_retention_days={self.payload_days}: what is kept must be known.",
+                f"payload_retention_days={self.payload_days}: set it to at least that, because "
+                "payload is kept only as long as its history.",
                 name="history_retention_days",
             )
 

@@ -28,7 +28,8 @@ def serve(
     session: OpenStore,
     *,
     listen: Annotated[
-        str, typer.Option(help="HOST:PORT; other hosts than this machine's need --tls-cert.")
+        str,
+        typer.Option(help="HOST:PORT; addresses reachable from other machines need --tls-cert."),
     ] = "127.0.0.1:5672",
     rules: Annotated[
         str | None,
@@ -40,20 +41,23 @@ def serve(
     tls_key: Annotated[str | None, typer.Option(help="Its private key (PEM).")] = None,
     tls_client_ca: Annotated[
         str | None,
-        typer.Option(help="Who signs clients' certificates (PEM): their names are known users."),
+        typer.Option(help="The CA of clients' certificates (PEM), whose names become users."),
     ] = None,
-    connections_max: Annotated[int, typer.Option(min=1, help="Clients at once.")] = 200,
+    connections_max: Annotated[
+        int, typer.Option(min=1, help="The maximum number of clients at once.")
+    ] = 200,
     message_bytes_max: Annotated[
         int, typer.Option(min=1, help="The longest message that a client may send.")
     ] = 16 * 1024 * 1024,
     idle_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Clients that are silent for longer are closed.")
+        float, typer.Option(min=0.1, help="The seconds of silence after which a client is closed.")
     ] = 60.0,
     transaction_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Transactions that take longer are rolled back.")
+        float,
+        typer.Option(min=0.1, help="The seconds after which open transactions are rolled back."),
     ] = 600.0,
     grace_seconds: Annotated[
-        float, typer.Option(min=0, help="After SIGTERM: what is being done may take so long.")
+        float, typer.Option(min=0, help="How many seconds work in progress may take after SIGTERM.")
     ] = 30.0,
 ) -> None:
     """Serve clients of AMQP 1.0 until SIGTERM."""
@@ -110,7 +114,7 @@ def _tls(cert: str | None, key: str | None, client_ca: str | None) -> ssl.SSLCon
     """Read the certificates."""
     if cert is None:
         if key is not None or client_ca is not None:
-            raise InvalidInput("--tls-key and --tls-client-ca go with --tls-cert.")
+            raise InvalidInput("--tls-key and --tls-client-ca need --tls-cert.")
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:

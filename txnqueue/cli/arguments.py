@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ Queue = Annotated[str, typer.Argument(help="The queue's name.", show_default=Fal
 Limit = Annotated[int, typer.Option(min=1, help="At most this many.")]
 Where = Annotated[
     str | None,
-    typer.Option(help="Only messages that fulfil this SQL predicate over payload and _message."),
+    typer.Option(help="Only messages that match this SQL predicate over payload and _message."),
 ]
-Reason = Annotated[str | None, typer.Option(help="Why; recorded in the history.")]
+Reason = Annotated[str | None, typer.Option(help="The reason; recorded in the history.")]

@@ -129,7 +129,9 @@ def open_store(options: Options) -> tuple[QueueManager, SparkSession]:
 
 def _root_of(options: Options) -> str:
     if not options.root:
-        raise errors.InvalidInput("Say where the store is: --root, or the variable TXNQUEUE_ROOT.")
+        raise errors.InvalidInput(
+            "The store is not given: use --root, or set the variable TXNQUEUE_ROOT."
+        )
     return check_root(options.root)
 
 
@@ -195,7 +197,7 @@ class OpenStore:
                 surely = isinstance(error, errors.StoreNotFound) and not _may_be_elsewhere()
                 if self.options.engine is Engine.FILES or surely:
                     raise
-                complain(f"{error} Spark is asked.")
+                complain(f"{error} Trying with Spark.")
         return self._reader or self.manager
 
     def _looks_at_files(self) -> bool:
@@ -259,7 +261,7 @@ _Root = Annotated[
     str | None,
     typer.Option(
         envvar="TXNQUEUE_ROOT",
-        help="The store: with a '/' a path, otherwise a catalog schema.",
+        help="The store: a path if it has a '/', otherwise a catalog schema.",
         rich_help_panel=_COMMON,
     ),
 ]
@@ -269,18 +271,19 @@ _Output = Annotated[
 ]
 _Actor = Annotated[
     str | None,
-    typer.Option(help="The actor, as the history names it.", rich_help_panel=_COMMON),
+    typer.Option(help="The actor, as recorded in the history.", rich_help_panel=_COMMON),
 ]
 _Consumer = Annotated[
     str | None,
     typer.Option(
-        help="The consumer that holds the leases; a later run of that name takes over at once.",
+        help="The consumer that holds the leases; a later run with this name takes them over at "
+        "once.",
         rich_help_panel=_COMMON,
     ),
 ]
 _RunId = Annotated[
     str | None,
-    typer.Option(help="The run of a job that this belongs to.", rich_help_panel=_COMMON),
+    typer.Option(help="The job run to which this belongs.", rich_help_panel=_COMMON),
 ]
 _Verbose = Annotated[
     bool,
@@ -381,7 +384,7 @@ def drop_surely(
 ) -> None:
     """Drop something after the user confirmed it, and say how far that has come."""
     if not sure:
-        raise typer.BadParameter(f"{what} would be gone: say --yes.")
+        raise typer.BadParameter(f"{what} would be deleted: confirm with --yes.")
     result = drop()
     session.printer.fact(asdict(result), told(result))
     if not result.dropped:

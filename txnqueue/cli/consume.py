@@ -86,18 +86,18 @@ def consume(
         str | None, typer.Option(help="module:function; it is called with (batch, tx).")
     ] = None,
     sql: Annotated[
-        str | None, typer.Option(help="Instead, a file of queries over the view 'batch'.")
+        str | None, typer.Option(help="Alternatively, a file of queries over the view 'batch'.")
     ] = None,
     where: Annotated[
         str | None,
-        typer.Option(help="Only messages that fulfil this predicate over payload and _message."),
+        typer.Option(help="Only messages that match this predicate over payload and _message."),
     ] = None,
     *,
     batch_size: Annotated[int, typer.Option(min=1, help="At most this many messages at once.")] = (
         100_000
     ),
     until: Annotated[
-        str, typer.Option(help="snapshot: what is there now; empty: until nothing is left.")
+        str, typer.Option(help="snapshot: the present messages; empty: until nothing is left.")
     ] = "snapshot",
     max_messages: _Count = None,
     max_batches: _Count = None,
@@ -111,7 +111,7 @@ def consume(
         int, typer.Option(min=0, max=1, help="1: commit a batch while the next one is handled.")
     ] = 0,
     grace_seconds: Annotated[
-        float, typer.Option(min=0, help="So long a batch may go on after SIGTERM.")
+        float, typer.Option(min=0, help="How long a batch may continue after SIGTERM.")
     ] = 20.0,
     nothing_exit_code: Annotated[
         int, typer.Option(min=0, max=255, help="The exit code if there was nothing to do.")
@@ -126,15 +126,15 @@ def consume(
     the messages, or all of it is rolled back and delivered again.
     """
     if (handler is None) == (sql is None):
-        raise InvalidInput("Say what to do with the messages: --handler or --sql.")
+        raise InvalidInput("Give --handler or --sql to say what to do with the messages.")
     check_grace(grace_seconds)
     handle = handlers.load(handler) if handler is not None else handlers.read_sql(sql or "")
     opened = session.manager.queue(queue)
     if isinstance(handle, handlers.SqlJob):
         if ahead and handle.changes_tables:
             raise InvalidInput(
-                "--ahead 1 handles a batch before the table changes of the one before are applied: "
-                "run a file that changes tables without it."
+                "--ahead 1 handles a batch before the table changes of the previous one are "
+                "applied: omit it for a file that changes tables."
             )
         handle.check(session.manager, opened, session.spark)
     for_people = sys.stderr is not None and sys.stderr.isatty()
@@ -190,7 +190,7 @@ def _values(queue: str, result: DrainResult) -> dict[str, object]:
 
 def _sentence(queue: str, result: DrainResult) -> str:
     if result.already_finished:
-        return f"Run {result.run_id} had finished already: nothing was consumed."
+        return f"Run {result.run_id} had already finished: nothing was consumed."
     ending = "finished" if result.finished else "not finished: repeat it with the same --run-id"
     dead = f", {result.dead_lettered} new dead letters" if result.dead_lettered else ""
     applied = "" if result.applied else " Table changes are not applied yet: txnqueue recover."

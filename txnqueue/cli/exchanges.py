@@ -52,7 +52,7 @@ def create_exchange(
         str | None, typer.Option(help="The queue for --unroutable dead_letter.")
     ] = None,
     exist_ok: Annotated[
-        bool, typer.Option("--exist-ok", help="No error if it is there and the same.")
+        bool, typer.Option("--exist-ok", help="No error if it exists with the same definition.")
     ] = False,
 ) -> None:
     """Create an exchange, to which queues of the same columns can be bound."""
@@ -64,14 +64,14 @@ def create_exchange(
         dead_letter_queue=dead_letter_queue,
         exist_ok=exist_ok,
     )
-    session.printer.fact(made.describe(), f"The exchange {exchange} is there ({kind}).")
+    session.printer.fact(made.describe(), f"The exchange {exchange} exists ({kind}).")
 
 
 @command("alter-exchange")
 def alter_exchange(
     session: OpenStore,
     exchange: _Exchange,
-    add: Annotated[str, typer.Option(help="Nullable columns as DDL, which its queues have.")],
+    add: Annotated[str, typer.Option(help="Nullable columns as DDL, which its queues must have.")],
 ) -> None:
     """Add columns to an exchange; the queues that it posts to need them first."""
     changes = session.manager.exchange(exchange).alter(add)
@@ -89,7 +89,9 @@ def drop_exchange(
     missing_ok: Annotated[
         bool, typer.Option("--missing-ok", help="No error if there is no such exchange.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Needed: its bindings are gone.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Required, because its bindings are deleted.")
+    ] = False,
 ) -> None:
     """Drop an exchange with its bindings; code 75 while prepared transactions hold it back."""
     drop_surely(
@@ -115,7 +117,7 @@ def bindings(
     exchange: _Exchange,
     *,
     history: Annotated[
-        bool, typer.Option("--history", help="Every time that a queue was bound or unbound.")
+        bool, typer.Option("--history", help="Show every time that a queue was bound or unbound.")
     ] = False,
 ) -> None:
     """List which queues are bound to an exchange, since when and by whom."""
@@ -134,7 +136,7 @@ def bind(
     """Let a queue get what is published to an exchange from now on."""
     new = session.manager.exchange(exchange).bind(queue, key, _asked(argument))
     values = {"exchange": exchange, "queue": queue, "routing_key": key, "changed": new}
-    sentence = "is bound to" if new else "was bound already to"
+    sentence = "is bound to" if new else "was already bound to"
     session.printer.fact(values, f"{queue} {sentence} {exchange}.")
 
 
@@ -149,7 +151,7 @@ def unbind(
     """End a binding: say it as it was bound."""
     gone = session.manager.exchange(exchange).unbind(queue, key, _asked(argument))
     values = {"exchange": exchange, "queue": queue, "routing_key": key, "changed": gone}
-    sentence = "is bound no more to" if gone else "was not bound so to"
+    sentence = "is no longer bound to" if gone else "had no such binding to"
     session.printer.fact(values, f"{queue} {sentence} {exchange}.")
 
 
@@ -162,7 +164,8 @@ def publish(
     ],
     key: Annotated[str, typer.Option(help="The routing key of all messages.")] = "",
     key_column: Annotated[
-        str | None, typer.Option(help="The column of the exchange that says it instead.")
+        str | None,
+        typer.Option(help="Alternatively, the column of the exchange with the routing key."),
     ] = None,
     *,
     header: Annotated[
@@ -170,7 +173,7 @@ def publish(
     ] = None,
     transaction_id: Annotated[
         str | None,
-        typer.Option(help="Names the work: a second time under the same id publishes nothing."),
+        typer.Option(help="An id for the work: repeating it under the same id publishes nothing."),
     ] = None,
 ) -> None:
     """Publish a file's rows, one message per row, all in one transaction."""

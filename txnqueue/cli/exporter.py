@@ -91,7 +91,7 @@ def serve(
         server, thread = start_http_server(port, address, registry)
     except OSError as error:
         raise InvalidInput(
-            f"{written_address(address, port)} cannot be listened at: {error}."
+            f"{written_address(address, port)} cannot be listened on: {error}."
         ) from error
     try:
         note(f"Serving http://{written_address(address, server.server_port)}/metrics")

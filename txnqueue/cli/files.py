@@ -46,7 +46,7 @@ def format_of(path: str) -> str:
     suffix = PurePosixPath(path).suffix.lower()
     if suffix not in FORMATS:
         raise InvalidInput(
-            f"{path!r}: the extension says how to read a file, and {suffix or 'none'!r} is not one "
+            f"{path!r}: the extension must tell the format, and {suffix or 'none'!r} is not one "
             f"of {', '.join(FORMATS)}."
         )
     return FORMATS[suffix]
@@ -163,5 +163,5 @@ def read_yaml(file: str) -> dict[str, Any]:
     except Exception as error:  # PyYAML fails with whatever a tag's value makes of its own code
         raise InvalidInput(f"{file}: {error or type(error).__name__}") from error
     if not isinstance(found, dict):
-        raise InvalidInput(f"{file}: give names with their values, such as 'queues:'.")
+        raise InvalidInput(f"{file}: give a mapping of names to values, such as 'queues:'.")
     return found

@@ -1,6 +1,6 @@
 """Handlers of scheduled jobs: a function by its name, or queries in a SQL file.
 
-A SQL file holds queries over the view ``batch``, each below a line that says what becomes of
+A SQL file contains queries over the view ``batch``, each below a line that says what to do with
 its rows::
 
     -- reject: cancelled
@@ -12,7 +12,7 @@ its rows::
     -- merge: gold.totals on carrier
     SELECT carrier, count(*) AS flights FROM batch GROUP BY carrier;
 
-What is not rejected is accepted. A merge updates and inserts all columns.
+Messages that are not rejected are accepted. A merge updates and inserts all columns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commands for what was: history, and the views for other tools."""
+"""Commands for past states: history, and the views for other tools."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def history(
     queue: Annotated[str | None, typer.Option(help="Only this queue.")] = None,
     where: Annotated[
         str | None,
-        typer.Option(help="Trace the messages of --queue that this SQL predicate holds for."),
+        typer.Option(help="Trace the messages of --queue that match this SQL predicate."),
     ] = None,
-    message: Annotated[str | None, typer.Option(help="Trace the message of this id.")] = None,
+    message: Annotated[str | None, typer.Option(help="Trace the message with this id.")] = None,
     *,
     verify: Annotated[
         bool, typer.Option("--verify", help="Prove that every message is in one place.")
@@ -62,7 +62,7 @@ def history(
         str | None, typer.Option(help="The digest that --verify compares the history with.")
     ] = None,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Search with --where what payload is still there.")
+        bool, typer.Option("--partial", help="Let --where search the payload that still exists.")
     ] = False,
     limit: Limit = 20,
 ) -> None:
@@ -79,7 +79,7 @@ def history(
     elif message is not None or where is not None:
         sent_to = None if message else queue
         steps = log.trace(message, queue=sent_to, where=where, partial=partial).rows()
-        session.printer.rows(steps, STEP_COLUMNS, "No such message is known.")
+        session.printer.rows(steps, STEP_COLUMNS, "No such message was found.")
         if message is not None and not steps:
             raise typer.Exit(PLATFORM)
     elif as_of is not None and queue is not None:
@@ -105,13 +105,15 @@ def _check_question(
     partial: bool,
 ) -> None:
     if where is not None and message is not None:
-        raise typer.BadParameter("say --message or --where, not both.")
+        raise typer.BadParameter("give --message or --where, not both.")
     if as_of is not None and (where is not None or message is not None):
-        raise typer.BadParameter("--as-of shows queues, --message and --where trace: say one.")
+        raise typer.BadParameter(
+            "--as-of shows queues, while --message and --where trace: give one of them."
+        )
     if where is not None and queue is None:
         raise typer.BadParameter("--where needs --queue.")
     if message is not None and queue is not None:
-        raise typer.BadParameter("say --message or --queue, not both: an id names one message.")
+        raise typer.BadParameter("give --message or --queue, not both: an id names one message.")
     if partial and where is None and message is None:
         raise typer.BadParameter("--partial needs --where or --message.")
 
@@ -122,18 +124,20 @@ def _check_digests(
     compared: tuple[str | None, bool],
     others: tuple[str | None, ...],
 ) -> None:
-    """Refuse what would be left out in silence."""
+    """Refuse options that would silently be ignored."""
     (after, digest), (against, verify) = continued, compared
     if after is not None and not digest:
         raise typer.BadParameter("--after needs --digest.")
     if against is not None and not verify:
         raise typer.BadParameter("--against needs --verify.")
     if digest and verify:
-        raise typer.BadParameter("say --digest or --verify, not both.")
+        raise typer.BadParameter("give --digest or --verify, not both.")
     if (digest or verify) and any(other is not None for other in others):
-        raise typer.BadParameter("--digest and --verify are about the whole store.")
+        raise typer.BadParameter(
+            "--digest and --verify cover the whole store: omit the other filters."
+        )
     if verify and as_of is not None:
-        raise typer.BadParameter("--verify is about the store as it is now, not --as-of.")
+        raise typer.BadParameter("--verify checks the store as it is now: omit --as-of.")
 
 
 def _events(
@@ -190,7 +194,7 @@ def report(
         ),
     ] = None,
     upto: Annotated[
-        str | None, typer.Option("--to", help="The moment to end with; now when left out.")
+        str | None, typer.Option("--to", help="The moment to end with; if omitted, now.")
     ] = None,
     *,
     payload: Annotated[
@@ -212,7 +216,7 @@ def report(
     if html is not None:
         session.printer.note(f"The audit page is {found.save(html)}.")
     if found.proof is not None and not found.proof.ok:
-        session.printer.note("The store could not be verified: history --verify tells more.")
+        session.printer.note("The store could not be verified: run history --verify for details.")
         raise typer.Exit(1)
 
 
@@ -245,10 +249,10 @@ def sql(
     as_of: Annotated[int | None, typer.Option(help="As the store was after this commit_seq.")] = (
         None
     ),
-    prefix: Annotated[str, typer.Option(help="Put before each view's name.")] = "",
+    prefix: Annotated[str, typer.Option(help="A prefix for the names of the views.")] = "",
 ) -> None:
     """Print plain SQL: the views over the store's tables, for any tool that reads Delta."""
     if what != "views":
-        raise typer.BadParameter("say: txnqueue sql views")
+        raise typer.BadParameter("write: txnqueue sql views")
     for name, text in session.manager.view_statements(prefix, as_of).items():
         session.printer.fact({"view": name, "statement": text}, f"{text};\n")

@@ -5,16 +5,17 @@ Exit codes, for schedulers:
     0   done, or nothing to do
     1   unexpected failure
     2   usage, or input that cannot be used
-    3   the store, the queue, the configuration or the platform; or there is no such message
-    4   a handler failed: too often in a row, by a mistake of the job, or with all that it got;
-        its batches were rolled back
+    3   a problem of the store, the queue, the configuration or the platform; or there is no such
+        message
+    4   a handler failed: too often in a row, because the job is at fault, or with all its
+        messages; its batches were rolled back
     5   declare --dry-run found something to change
     6   consumed, but some messages failed too often and are dead letters now
     7   depth --at-least: there are fewer messages
     75  conflicts outlasted the retries, and nothing was changed: try again
-    76  the outcome is not known: ask ``txnqueue outcome``, then ``txnqueue recover``
-    77  committed, but changes of tables are not applied yet: ``txnqueue recover``, and do not
-        run it again
+    76  the outcome is unknown: ask ``txnqueue outcome``, then ``txnqueue recover``
+    77  committed, but changes of tables are not applied yet: use ``txnqueue recover``, and do
+        not run it again
     130 interrupted, by Ctrl-C or because a batch took too long after SIGTERM
 
 Results go to stdout, everything else to stderr. Spark is started by the commands that

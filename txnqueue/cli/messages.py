@@ -30,7 +30,7 @@ def send(
     ],
     transaction_id: Annotated[
         str | None,
-        typer.Option(help="Names the work: a second time under the same id sends nothing."),
+        typer.Option(help="An id for the work: repeating it under the same id sends nothing."),
     ] = None,
     order_by: Annotated[
         list[str] | None,
@@ -92,23 +92,21 @@ def receive(
     queue: Queue,
     limit: Limit = 10,
     *,
-    accept: Annotated[
-        bool, typer.Option("--accept", help="Consume them once they are printed.")
-    ] = False,
+    accept: Annotated[bool, typer.Option("--accept", help="Consume them after printing.")] = False,
     release: Annotated[
-        bool, typer.Option("--release", help="Give them back after printing: the default.")
+        bool, typer.Option("--release", help="Give them back after printing (the default).")
     ] = False,
     hold: Annotated[
         bool, typer.Option("--hold", help="Keep them in flight until the lease ends.")
     ] = False,
     lease_seconds: Annotated[
-        float | None, typer.Option(help="For how long; the queue's setting when left out.")
+        float | None, typer.Option(help="The lease in seconds; if omitted, the queue's setting.")
     ] = None,
     where: Where = None,
 ) -> None:
     """Receive messages and print them; they are RELEASED afterwards unless you say --accept."""
     if accept + release + hold > 1:
-        raise typer.BadParameter("say one of --accept, --release and --hold.")
+        raise typer.BadParameter("give only one of --accept, --release and --hold.")
     batch = session.manager.queue(queue).receive(limit, lease_seconds=lease_seconds, where=where)
     if not len(batch):
         session.printer.messages([], f"{queue} has nothing to receive.")
@@ -148,10 +146,10 @@ def replay(
     where: Where = None,
     *,
     after: Annotated[
-        int, typer.Option(help="Only what later commits than this commit_seq accepted.")
+        int, typer.Option(help="Only messages accepted by commits after this commit_seq.")
     ] = -1,
     upto: Annotated[
-        int | None, typer.Option(help="Only what commits up to this commit_seq accepted.")
+        int | None, typer.Option(help="Only messages accepted by commits up to this commit_seq.")
     ] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Leave out what was removed or erased.")
@@ -161,7 +159,7 @@ def replay(
     batch = session.manager.queue(queue).replay(
         after, upto, where=where, limit=limit, partial=partial
     )
-    session.printer.messages(batch.messages(), f"Nothing of {queue} was accepted then.")
+    session.printer.messages(batch.messages(), f"No messages of {queue} were accepted then.")
 
 
 @command("move")
@@ -184,11 +182,15 @@ def purge(
     where: Where = None,
     reason: Reason = None,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Needed: what is purged is gone.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Required, because purging cannot be undone.")
+    ] = False,
 ) -> None:
     """Delete messages for good, those in flight when they would return to the queue."""
     if not yes:
-        raise typer.BadParameter(f"the waiting messages of {queue} would be gone: say --yes.")
+        raise typer.BadParameter(
+            f"the waiting messages of {queue} would be deleted: confirm with --yes."
+        )
     count = session.manager.queue(queue).purge(where, reason=reason)
     session.printer.fact({"queue": queue, "purged": count}, f"{count} messages are deleted.")
 
@@ -206,4 +208,4 @@ def redrive(session: OpenStore, queue: Queue, where: Where = None) -> None:
     """Send dead letters back to the queues that they came from: give the dead-letter queue."""
     count = session.manager.queue(queue).redrive(where)
     values = {"queue": queue, "redriven": count}
-    session.printer.fact(values, f"{count} messages went back to where they came from.")
+    session.printer.fact(values, f"{count} messages were sent back to their origins.")

@@ -1,4 +1,4 @@
-"""What the command line prints: rich tables for people, JSON lines for programs."""
+"""Output of the command line: rich tables for people, JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from txnqueue.cli.tables import fitted
@@ -21,8 +21,6 @@ from txnqueue.core.markup import printable
 from txnqueue.reports.report import plain
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
     from txnqueue.core.receipt import Receipt
 
@@ -30,7 +28,7 @@ PIPED_WIDTH = 240
 """So wide are tables that go into a file or a pipe."""
 MESSAGE = "_message"
 _ABOUT = ("id", "lane", "deliveries", "enqueued_at", "reason", "error")
-"""What a table shows of a message besides its payload, which no payload column may hide."""
+"""The metadata of a message that a table shows, which no payload column may hide."""
 _ENDS = ("reason", "error")
 """Those of a dead letter, which stand behind the payload if there are any."""
 QUEUE_COLUMNS = (
@@ -131,7 +129,7 @@ class Printer:
 
     # -------------------------------------------------------------------------- helpers
 
-    def _show(self, page: Console, what: Table | Text, *, soft_wrap: bool = False) -> None:
+    def _show(self, page: Console, what: RenderableType, *, soft_wrap: bool = False) -> None:
         with page.capture() as shown:
             page.print(what, soft_wrap=soft_wrap)
         self._write(shown.get())
@@ -200,7 +198,7 @@ def _let_go(stream: TextIO | None) -> None:
 
 
 def written_address(host: str, port: int) -> str:
-    """Write where something listens; what IPv6 calls a host stands in brackets."""
+    """Format the address of a listener, with IPv6 hosts in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -220,7 +218,7 @@ def remark(text: str) -> None:
 
 
 def _beside(payload: Sequence[str], name: str) -> str:
-    """Name a column of the message's own so that no column of the payload is called the same."""
+    """Name a column of message metadata differently from all columns of the payload."""
     taken = {column.lower() for column in payload}
     return f"_{name}" if name.lower() in taken else name
 

@@ -59,10 +59,10 @@ def create(
     ] = None,
     duplicate_window_seconds: Annotated[
         float | None,
-        typer.Option(help="Deliver no second message of an id within this time."),
+        typer.Option(help="Deliver no second message with the same id within this time."),
     ] = None,
     exist_ok: Annotated[
-        bool, typer.Option("--exist-ok", help="No error if it is there with the same schema.")
+        bool, typer.Option("--exist-ok", help="No error if it exists with the same schema.")
     ] = False,
 ) -> None:
     """Create a queue and its dead-letter queue, and the store if there is none."""
@@ -91,7 +91,7 @@ def create(
             "lanes": made.info.settings.lanes,
             "root": manager.root,
         },
-        f"Queue {queue} is there, with {columns}.",
+        f"Queue {queue} exists, with {columns}.",
     )
 
 
@@ -110,16 +110,17 @@ def depth(
     *,
     at_least: Annotated[
         int | None,
-        typer.Option(min=1, help="Code 7 if fewer messages can be received than this."),
+        typer.Option(min=1, help="Exit code 7 if fewer messages than this can be received."),
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until there are so many: a scheduler's sensor.")
+        bool,
+        typer.Option("--wait", help="Wait until there are that many, as a scheduler's sensor."),
     ] = False,
     timeout_seconds: Annotated[
-        float | None, typer.Option(min=0, help="How long to wait; for ever when left out.")
+        float | None, typer.Option(min=0, help="How long to wait; if omitted, for ever.")
     ] = None,
     poll_seconds: Annotated[
-        float, typer.Option(min=0.1, help="How long to wait between two looks.")
+        float, typer.Option(min=0.1, help="How long to wait between two checks.")
     ] = 5.0,
 ) -> None:
     """Count the messages that can be received now."""
@@ -153,10 +154,16 @@ def metrics(
         bool, typer.Option("--serve", help="Serve them to Prometheus until SIGTERM or Ctrl-C.")
     ] = False,
     port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Where --serve listens; 0: any free port.")
+        int,
+        typer.Option(
+            min=0, max=65_535, help="The port on which --serve listens; 0: any free port."
+        ),
     ] = 9_464,
     address: Annotated[
-        str, typer.Option(help="The address that --serve listens at: this machine only.")
+        str,
+        typer.Option(
+            help="The address on which --serve listens; the default is only this machine."
+        ),
     ] = "127.0.0.1",
 ) -> None:
     """Measure every queue: messages, their ages, those in flight, delayed or dead."""
@@ -180,7 +187,9 @@ def drop(
     missing_ok: Annotated[
         bool, typer.Option("--missing-ok", help="No error if there is no such queue.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Needed: its messages are gone.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Required, because its messages are deleted.")
+    ] = False,
 ) -> None:
     """Drop a queue with its messages; code 75 while prepared transactions hold it back."""
     drop_surely(
@@ -198,7 +207,8 @@ def declare(
     file: Annotated[str, typer.Argument(help="A YAML file of queues.", show_default=False)],
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would change: code 5 if something.")
+        bool,
+        typer.Option("--dry-run", help="Only show what would change; exit code 5 if anything."),
     ] = False,
     drop: Annotated[
         bool, typer.Option("--drop", help="Drop what the file lists under 'drop'.")

@@ -1,4 +1,4 @@
-"""Wait until a queue has enough messages: what a scheduler's sensor asks."""
+"""Waiting until a queue has enough messages, for sensors of schedulers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def wait(
     timeout_seconds: float | None,
     poll_seconds: float,
 ) -> int:
-    """Look at a queue until so many messages can be received, or the time is over.
+    """Check a queue until enough messages can be received, or the time is over.
 
     What a killed consumer holds counts once its lease is over: nobody else would ask for it.
 

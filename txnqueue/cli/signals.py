@@ -52,7 +52,7 @@ def on_sigterm(grace_seconds: float) -> Iterator[Stop]:
             signal.setitimer(signal.ITIMER_REAL, max(grace_seconds, 0.001))
 
     def too_late(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(f"not done {grace_seconds} seconds after SIGTERM")
+        raise KeyboardInterrupt(f"not finished {grace_seconds} seconds after SIGTERM")
 
     # While SIGTERM sets the timer somebody has to hear it: else it would end the process.
     alarmed_before = signal.signal(signal.SIGALRM, too_late)

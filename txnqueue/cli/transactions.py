@@ -13,7 +13,7 @@ from txnqueue.cli.presentation import receipt_values, told_of_drop, told_of_exch
 from txnqueue.core.receipt import Status
 
 _Change = Annotated[
-    str, typer.Argument(help="The change, as recover names it.", show_default=False)
+    str, typer.Argument(help="The id of the change, as shown by recover.", show_default=False)
 ]
 
 
@@ -21,7 +21,7 @@ _Change = Annotated[
 def outcome(
     session: OpenStore,
     transaction_id: Annotated[
-        str, typer.Argument(help="Its id, or what an error message names.", show_default=False)
+        str, typer.Argument(help="Its id, or the name in an error message.", show_default=False)
     ],
 ) -> None:
     """Show the outcome of a transaction; exit code 76 if nothing is decided."""
@@ -57,14 +57,14 @@ def recover(session: OpenStore) -> None:
     }
     lines = [f"{len(found.aborted)} transactions aborted, {found.released} messages released."]
     lines += [f"aborted: {key}" for key in found.aborted]
-    lines += [f"prepared, waits for a decision: {key}" for key in found.prepared]
-    lines += [f"decided by an operator, and not forgotten: {key}" for key in found.heuristic]
+    lines += [f"prepared, waiting for a decision: {key}" for key in found.prepared]
+    lines += [f"decided by an operator, not forgotten: {key}" for key in found.heuristic]
     lines += [
         f"not applied: {change.operation} of {change.rows or 'some'} rows to {change.table}, "
         f"transaction {change.transaction_id}: {change.reason}. {change.remedy}"
         for change in found.waiting
     ]
-    lines += [f"has not confirmed a commit: the database {name}" for name in found.databases]
+    lines += [f"the database {name} has not confirmed a commit" for name in found.databases]
     lines += [told_of_drop(drop) for drop in found.drops]
     lines += [told_of_exchange_drop(drop) for drop in found.exchange_drops]
     session.printer.fact(values, "\n".join(lines))
@@ -76,7 +76,7 @@ def recover(session: OpenStore) -> None:
 def rollback(
     session: OpenStore,
     transaction_id: Annotated[str, typer.Argument(help="Its id.", show_default=False)],
-    reason: Annotated[str, typer.Option(help="Why; recorded in the history.")],
+    reason: Annotated[str, typer.Option(help="The reason; recorded in the history.")],
 ) -> None:
     """Roll back a transaction that is prepared, or hangs and holds messages."""
     session.manager.rollback(transaction_id, reason)
@@ -91,7 +91,7 @@ def release(
     session: OpenStore,
     queue: Queue,
     consumer: Annotated[str, typer.Option(help="The consumer whose leases end.")],
-    reason: Annotated[str, typer.Option(help="Why; recorded in the history.")],
+    reason: Annotated[str, typer.Option(help="The reason; recorded in the history.")],
 ) -> None:
     """End the leases of a consumer: its messages are available again."""
     count = session.manager.release(queue, consumer=consumer, reason=reason)
@@ -112,8 +112,8 @@ def apply_change(session: OpenStore, change: _Change) -> None:
 def waive_change(
     session: OpenStore,
     change: _Change,
-    reason: Annotated[str, typer.Option(help="Why; recorded in the history.")],
+    reason: Annotated[str, typer.Option(help="The reason; recorded in the history.")],
 ) -> None:
     """Give a waiting table change up, for ever and on record."""
     session.manager.waive_change(change, reason)
-    session.printer.fact({"change": change, "waived": True}, f"Change {change} is given up.")
+    session.printer.fact({"change": change, "waived": True}, f"Change {change} is waived.")

@@ -43,7 +43,7 @@ def _setting(key: str) -> dict[str, str] | None:
         }
     if found.source == "default":
         return None
-    meaning = f"Set by {found.source}; Spark's configuration and arguments come before it."
+    meaning = f"Set by {found.source}; Spark's configuration and arguments take precedence."
     return {"name": key, "found": str(found.value), "verdict": "ok", "meaning": meaning}
 
 
@@ -51,33 +51,33 @@ def _setting(key: str) -> dict[str, str] | None:
 def maintain(
     session: OpenStore,
     transaction_seconds_max: Annotated[
-        float, typer.Option(help="For so long a transaction may stay undecided.")
+        float, typer.Option(help="How long a transaction may stay undecided.")
     ] = 86_400.0,
     payload_retention_days: Annotated[
-        int, typer.Option(help="For so long the payload of consumed messages is kept.")
+        int, typer.Option(help="How long the payload of consumed messages is kept.")
     ] = 7,
     history_retention_days: Annotated[
         int | None,
-        typer.Option(help="For so long past states can be asked for; for ever when left out."),
+        typer.Option(help="How long past states can be queried; if omitted, for ever."),
     ] = None,
     *,
     vacuum: Annotated[
-        bool, typer.Option("--vacuum/--no-vacuum", help="Delete files that nothing names any more.")
+        bool, typer.Option("--vacuum/--no-vacuum", help="Delete files that are no longer needed.")
     ] = True,
     full_vacuum: Annotated[
         bool,
         typer.Option(
             "--full-vacuum",
-            help="Also delete what failed appends left behind; slower, once a month is enough.",
+            help="Also delete what failed appends left behind; slower, and once a month is enough.",
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell what would be done.")
+        bool, typer.Option("--dry-run", help="Only show what would be done.")
     ] = False,
 ) -> None:
     """Keep the store small and fast; run it from time to time, beside everything else."""
     if full_vacuum and not vacuum:
-        raise typer.BadParameter("say one of --no-vacuum and --full-vacuum.")
+        raise typer.BadParameter("give --no-vacuum or --full-vacuum, not both.")
     done = session.manager.maintain(
         transaction_seconds_max=transaction_seconds_max,
         payload_retention_days=payload_retention_days,
@@ -90,9 +90,12 @@ def maintain(
         f"{would}: {done.compacted} lanes compacted, {done.archived} entries archived, "
         f"{done.slices} slices of payload dropped, {done.forgotten} entries removed from the "
         f"history, {done.rewritten} shards written into few files.",
-        *(f"Nothing is left of the payload of {one}, which was dropped." for one in done.removed),
-        *(f"Nothing names the payload table of {one}: look at it." for one in done.orphans),
-        *(f"Not this time: {one}" for one in done.skipped),
+        *(f"All payload of {one}, which was dropped, is deleted." for one in done.removed),
+        *(
+            f"Nothing names the payload table of {one}: check whether it is still needed."
+            for one in done.orphans
+        ),
+        *(f"Skipped: {one}" for one in done.skipped),
     ]
     session.printer.fact(asdict(done), "\n".join(lines))
 
@@ -106,14 +109,18 @@ def erase(
     ],
     reason: Annotated[
         str,
-        typer.Option(help="Why; recorded for ever, so name nobody.", show_default=False),
+        typer.Option(help="The reason; recorded for ever, so name nobody.", show_default=False),
     ],
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Needed: what is erased is gone.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Required, because erasing cannot be undone.")
+    ] = False,
 ) -> None:
     """Delete the payload of messages for good, and keep their history; purges those that wait."""
     if not yes:
-        raise typer.BadParameter(f"the payload of messages of {queue} would be gone: say --yes.")
+        raise typer.BadParameter(
+            f"the payload of messages of {queue} would be deleted: confirm with --yes."
+        )
     done = session.manager.erase(queue, where, reason)
     until = done.readable_until
     lines = [f"{done.erased} messages erased; {done.purged} of them were waiting."]
@@ -127,7 +134,9 @@ def erase(
 @command("take-over")
 def take_over(
     session: OpenStore,
-    reason: Annotated[str, typer.Option(help="Why; recorded in the journal table's history.")],
+    reason: Annotated[
+        str, typer.Option(help="The reason; recorded in the history of the journal's table.")
+    ],
 ) -> None:
     """Write to a store on S3 from now on, because the driver that did so has surely ended."""
     session.manager.take_over(reason)

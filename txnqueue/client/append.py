@@ -1,8 +1,9 @@
-"""Land one append, whatever the store answers.
+"""Land one append, whatever the store replies.
 
-An exception is not an outcome. After anything but success the journal is read first. If the
-append is there, it is done, with the entries in the journal and not those last planned; if
-another's is there, it is planned again; if none is there, the same entries are tried again.
+An exception is not an outcome, so after anything but success the journal is read first. If the
+append is there, it has landed, with the entries in the journal and not those last planned; if
+another one is there instead, it is planned again; if neither is there, the same entries are tried
+again.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Past:
             HistoryRemoved: The history begins later.
         """
         if self.beginning >= 0 and commit_seq < model.commit_seq(self.beginning):
-            raise removed(f"commit_seq={commit_seq} is not known any more", self.beginning)
+            raise removed(f"commit_seq={commit_seq} is no longer known", self.beginning)
         self._needed = min(self._needed, commit_seq)
 
     def at_one_beginning(self, read: Callable[[], _Read]) -> _Read:
@@ -202,8 +202,7 @@ class Past:
 def known(entries: Iterable[Entry], beginning: int) -> Iterator[Entry]:
     """Leave removed positions out of the entries from before the beginning (pure).
 
-    A claim may hold messages of several positions, of which one stays known for longer than
-    another.
+    A claim may hold messages of several positions, some of which stay known longer than others.
 
     Args:
         entries: Entries in commit order, with the positions that they name.
@@ -322,8 +321,8 @@ def removed(what: str, beginning: int) -> HistoryRemoved:
     """Make the error of a question about the time before the beginning of the history."""
     first = model.commit_seq(beginning)
     return HistoryRemoved(
-        f"{what}: the history begins at commit_seq {first}; "
-        "maintain(history_retention_days=) says for how long it is kept.",
+        f"{what}: the history begins at commit_seq {first}; maintain(history_retention_days=) "
+        "sets how long it is kept.",
         commit_seq=first,
     )
 

@@ -23,7 +23,7 @@ logger = logging.getLogger("txnqueue")
 
 
 class Cache:
-    """The known entries of a store, of which each call reads the new ones.
+    """The known entries of a store; each call reads only the new ones.
 
     The states of queues, which change with every message, are in ``states``.
     """
@@ -63,7 +63,7 @@ class Cache:
         if not layouts:
             raise StoreNotFound(
                 f"There is no store {_place(self.store.root)} yet, or its creation was "
-                "interrupted: create_queue makes it, or finishes it.",
+                "interrupted: create_queue creates or completes it.",
                 root=self.store.root,
             )
         newest = max(layouts, key=lambda entry: entry.sequence or 0)
@@ -237,7 +237,7 @@ class Cache:
         """
         beginning = archive.decisions_beginning_of(self.store.journal)
         if owner.begun < beginning:
-            what = f"What became of transaction {owner.key!r} is not known any more"
+            what = f"The outcome of transaction {owner.key!r} is no longer known"
             raise archive.removed(what, beginning)
 
     def never_decided(self, state: TransactionState, owner: AttemptOwner) -> bool:

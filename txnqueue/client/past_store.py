@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _UNDECIDED = ("transaction/", "table/", "protocol/")
-"""Shards of which only the entries in the journal at that commit matter."""
+"""Shards whose entries matter only if they are in the journal at that commit."""
 
 
 class PastStore:

@@ -1,1 +1,1 @@
-"""What is known and decided without any effect: entries, state, plans, settings."""
+"""Knowledge and decisions without side effects: entries, states, plans, settings."""

@@ -1,4 +1,4 @@
-"""What ends a drain before its queue is empty."""
+"""The bounds that end a drain before its queue is empty."""
 
 from __future__ import annotations
 

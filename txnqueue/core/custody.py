@@ -1,10 +1,10 @@
-"""What the threads of one manager share may be used only by the thread that holds its lock.
+"""Objects shared by the threads of a manager, usable only by the thread that holds their lock.
 
-What is shared asks the lock at each touch, as soon as the checks are turned on. The tests do
-that: a forgotten lock then fails where it was forgotten, and not once in a million histories.
+When the checks are turned on, as in the tests, a shared object checks the lock at each access. A
+forgotten lock then fails where it was forgotten, not once in a million histories.
 
-Nothing is read of the payload while a lock is held, because that may take as long as it likes,
-and a heartbeat needs the lock.
+No payload is read while a lock is held, because that may take any time, and a heartbeat needs the
+lock.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NotRead(BaseException):
         super().__init__("to be read without a lock")
         self.read = read
         self.without: Callable[[Exception], None] | None = None
-        """What is told that it cannot be read, if that is no reason to give up."""
+        """Called with the error if the read fails and that is no reason to give up."""
 
 
 def check(custody: Custody | None, what: str) -> None:

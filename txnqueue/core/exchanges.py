@@ -215,7 +215,7 @@ def check_kind(kind: object) -> str:
     for known in KINDS:
         if kind == known:
             return known
-    raise InvalidInput(f"kind={kind!r}: an exchange is {', '.join(KINDS)}.", name="kind")
+    raise InvalidInput(f"kind={kind!r}: give one of {', '.join(KINDS)}.", name="kind")
 
 
 def check_key(key: object, name: str = "routing_key") -> str:
@@ -229,7 +229,8 @@ def check_key(key: object, name: str = "routing_key") -> str:
         raise InvalidInput(f"{name}={key!r}: give a string.", name=name)
     if len(key) > KEY_LENGTH_MAX:
         raise LimitExceeded(
-            f"{name} has {len(key)} characters; {KEY_LENGTH_MAX} are the most: use a shorter key.",
+            f"{name} has {len(key)} characters; at most {KEY_LENGTH_MAX} are allowed: use a "
+            "shorter key.",
             name=name,
         )
     return plain_text(key)
@@ -247,7 +248,7 @@ def check_keys(key: object, column: object) -> tuple[str, str | None]:
     if key != "":
         raise InvalidInput("Give routing_key= or routing_key_column=, not both.")
     if not isinstance(column, str):
-        raise InvalidInput(f"routing_key_column={column!r}: give a column's name.")
+        raise InvalidInput(f"routing_key_column={column!r}: give the name of a column.")
     return "", column
 
 
@@ -264,8 +265,8 @@ def argument_text(value: object) -> str:
     if is_text(value):
         return plain_text(value)
     raise InvalidInput(
-        f"arguments: {value!r}: give strings, whole numbers, booleans, or None for a header "
-        "that is only to be there.",
+        f"arguments: {value!r}: give a string, whole number or boolean, or None for a header that "
+        "only has to be present.",
         name="arguments",
     )
 
@@ -283,7 +284,7 @@ def read_arguments(arguments: object) -> tuple[Arguments, str]:
         raise InvalidInput(f"arguments={arguments!r}: give a dict of strings.", name="arguments")
     match = arguments.get(X_MATCH, ALL)
     if match not in (ALL, ANY):
-        raise InvalidInput(f"{X_MATCH}={match!r}: it is 'all' or 'any'.", name=X_MATCH)
+        raise InvalidInput(f"{X_MATCH}={match!r}: give 'all' or 'any'.", name=X_MATCH)
     asked = {
         plain_text(name): None if value is None else argument_text(value)
         for name, value in arguments.items()

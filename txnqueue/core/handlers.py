@@ -1,7 +1,7 @@
-"""Functions that users give: they can be called, and a call of one runs it (pure).
+"""Checks that users' functions can be called, and that a call runs them (pure).
 
-A call of an ``async`` function, or of one with a ``yield``, only prepares what it does. A
-transaction whose handler did nothing would be committed all the same, and accept its messages.
+A call of an ``async`` function, or of one with a ``yield``, does not run its body. A transaction
+whose handler did nothing would still be committed, and accept its messages.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def check_function(name: str, called: object, wanted: str = "a function") -> Non
         raise InvalidInput(f"{name}={called!r}: give {wanted}.", name=name)
     if _only_prepares(called):
         raise InvalidInput(
-            f"{name}={called!r} is async, or has a yield, so that a call does nothing of it: give "
-            f"{wanted} that does its work before it returns.",
+            f"{name}={called!r} is async or contains a yield, so calling it does none of its "
+            f"work: give {wanted} that does its work before it returns.",
             name=name,
         )
 
@@ -70,7 +70,7 @@ def check_ran(returned: Returned, name: str = "handler") -> Returned:
     if inspect.iscoroutine(returned):
         returned.close()  # nobody shall wait for it
     raise InvalidInput(
-        f"{name}= returned a {type(returned).__name__}, which nobody runs: what it was to do has "
-        "not happened. Let it do its work before it returns.",
+        f"{name}= returned a {type(returned).__name__}, which is never run, so its work was not "
+        "done. Let it do its work before it returns.",
         name=name,
     )

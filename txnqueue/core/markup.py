@@ -17,7 +17,7 @@ Shown = TypeVar("Shown")
 
 
 def printable(text: str) -> str:
-    """Write out control characters, so that no message steers who reads it."""
+    """Write out control characters, so that no message can control a terminal."""
     return "".join(
         c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
     )

@@ -1,4 +1,4 @@
-"""What becomes of messages that come back from a delivery that failed (pure)."""
+"""The fate of messages that return from a failed delivery (pure)."""
 
 from __future__ import annotations
 
@@ -64,4 +64,4 @@ class Redelivery:
 
 
 AT_ONCE = Redelivery()
-"""Messages come back at once, and as often as they fail."""
+"""Messages return at once, after every failure."""

@@ -29,9 +29,9 @@ MESSAGES_PER_RECEIVE_MAX = 100_000_000
 POSITIONS_PER_SEND_MAX = 10_000
 RANGES_PER_SEND_MAX = 100_000
 RUNS_PER_SEND_MAX = 2 * RANGES_PER_SEND_MAX + 1
-"""The ranges that staged rows may lie in; each ends where a range of a queue ends or begins."""
+"""The maximum number of ranges of staged rows, cut where a range of a queue ends or begins."""
 RANGES_PER_CALL_MAX = 100_000
-"""The ranges of consecutive offsets that the messages of one call may lie in."""
+"""The maximum number of ranges of consecutive offsets of the messages of one call."""
 TRANSACTION_ID_LENGTH_MAX = 200
 REASON_LENGTH_MAX = 500
 """The characters kept of an error that becomes a reason, and of a dead letter's reason."""
@@ -66,8 +66,8 @@ def check_name(name: object, what: str = "queue") -> str:
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > NAME_LENGTH_MAX:
         raise InvalidName(
-            f"{name!r} cannot be the name of a {what}: a name is 1 to {NAME_LENGTH_MAX} letters, "
-            "digits, '.', '_' or '-', and starts with a letter.",
+            f"{name!r} cannot be the name of a {what}: use 1 to {NAME_LENGTH_MAX} letters, "
+            "digits, '.', '_' or '-', beginning with a letter.",
             name=str(name),
         )
     return plain_text(name)
@@ -81,8 +81,8 @@ def check_transaction_id(key: object) -> str:
     """
     if isinstance(key, str) and key.startswith(BRANCH_PREFIX):
         raise InvalidInput(
-            f"transaction_id={key!r}: what begins with {BRANCH_PREFIX!r} names a branch, which "
-            "sessions start and join (txnqueue.protocols.dtx).",
+            f"transaction_id={key!r}: ids that begin with {BRANCH_PREFIX!r} are reserved for "
+            "branches (txnqueue.protocols.dtx); use another id.",
             name="transaction_id",
         )
     if not is_text(key) or not 0 < len(key) <= TRANSACTION_ID_LENGTH_MAX:
@@ -101,7 +101,9 @@ def check_reason(reason: object) -> str:
     """
     said = check_text("reason", reason) or ""
     if not said.strip():
-        raise InvalidInput(f"reason={reason!r}: say why; it stands in the journal.", name="reason")
+        raise InvalidInput(
+            f"reason={reason!r}: give the reason; it is recorded in the journal.", name="reason"
+        )
     return said
 
 
@@ -115,7 +117,7 @@ def check_text(name: str, value: object) -> str | None:
         return None
     if is_text(value):
         return plain_text(value)
-    raise InvalidInput(f"{name}={value!r}: give text, or leave it out.", name=name)
+    raise InvalidInput(f"{name}={value!r}: give text, or omit it.", name=name)
 
 
 def check_root(root: object) -> str:
@@ -128,8 +130,8 @@ def check_root(root: object) -> str:
     if isinstance(said, str) and said is not root:
         if _CUT_URI.match(said):
             raise InvalidInput(
-                f"root={root!r}: a path object makes one slash of the two of a URI, which is "
-                "another place; give the URI as text.",
+                f"root={root!r}: a path object turns the two slashes of a URI into one, which "
+                "names another place; give the URI as text.",
                 name="root",
             )
         if "/" not in said:
@@ -137,7 +139,7 @@ def check_root(root: object) -> str:
     if isinstance(said, str) and ("/" in said or all(said.split("."))):
         return said
     raise InvalidInput(
-        f"root={root!r}: give a path, which has a '/', such as './store', or the name of a catalog "
+        f"root={root!r}: give a path with a '/', such as './store', or the name of a catalog "
         "schema.",
         name="root",
     )
@@ -150,7 +152,7 @@ def check_flag(name: str, value: object) -> bool:
         InvalidInput: The value is neither.
     """
     if not isinstance(value, bool):
-        raise InvalidInput(f"{name}={value!r}: say True or False.", name=name)
+        raise InvalidInput(f"{name}={value!r}: give True or False.", name=name)
     return value
 
 
@@ -168,7 +170,7 @@ def check_metadata(metadata: object) -> dict[str, Any]:
     except (TypeError, ValueError):  # the error below says so
         pass
     raise InvalidInput(
-        f"metadata={metadata!r}: give a dict of what JSON knows, by strings.", name="metadata"
+        f"metadata={metadata!r}: give a dict with strings as keys and JSON values.", name="metadata"
     )
 
 
@@ -180,7 +182,7 @@ def check_id(key: object, name: str = "transaction_id") -> str:
     """
     said = check_text(name, key)
     if said is None:
-        raise InvalidInput(f"{name}=None: say which.", name=name)
+        raise InvalidInput(f"{name}=None: give a value.", name=name)
     return said
 
 
@@ -233,7 +235,7 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
 
 
 def check_number(name: str, value: object, low: float, high: float) -> None:
-    """Check that a number lies in its range, the ends included.
+    """Check that a number is in its range, ends included.
 
     Raises:
         InvalidInput: The value is not a number.
@@ -242,7 +244,7 @@ def check_number(name: str, value: object, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidInput(f"{name}={value!r}: give a number from {low} to {high}.", name=name)
     if not low <= value <= high:
-        raise LimitExceeded(f"{name}={value!r}: it may be {low} to {high}.", name=name)
+        raise LimitExceeded(f"{name}={value!r}: the range is {low} to {high}.", name=name)
 
 
 def check_retry(retry: object) -> RetryPolicy:
@@ -264,7 +266,7 @@ def check_count(name: str, value: object, low: float, high: float) -> None:
         LimitExceeded: The number is out of range.
     """
     if not isinstance(value, int):
-        raise InvalidInput(f"{name}={value!r}: give a whole number from {low} on.", name=name)
+        raise InvalidInput(f"{name}={value!r}: give a whole number of at least {low}.", name=name)
     check_number(name, value, low, high)
 
 
@@ -310,14 +312,16 @@ class QueueSettings(Facts):
         """Check every value."""
         for name in ("dead_letter", "dead_letter_expired", "ordered", "durable"):
             if not isinstance(getattr(self, name), bool):
-                raise InvalidInput(f"{name}={getattr(self, name)!r}: say true or false.", name=name)
+                raise InvalidInput(
+                    f"{name}={getattr(self, name)!r}: give true or false.", name=name
+                )
         check_count("lanes", self.lanes, 1, LANES_MAX)
         check_number("lease_seconds", self.lease_seconds, 0.001, LEASE_SECONDS_MAX)
         check_count("deliveries_max", self.deliveries_max, 1, DELIVERIES_MAX_MAX)
         check_number("delay_step_seconds", self.delay_step_seconds, 0.001, LEASE_SECONDS_MAX)
         if self.dead_letter_expired and not self.dead_letter:
             raise InvalidInput(
-                "dead_letter_expired=True needs dead_letter=True: set both, or neither."
+                "dead_letter_expired=True needs dead_letter=True: set both or neither."
             )
         self._check_window()
         self._check_delay()
@@ -329,7 +333,7 @@ class QueueSettings(Facts):
         if self.message_id is None:
             raise InvalidInput(
                 f"duplicate_window_seconds={window!r} needs message_id=: name the column that "
-                "identifies a message, or leave the window out.",
+                "identifies a message, or omit the window.",
                 name="duplicate_window_seconds",
             )
         check_number("duplicate_window_seconds", window, 0.001, DUPLICATE_WINDOW_SECONDS_MAX)
@@ -341,7 +345,7 @@ class QueueSettings(Facts):
         if delay > longest:
             raise InvalidInput(
                 f"redelivery_delay_seconds={delay!r} is longer than "
-                f"redelivery_delay_seconds_max={longest!r}: raise that too.",
+                f"redelivery_delay_seconds_max={longest!r}: raise that limit too.",
                 name="redelivery_delay_seconds",
             )
 

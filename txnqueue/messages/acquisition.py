@@ -1,8 +1,8 @@
 """Acquire waiting messages for a move inside a transaction.
 
-The transaction claims every message that a move outside would take, delayed and redelivered ones
-included: in each lane one claim for each history. The claims deliver nothing, so a rollback
-returns the messages as they were.
+The transaction claims every message that a move outside a transaction would take, including delayed
+and redelivered ones: in each lane one claim for each history. The claims deliver nothing, so a
+rollback returns the messages as they were.
 """
 
 from __future__ import annotations

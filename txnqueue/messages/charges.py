@@ -1,4 +1,4 @@
-"""Who may be to blame for the error of a batch, and which failures count as deliveries.
+"""The possible causes of the error of a batch, and which failures count as deliveries.
 
 A message that fails too often becomes a dead letter. So a delivery may count only if the message
 may have caused the failure, and not if the job or the store did.

@@ -180,8 +180,8 @@ class ClaimPlanner:
         consumer, epoch = self.client.consumer, self.client.epoch(fold)
         if any(c.owner.consumer == consumer and c.owner.epoch > epoch for c in fold.claims()):
             raise LeaseLost(
-                f"Another instance opened the consumer id {consumer!r} and has taken over: this "
-                "one is fenced and gets nothing more.",
+                f"Another instance opened the consumer id {consumer!r} and took over its leases: "
+                "this one is fenced and receives nothing more. Give each instance its own id.",
                 consumer=consumer,
             )
         lease = LeaseOwner(consumer, epoch)

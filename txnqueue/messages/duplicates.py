@@ -71,9 +71,9 @@ def _read(client: Client, info: QueueInfo, unread: Sequence[Arrival]) -> None:
         count = len(ids) // DIGEST_BYTES
         if count != arrival.size:
             raise PayloadRemoved(
-                f"Of {arrival.size} messages of {info.name!r} only {count} have their "
-                f"payload, so that duplicates of the others cannot be known: keep payload for "
-                "longer than the duplicate window.",
+                f"Only {count} of {arrival.size} messages of {info.name!r} still have their "
+                "payload, so duplicates of the others cannot be detected: keep payload for longer "
+                "than the duplicate window.",
                 queue=info.name,
             )
         arrival.ids = ids

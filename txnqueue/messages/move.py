@@ -37,11 +37,11 @@ def target_of(client: Client, to: object) -> QueueInfo:
         return client.cache.queue(check_name(to))
     info, other = getattr(to, "info", None), getattr(to, "_client", None)
     if not isinstance(info, QueueInfo) or other is None:
-        raise InvalidInput(f"to={to!r}: give a queue, or its name.", name="to")
+        raise InvalidInput(f"to={to!r}: give a queue or its name.", name="to")
     if other.cache.store_id != client.cache.store_id:
         raise InvalidInput(
-            f"The queue {info.name!r} is in the store {other.store.root!r}: messages move within "
-            "one store. Receive and send them instead.",
+            f"The queue {info.name!r} is in the store {other.store.root!r}: messages can be moved "
+            "only within one store. Receive and send them instead.",
             name="to",
         )
     return info
@@ -58,7 +58,7 @@ def to_queue(client: Client, info: QueueInfo, target: QueueInfo) -> Route:
     """
     if target.queue_id == info.queue_id:
         raise InvalidInput(
-            f"Messages of {info.name!r} are in that queue already: name another one."
+            f"Messages of {info.name!r} are already in that queue: name another one."
         )
     known = info
     found: dict[tuple[tuple[PositionId, int, int], ...], Lanes] = {}
@@ -121,8 +121,8 @@ def to_origin(client: Client) -> Route:
             if origin["queue_id"] not in known:
                 since = ", and another one has its name" if origin["queue"] in queues else ""
                 raise QueueNotFound(
-                    f"The queue {origin['queue']!r}, where some came from, is gone{since}: move "
-                    "them to another one.",
+                    f"The queue {origin['queue']!r}, where some came from, no longer "
+                    f"exists{since}: move them to another one.",
                     name=origin["queue"],
                 )
             homes[origin["queue_id"]].append(segment)

@@ -97,19 +97,19 @@ class SendOptions:
         order_by: object = [self.order_by] if isinstance(self.order_by, str) else self.order_by
         if order_by is not None and not isinstance(order_by, (list, tuple)):
             raise InvalidInput(
-                f"order_by={order_by!r}: name one column, or a list.", name="order_by"
+                f"order_by={order_by!r}: give one column name, or a list of them.", name="order_by"
             )
         for column in order_by or ():
             if column not in schema.names:
                 raise InvalidInput(
-                    f"order_by={column!r} is no column of {name!r}: "
+                    f"order_by={column!r} is not a column of {name!r}: "
                     f"{did_you_mean(column, schema.names)}",
                     name="order_by",
                 )
             kind = schema[column].dataType.typeName()
             if kind in ("array", "map", "struct"):
                 raise InvalidInput(
-                    f"order_by={column!r}: nothing orders columns of type {kind}; name others.",
+                    f"order_by={column!r}: columns of type {kind} cannot be ordered; name others.",
                     name="order_by",
                 )
         return tuple(order_by or ())
@@ -127,11 +127,12 @@ class SendOptions:
                 raise InvalidInput(f"{what}={found!r}: give a dict of strings.", name=what)
             for name, value in found.items():
                 if not is_text(name) or not name or not is_text(value):
-                    raise InvalidInput(f"{what}: {name!r}: {value!r} is no text.", name=what)
+                    raise InvalidInput(f"{what}: {name!r}: {value!r} is not text.", name=what)
         twice = sorted(headers.keys() & header_columns.keys())
         if twice:
             raise InvalidInput(
-                f"The header {twice[0]!r} is given by value and by column: leave one of them out."
+                f"The header {twice[0]!r} is given both by value and by column: omit one of the "
+                "two."
             )
         return _plain(headers), _plain(header_columns)
 

@@ -173,13 +173,13 @@ def _check_limits(info: ExchangeInfo, sends: Iterable[StagedSend]) -> None:
     if positions > POSITIONS_PER_SEND_MAX:
         raise LimitExceeded(
             f"{positions} different lanes, priorities, delays and times to live in one publish to "
-            f"{info.name!r}; {POSITIONS_PER_SEND_MAX} are the most: publish in parts.",
+            f"{info.name!r}; at most {POSITIONS_PER_SEND_MAX} are allowed: publish in parts.",
             name=info.name,
         )
     if pieces > RANGES_PER_PUBLISH_MAX:
         raise LimitExceeded(
-            f"The messages of one publish to {info.name!r} lie in {pieces} ranges; "
-            f"{RANGES_PER_PUBLISH_MAX} are the most: publish in parts, or with keep_order=False.",
+            f"The messages of one publish to {info.name!r} lie in {pieces} ranges; at most "
+            f"{RANGES_PER_PUBLISH_MAX} are allowed: publish in parts, or with keep_order=False.",
             name=info.name,
         )
 
@@ -251,7 +251,7 @@ def send_of(
     """
     if exchanges.ROUTING_KEY in headers or exchanges.ROUTING_KEY in header_columns:
         raise InvalidInput(
-            f"The header {exchanges.ROUTING_KEY!r} is the publish's own: give routing_key= or "
+            f"The header {exchanges.ROUTING_KEY!r} is set by publish itself: give routing_key= or "
             "routing_key_column=.",
             name="headers",
         )

@@ -1,8 +1,8 @@
-"""Take waiting messages out of a queue for good: purge them, or move them to another one.
+"""Remove waiting messages from a queue for good, by purging or moving them.
 
-Messages in flight are not moved; purged ones are removed if they would return. It takes one
-append, or several when very many pieces leave a lane; each append names its messages in the
-lane's log, and repeating a failed call is harmless.
+Messages in flight are not moved; a purge removes them if they would return. It takes one append, or
+several if very many pieces leave a lane; each append names its messages in the lane's log, and
+repeating a failed call is harmless.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def fulfilling(messages: DataFrame, where: str) -> Reasons:
     with evaluating("where", where):
         found = islands(places_of(messages.where(where)))
     if found is None:
-        raise too_many("The messages that where= means", _IN_A_BATCH, "where")
+        raise too_many("The messages that where= selects", _IN_A_BATCH, "where")
     return {None: by_send(found)}
 
 
@@ -135,16 +135,16 @@ def _row(row: object, reason_column: str | None) -> tuple[object, str | None]:
     if isinstance(row, Mapping) and isinstance(message, Mapping) and "id" in message:
         if reason_column is not None and reason_column not in row:
             raise InvalidInput(
-                f"reason_column={reason_column!r} is no column of matching=: name one of "
-                "its columns.",
+                f"reason_column={reason_column!r} is not a column of matching=: name one of its "
+                "columns.",
                 name="reason_column",
             )
         why = None if reason_column is None else row[reason_column]
         return message["id"], None if why is None else check_text("reason_column", str(why))
     if isinstance(row, str):
         raise InvalidInput(
-            "reason_column= names a column of matching=, and ids have none: give messages "
-            "or rows, or leave it out."
+            "reason_column= names a column of matching=, but ids have no columns: give messages "
+            "or rows, or omit it."
         )
     raise InvalidInput(
         f"{row!r} is neither a message id nor a message with {MESSAGE_COLUMN}: give what "
@@ -153,7 +153,9 @@ def _row(row: object, reason_column: str | None) -> tuple[object, str | None]:
 
 
 def _no_id(said: object) -> InvalidInput:
-    return InvalidInput(f"{said!r} is no message id: take it from _message.id.", name="matching")
+    return InvalidInput(
+        f"{said!r} is not a message id: use _message.id of a message.", name="matching"
+    )
 
 
 Wanted = dict[PositionId, tuple[Range, ...]]
@@ -203,11 +205,11 @@ class Selector:
             InvalidInput: Neither or both are given, or ``on`` names a column that a side lacks.
         """
         if (where is None) == (matching is None):
-            raise InvalidInput("Give where= or matching=: one of them.")
+            raise InvalidInput("Give either where= or matching=.")
         if where is not None and not (isinstance(where, str) and where.strip()):
             raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.", name="where")
         if (matching is None) != (on is None):
-            raise InvalidInput("matching= and on= go together: say which columns match.")
+            raise InvalidInput("matching= and on= go together: name the columns to match in on=.")
         check_not_streaming(matching, "matching=", _EACH_BATCH, "matching")
         self._client = client
         self._queue = queue
@@ -220,8 +222,8 @@ class Selector:
         for name in self._on:
             if name not in schema.names or list(columns).count(name) != 1:
                 raise InvalidInput(
-                    f"on={name!r} is no column of both sides: name columns that the queue and "
-                    "matching= have once each.",
+                    f"on={name!r} is not a column of both sides: name columns that occur exactly "
+                    "once in the queue and in matching=.",
                     name=name,
                 )
         self._look_max = LOOK_MIN if few else None
@@ -275,7 +277,7 @@ class Selector:
             return
         self._count += len(found or ())
         if found is None or (self._look_max is None and self._count > RANGES_PER_CALL_MAX):
-            what = f"The messages of {self._queue!r} that {self._name}= means"
+            what = f"The messages of {self._queue!r} that {self._name}= selects"
             raise too_many(what, _IN_A_QUEUE, self._name)
         if self._look_max is not None:
             self._look_max *= self._growth

@@ -43,7 +43,7 @@ def is_kept(durable: object, tx: Acquirer, name: str, *, otherwise: bool) -> boo
     kept = otherwise if durable is None else check_flag("durable", durable)
     if not kept and not tx.takes_transient:
         raise InvalidInput(
-            f"Messages in memory cannot be sent in branch {tx.id!r}: send to {name!r} with "
+            f"Transient messages cannot be sent in branch {tx.id!r}: send to {name!r} with "
             "durable=True.",
             name="durable",
         )
@@ -159,19 +159,19 @@ def staged(
 
 
 def _staged(side: Client, info: QueueInfo, send: Send, rows: object) -> StagedSend:
-    """Stage rows, and check that they lie in few enough positions and ranges for one send."""
+    """Stage rows, and check that they are in few enough positions and ranges for one send."""
     send, runs = staged_runs(side, send, rows)
     staged = StagedSend(info, send.slice, send.send_id, tuple(runs), send.placing)
     if len(staged.places) > POSITIONS_PER_SEND_MAX:
         raise LimitExceeded(
-            f"{len(staged.places)} different lanes, priorities, delays and times to live in "
-            f"one send; {POSITIONS_PER_SEND_MAX} are the most. Create the queue with a coarser "
+            f"{len(staged.places)} different lanes, priorities, delays and times to live in one "
+            f"send; at most {POSITIONS_PER_SEND_MAX} are allowed. Create the queue with a coarser "
             "delay_step_seconds, or send in parts."
         )
     if len(runs) > RANGES_PER_SEND_MAX:
         raise LimitExceeded(
             f"The rows of one send lie in {len(runs)} ranges, one for each lane and Spark task; "
-            f"{RANGES_PER_SEND_MAX} are the most. Send df.coalesce(n) with fewer partitions, or "
-            "create the queue with fewer lanes."
+            f"at most {RANGES_PER_SEND_MAX} are allowed. Send df.coalesce(n) with fewer "
+            "partitions, or create the queue with fewer lanes."
         )
     return staged

@@ -73,7 +73,7 @@ class Account:
             # The rest may be empty, depending on the data; but it is settled only once.
             if not chosen and self._whole:
                 raise AlreadySettled(
-                    "All messages of this batch are settled already: receive again to get more."
+                    "All messages of this batch are already settled: receive again to get more."
                 )
             self._whole = True
         return chosen
@@ -306,7 +306,7 @@ def still_ours(
     if not state.is_over(bound):
         what = "is prepared and settles these messages: decide it first"
         if one.info.transient:
-            what = "settles these messages, and waits in memory for its outcome: recover() finds it"
+            what = "settles these messages, and its outcome is unknown: recover() finds it"
         raise SettlementPending(
             f"Transaction {bound.key!r} {what}.",
             transaction_id=bound.key,

@@ -1,11 +1,11 @@
 """An archive of Java's classes, with which a local session starts in about half the time.
 
-Spark and Delta load some 30,000 classes before the first message is there, and Java reads,
-checks and links each of them anew in every process. It can keep them as they are in memory
-(application class-data sharing): ``make`` lets a session work once, and what it loaded goes
-into one file of about 200 MB, which ``local_spark`` names to later ones. The file belongs to
-one Java and one list of jars, which its name is made from. Java compares both again, and
-goes on without the archive where they differ.
+Spark and Delta load some 30,000 classes before the first message, and every Java process reads,
+checks and links each of them again. Java can store them in their in-memory form (application
+class-data sharing): ``make`` lets a session work once and writes what it loaded to a file of about
+200 MB, which ``local_spark`` passes to later sessions. The file is for one Java version and one
+list of jars, from which its name is derived. Java compares both again, and continues without the
+archive if they differ.
 """
 
 from __future__ import annotations
@@ -76,14 +76,17 @@ def make(archive: Path, start: Callable[[str], SparkSession], work: Callable[...
         PlatformMissing: The session's Java was not started by this process, or wrote no archive.
     """
     if any(character.isspace() for character in str(archive)):
-        raise PlatformMissing(f"Java's options cannot name {archive}: there is a blank in it.")
+        raise PlatformMissing(
+            f"Java's options cannot name {archive}, because the path contains a space: use "
+            "another path."
+        )
     archive.parent.mkdir(parents=True, exist_ok=True)
     fresh = archive.with_suffix(f".{os.getpid()}")
     try:
         _work_and_end(start(f"-XX:ArchiveClassesAtExit={fresh} {_QUIET}"), work)
         if not fresh.is_file():
             raise PlatformMissing(
-                "Java wrote no class archive: sessions start without one, and slower."
+                "Java wrote no class archive: sessions start without it, more slowly."
             )
         fresh.replace(archive)
     finally:
@@ -96,9 +99,7 @@ def _work_and_end(spark: SparkSession, work: Callable[..., object]) -> None:
 
     java = getattr(getattr(SparkContext, "_gateway", None), "proc", None)
     if java is None:
-        raise PlatformMissing(
-            "A class archive is made by a session of its own: run this in a new process."
-        )
+        raise PlatformMissing("A class archive needs a new session: run this in a new process.")
     try:
         work(spark)
     finally:

@@ -1,4 +1,4 @@
-"""What this machine has of all that txnqueue needs, and what each means for the user."""
+"""Checks of what txnqueue needs on this machine, and their meaning for the user."""
 
 from __future__ import annotations
 
@@ -72,28 +72,28 @@ def check_storage(root: str) -> Check:
         The check, named ``storage``.
     """
     if "/" not in root:
-        meaning = "The schema's location decides: run this again with that location."
+        meaning = "The location of the schema decides: run this again with that location."
         return Check("storage", f"the catalog schema {root}", "warning", meaning)
     scheme = urlparse(root).scheme.lower() or "file"
     if scheme == "file":
         meaning = (
-            "Several drivers of this machine may use it, by a lock; a killed driver does no harm, "
-            "a loss of power may."
+            "Several drivers on this machine may use it, with a lock; a killed driver does no "
+            "harm, but a power failure may."
         )
         return Check("storage", "file:", "ok", meaning)
     if scheme in ATOMIC:
         return Check("storage", f"{scheme}:", "ok", "Several drivers may use it.")
     if scheme in ("s3", "s3a", "s3n"):
         meaning = (
-            "Only one driver may use it at a time, a second is refused, unless all are started "
-            f"with spark.delta.logStore.{scheme}.impl={CONDITIONAL_PUT} and {log_store_jar()}, or "
-            "all have Delta's DynamoDB log store."
+            "Only one driver at a time may use it, and a second is refused, unless all are "
+            f"started with spark.delta.logStore.{scheme}.impl={CONDITIONAL_PUT} and "
+            f"{log_store_jar()}, or all have Delta's DynamoDB log store."
         )
     else:
         meaning = (
-            "It is not known whether it creates a file atomically: only one driver may use it at a "
-            "time, a second is refused, unless all have a log store of Delta for it that bears "
-            "several. Where it does, set spark.txnqueue.storage.several_drivers=true in all."
+            "It is unknown whether it creates files atomically: only one driver at a time may use "
+            "it, and a second is refused, unless all have a Delta log store that supports several. "
+            "If it is atomic, set spark.txnqueue.storage.several_drivers=true in all."
         )
     return Check("storage", f"{scheme}:", "warning", meaning)
 
@@ -112,7 +112,7 @@ def _check_java() -> Check:
 def _check_package(name: str, missing: Verdict) -> Check:
     found = version_of(name)
     if found is None and name == "pyspark" and util.find_spec("pyspark") is not None:
-        meaning = "A platform's Spark, which does not tell pip its version: Spark 4.0.1 is needed."
+        meaning = "A platform's Spark of a version unknown to pip: 4.0.1 or later is needed."
         return Check(name, "version unknown", "warning", meaning)
     if found is None:
         return Check(name, "missing", missing, f"{_PURPOSE[name]} need it: {INSTALL}.")
@@ -128,12 +128,12 @@ def _check_jars() -> Check:
     except PlatformMissing as error:
         if error.missing is None:
             return Check("Delta's jars", "none", "error", error.message)
-        meaning = "They can be looked for when pyspark and delta-spark are installed."
+        meaning = "They can be checked once pyspark and delta-spark are installed."
         return Check("Delta's jars", "unknown", "warning", meaning)
     jars = cached_jars(coordinate)
     if jars:
         return Check(
-            "Delta's jars", f"jar files: {len(jars)}", "ok", "Sessions start without network."
+            "Delta's jars", f"jar files: {len(jars)}", "ok", "Sessions start without a network."
         )
-    meaning = "The first local session fetches them from Maven Central, which takes a minute."
+    meaning = "The first local session downloads them from Maven Central, which takes a minute."
     return Check("Delta's jars", "not fetched yet", "warning", meaning)

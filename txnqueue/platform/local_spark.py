@@ -1,12 +1,12 @@
-"""The local Spark session, and the Java and the jars that it is started with.
+"""The local Spark session, and the Java and the jars with which it is started.
 
 On a platform (Databricks, Fabric, EMR, a cluster) use the platform's own session; the
 settings that it needs are in ``conf/spark-defaults.conf``. On a laptop, in a notebook and
-in tests, ``local_spark`` gives a session with Delta. Delta's jars are fetched from Maven
-Central once, by Spark's own package resolution, which takes seconds and asks the network
-at every start. So the list of what was resolved is kept beside Ivy's jars, and later
-starts hand these files to Spark and need no network. ``fetch_jars`` does that
-beforehand, and ``archive_classes`` makes the archive with which sessions start faster.
+in tests, ``local_spark`` returns a session with Delta. Delta's jars are downloaded once from Maven
+Central by Spark's own package resolution, which takes seconds and needs the network at every
+start. So the list of resolved files is kept beside Ivy's jars, and later starts pass these files
+to Spark and need no network. ``fetch_jars`` does that beforehand, and ``archive_classes`` makes
+the archive with which sessions start faster.
 """
 
 from __future__ import annotations
@@ -160,14 +160,14 @@ def local_spark(
         spark = builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise PlatformMissing(
-            "Spark's Java process ended before the session was there; its own message is above. "
-            "If that names unresolved dependencies, this machine cannot reach Maven Central: "
-            "start once with a network, or name Delta's jar files in the setting spark.jars. Or "
-            "there are none for these versions: txnqueue doctor tells which go together."
+            "Spark's Java process ended before the session had started; its own message is above. "
+            "If that names unresolved dependencies, this machine cannot reach Maven Central: start "
+            "once with a network connection, or list Delta's jar files in spark.jars. If these "
+            "versions have no jar files, txnqueue doctor shows which versions go together."
         ) from error
     if DELTA_EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
         raise PlatformMissing(
-            "A Spark session without Delta runs in this process already: stop it first."
+            "This process already has a Spark session without Delta: stop it first."
         )
     _list_tails()
     if "spark.jars.packages" in wanted and not given.keys() & {"spark.jars", "spark.jars.packages"}:
@@ -253,7 +253,7 @@ def fetch_jars() -> list[Path]:
         code = "from txnqueue.platform.local_spark import local_spark; local_spark().stop()"
         subprocess.run([sys.executable, "-c", code], check=False)
         if not cached_jars(coordinate):
-            raise PlatformMissing("Delta's jars could not be fetched: the message above says why.")
+            raise PlatformMissing("Delta's jars could not be downloaded: see the message above.")
     return cached_jars(coordinate)
 
 
@@ -342,7 +342,7 @@ def _settings(
 
 
 def _list_tails() -> None:
-    """Let Delta read of a log on a local disk only what is new, unless somebody chose otherwise.
+    """Let Delta read only new commits of a log on a local disk, unless the user chose otherwise.
 
     The application is asked once it runs, since a file may have set it up as well: Delta refuses a
     log store for one scheme beside one for all.

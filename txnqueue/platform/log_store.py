@@ -1,7 +1,7 @@
-"""Log stores for Delta's tables, and the jar that holds them.
+"""Log stores for Delta tables, and the jar that contains them.
 
-``python -m txnqueue.platform.log_store`` prints where the jar is. Sessions of ``local_spark`` have
-it; others are started with it, and with a setting such as ``spark.delta.logStore.s3a.impl``.
+``python -m txnqueue.platform.log_store`` prints the path of the jar. Sessions of ``local_spark``
+have it; others must be started with it and a setting such as ``spark.delta.logStore.s3a.impl``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shows people how far a call is, in a notebook or a terminal; programs see nothing of it."""
+"""Progress of calls for people, in a notebook or a terminal, invisible to programs."""
 
 from __future__ import annotations
 

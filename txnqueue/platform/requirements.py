@@ -1,6 +1,6 @@
 """Which versions of Spark and Delta go together, and which txnqueue is tested with.
 
-``pyproject.toml`` asks pip for the same; what was installed otherwise is told apart here.
+``pyproject.toml`` requires the same of pip; here, installations by other means are checked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REQUIRED = {
 """The versions that the extras ``spark`` and ``connect`` ask for, and the package itself."""
 
 INSTALL = "pip install 'txnqueue[spark]'"
-# pip leaves what is there and allowed by itself, though the two do not go together.
+# pip keeps versions that are allowed separately even if they do not go together.
 INSTALL_NEWEST = "pip install --upgrade 'txnqueue[spark]' pyspark delta-spark"
 
 # The newest Spark that a release of Delta has jars for on Maven Central; each has some for 4.0.
@@ -34,7 +34,7 @@ _NEWEST_SPARK: dict[tuple[int, ...], tuple[int, int]] = {
     (4, 4): (4, 2),
 }
 
-# Hadoop before 3.5 asks Java for what it has no more since 23; Spark 4.2 is the first with 3.5.
+# Hadoop before 3.5 uses what Java removed in 23; Spark 4.2 is the first with Hadoop 3.5.
 _NEWEST_JAVA_OF_OLD_HADOOP, _NEW_HADOOP = 22, (4, 2)
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {

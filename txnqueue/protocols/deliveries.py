@@ -1,4 +1,4 @@
-"""Read what was claimed for a protocol's client; what cannot be read is given back."""
+"""Reading of claims for a protocol's client; messages that cannot be read are given back."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Written = TypeVar("Written")
 def messages_of(batch: Batch, transaction: Transaction | None) -> list[Message]:
     """Read a claim's messages, or give all of them back.
 
-    What a transaction received and did not settle is accepted by its commit. A caller
-    that never saw a message must not find it consumed by that.
+    A commit accepts messages that its transaction received and did not settle; a message that
+    the caller never saw must not be consumed that way.
 
     Args:
         batch: The claim.
-        transaction: What acquired it; None: it is held under a lease.
+        transaction: The transaction that acquired it; None if it is held under a lease.
     """
     return written_messages(batch, transaction, lambda message: message)
 
@@ -30,16 +30,16 @@ def messages_of(batch: Batch, transaction: Transaction | None) -> list[Message]:
 def written_messages(
     batch: Batch, transaction: Transaction | None, write: Callable[[Message], Written]
 ) -> list[Written]:
-    """Read a claim's messages in the form in which they are sent on, or give all of them back.
+    """Read a claim's messages in the form in which they are passed on, or give all of them back.
 
     Args:
         batch: The claim.
-        transaction: What acquired it; None: it is held under a lease.
+        transaction: The transaction that acquired it; None if it is held under a lease.
         write: Writes a message in that form.
     """
     try:
         return [write(message) for message in batch.messages()]
     except BaseException:
-        with contextlib.suppress(Exception):  # of a lease: then it ends by itself
+        with contextlib.suppress(Exception):  # a lease ends by itself
             batch.release(transaction=transaction)
         raise

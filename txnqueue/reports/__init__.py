@@ -1,1 +1,1 @@
-"""What was and what is: history, snapshots, traces, proofs, metrics, views."""
+"""Reports on the past and the present: history, snapshots, traces, proofs, metrics, views."""

@@ -1,4 +1,4 @@
-"""The report for an auditor: the figures of a store between two moments, and a page of them."""
+"""The report for an auditor: the figures of a store between two moments, and their page."""
 
 from __future__ import annotations
 

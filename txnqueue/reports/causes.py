@@ -1,4 +1,4 @@
-"""Dead letters by where they came from and why (pure)."""
+"""Dead letters by origin and reason (pure)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows that changes of a table are made with, of two sides beside each other."""
+"""The rows of changes of a table, compared between two sides."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Changes:
         count = sum(change.source.count for change in mine if change.source is not None)
         if count > rows_max:
             raise LimitExceeded(
-                f"The changes of {table!r} have {count} rows, and limit={rows_max}: give a larger "
-                "limit, or rehearse with fewer messages.",
+                f"The changes of {table!r} have {count} rows, more than limit={rows_max}: give a "
+                "larger limit, or rehearse with fewer messages.",
                 name="limit",
             )
         found: Counter[_Key] = Counter()
@@ -71,7 +71,7 @@ def check_known(sides: Iterable[Changes], table: str) -> None:
     known = {change.table for side in sides for change in side.all()}
     if table not in known:
         raise TableNotFound(
-            f"No change of {table!r} is rehearsed or was made; rows() names the tables: "
+            f"No change of {table!r} was rehearsed or made; rows() covers the tables: "
             f"{', '.join(sorted(known)) or 'none'}.",
             name=table,
         )

@@ -1,8 +1,7 @@
-"""What has to hold of a store's entries, checked as they come: in bounded memory.
+"""Checks of the rules for a store's entries, entry by entry, in bounded memory.
 
-Numbers and decisions are checked stream by stream, everything else in commit order. What is
-remembered is what is still open: attempts, changes that wait, payload that is to be counted; and
-of each commit which append it is of.
+Numbers and decisions are checked stream by stream, everything else in commit order. Only open items
+are remembered (attempts, waiting changes, payload to be counted), and the append of each commit.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Problems:
 
     @property
     def enough(self) -> bool:
-        """Whether no more are remembered, so that nobody needs to look for them."""
+        """Whether the maximum is reached, so no more need to be looked for."""
         return len(self.told) >= PROBLEMS_MAX
 
     def add(self, problem: str) -> None:
@@ -414,11 +413,11 @@ class Payload:
 
     That is, every message of every queue, and what prepared transactions are going to send.
 
-    A dead letter may be known for longer than what was sent: so one that was moved is counted in
-    each queue that it came to.
+    A dead letter may be known longer than the sent message, so a moved one is counted in each queue
+    that it came to.
 
-    Slices that nothing in the journal speaks of any more may be gone, and are left out: also
-    those of which that became true while we looked.
+    Slices that nothing in the journal names any more may have been removed, so they are left out,
+    including those for which this became true during the check.
     """
 
     def __init__(self, client: Client, owners: Mapping[str, str], problems: Problems) -> None:
@@ -495,7 +494,7 @@ class Payload:
             self._count(max(self._wanted, key=lambda one: len(self._wanted[one])))
 
     def _count(self, owner: str) -> None:
-        """Count an owner's rows; if some are missing, what is gone by now is left out."""
+        """Count an owner's rows; if some are missing, leave out slices removed meanwhile."""
         wanted = self._wanted.pop(owner)
         self._spans -= sum(len(part) * len(sends) for _, sends, part, _ in wanted)
         while True:
@@ -532,7 +531,7 @@ class Payload:
                 self._problems.add(told)
 
     def _first(self, owner: str, wanted: Sequence[_Place], erased: erasures.Places) -> str:
-        """Name the first message whose row is not there once, by counting halves."""
+        """Name the first message without exactly one row, by bisection."""
         places = [place for place in _places(wanted, erased) if place[2]]
         if not places or self._is_there(owner, places):
             return ""  # rows of waiting changes are missing, which have no messages
@@ -570,7 +569,7 @@ def _count_of(places: Iterable[StagedPlace]) -> int:
 def _halved(
     places: Iterable[StagedPlace], count: int
 ) -> tuple[list[StagedPlace], list[StagedPlace]]:
-    """Divide places into those of the first so many rows, and the others."""
+    """Divide places into those of the first rows, up to a number, and the others."""
     head: list[StagedPlace] = []
     tail: list[StagedPlace] = []
     for number, send_id, part in places:

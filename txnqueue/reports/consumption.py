@@ -1,4 +1,4 @@
-"""How messages of a queue were settled: which ones, by which transaction, in which commit."""
+"""The settlements of a queue's messages: which ones, by which transaction, in which commit."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def consumed(
             one = Consumption(entry, parts)
             if counts and one.count < (entry.count or 0) and past.beginning >= 0:
                 raise archive.removed(
-                    f"What was consumed by commit {entry.commit_seq} is not all known any more",
+                    f"What was consumed by commit {entry.commit_seq} is no longer completely known",
                     past.beginning,
                 )
             if parts:
@@ -112,16 +112,16 @@ def check_payload(presence: Presence, found: Iterable[Consumption], name: str) -
                 latest_erased = one.entry.commit_seq
     if latest_erased is not None and (latest is None or latest < latest_erased):
         raise PayloadRemoved(
-            f"Messages that commit {latest_erased} consumed from {name!r} were erased: ask for "
-            f"what came after={latest_erased} or upto= an earlier commit, or for all others with "
-            "partial=True; history.trace tells who erased a message.",
+            f"Messages that commit {latest_erased} consumed from {name!r} were erased: read "
+            f"after={latest_erased}, or upto= an earlier commit, or all others with partial=True; "
+            "history.trace shows who erased a message.",
             queue=name,
         )
     if latest is not None:
         raise PayloadRemoved(
-            f"Payload of what was consumed from {name!r} up to commit {latest} was removed: ask "
-            f"for what came after={latest}, or for what is left with partial=True; "
-            "maintain(payload_retention_days=) says for how long payload is kept.",
+            f"Payload of messages consumed from {name!r} up to commit {latest} was removed: read "
+            f"after={latest}, or what is left with partial=True; "
+            "maintain(payload_retention_days=) sets how long payload is kept.",
             queue=name,
         )
 

@@ -1,4 +1,4 @@
-"""What entries say that a handler did, or would have done."""
+"""What a handler did, or would have done, according to entries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Deeds:
     names: Mapping[str, str]
 
     def counts(self) -> Counter[tuple[str, str | None, str | None]]:
-        """Count the messages by what became of them, and the rows by table."""
+        """Count the messages by fate, and the rows by table."""
         found: Counter[tuple[str, str | None, str | None]] = Counter()
         for entry in self.entries:
             queue = self.names.get(entry.queue_id or "")

@@ -59,8 +59,8 @@ class HistoryDigest(Facts):
         found = _FORM.fullmatch(text.strip()) if isinstance(text, str) else None
         if found is None or int(found[1]) > int(found[2]):
             raise InvalidInput(
-                f"{text!r} is no digest: give the line that history.digest() returned, "
-                "'txnqueue-1:…', whole.",
+                f"{text!r} is not a digest: give the whole line that history.digest() returned, "
+                "'txnqueue-1:…'.",
                 name="digest",
             )
         after, commit_seq, entries, seed, sha256 = found.groups()

@@ -1,4 +1,4 @@
-"""What an exchange is, and which queues are bound to it."""
+"""Descriptions of exchanges and of the queues bound to them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def found(client: Client, name: str) -> ExchangeInfo:
 
 
 def described(topology: Topology, info: ExchangeInfo) -> ExchangeDescription:
-    """Tell what an exchange is, as ``Exchange.describe`` does.
+    """Describe an exchange, as ``Exchange.describe`` does.
 
     Args:
         topology: What there is now.

@@ -1,6 +1,6 @@
 """The history: the state after any commit, and the path of any message.
 
-Everything is answered from the journal's entries, which name versions and authors.
+All answers come from the journal's entries, which name versions and authors.
 """
 
 from __future__ import annotations
@@ -114,15 +114,17 @@ class History:
             send_id, _, offset = message_id.rpartition(":")
             if not offset.isdecimal():
                 raise InvalidInput(
-                    f"{message_id!r} is no message id: give '<send id>:<offset>', "
-                    "as _message.id has it.",
+                    f"{message_id!r} is not a message id: give '<send id>:<offset>', as in "
+                    "_message.id.",
                     name="message_id",
                 )
             found, searched = [(send_id, int(offset))], set[str]()
         elif queue is not None and where is not None:
             found, searched = self._find(queue, where)
         else:
-            raise InvalidInput("Name what to trace: give a message id, or queue= and where=.")
+            raise InvalidInput(
+                "Nothing to trace was given: pass a message id, or queue= and where=."
+            )
         past, entries = _of_messages(self._client.store, found)
         steps = [steps_of(one, entries) for one in found]
         if not partial:
@@ -238,7 +240,7 @@ class History:
         last = past.newest().commit_seq if commit_seq is None else commit_seq
         if last < begins:
             raise InvalidInput(
-                f"after={begins}: that is later than commit_seq={last}; give an earlier digest.",
+                f"after={begins} is later than commit_seq={last}: give an earlier digest.",
                 name="after",
             )
         past.check_known(begins + 1)
@@ -347,15 +349,16 @@ class History:
         for owner, slices in retention.named_slices(sent).items():
             if slices.intersection(slice_ for slice_, _ in erased.get(owner, ())):
                 raise PayloadRemoved(
-                    f"Payload of what was sent to {name!r} was erased, and changes(queue={name!r}) "
-                    "tells by whom: partial=True searches what is still there; a message id finds "
-                    "any message.",
+                    f"Payload of messages sent to {name!r} was erased; changes(queue={name!r}) "
+                    "shows by whom: search the rest with partial=True, or trace by message id, "
+                    "which finds any message.",
                     queue=name,
                 )
             if slices - payload.slices(owner):
                 raise PayloadRemoved(
-                    f"Payload of what was sent to {name!r} is past its retention and was removed: "
-                    "partial=True searches what is still there; a message id finds any message.",
+                    f"Payload of messages sent to {name!r} was removed after its retention: "
+                    "search the rest with partial=True, or trace by message id, which finds any "
+                    "message.",
                     queue=name,
                 )
 
@@ -378,7 +381,7 @@ def moment_of(text: str, name: str) -> int | datetime.datetime:
         instant = None
     if instant is None or instant.tzinfo is None:
         raise InvalidInput(
-            f"{name}={text!r}: say a commit_seq, or an instant with its time zone, such as "
+            f"{name}={text!r}: give a commit_seq, or a time with its time zone, such as "
             "2026-09-30T22:00:00+00:00.",
             name=name,
         )
@@ -411,8 +414,8 @@ def cut(
     _check_commit("commit_seq", commit_seq)
     if commit_seq < 0 or commit_seq >> 10 > newest:
         raise InvalidInput(
-            f"commit_seq={commit_seq!r}: the newest commit of this store is "
-            f"{model.commit_seq(newest)}.",
+            f"commit_seq={commit_seq!r}: give at most {model.commit_seq(newest)}, the newest "
+            "commit of this store.",
             name="commit_seq",
         )
     return _known(Past(store, commit_seq)), None
@@ -502,7 +505,7 @@ def _check_sent(
         whole = all(path and path[0]["step"] in ("sent", "published") for path in paths)
     if not whole:
         raise archive.removed(
-            "Some of that may be missing; partial=True shows the rest", past.beginning
+            "Some of that may be missing (partial=True shows the rest)", past.beginning
         )
 
 

@@ -1,4 +1,4 @@
-"""What became of every message that ever was in a queue, by the fold that says what is in it."""
+"""The fate of every message that was ever in a queue, from the fold that shows its contents."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Ledger(QueueState):
         super().apply(entry)
 
     def pieces(self, at_ms: int) -> Iterator[Piece]:
-        """Pass on what became of every message, as it is at an instant."""
+        """Yield the fate of every message, as of an instant."""
         yield from self._gone
         for lane in self.lanes.values():
             for segment in lane.available:
@@ -166,7 +166,7 @@ class Ledger(QueueState):
         *,
         lost: bool = False,
     ) -> Iterator[Piece]:
-        """Pass on messages that a claim holds, or held until now; none if there are none."""
+        """Yield the messages that a claim holds, or held until now."""
         if not part:
             return
         posted, claimed = self._postings[position_id], self._claims[claim.name]

@@ -177,8 +177,8 @@ def _counted(client: Client, info: QueueInfo) -> list[DeadLetterCount]:
         known = {one.queue_id: one for one in client.cache.queues().values()}
         if info.dead_letter_id not in known:
             raise QueueNotFound(
-                f"The queue {info.name!r} was dropped, and its dead letters with it: "
-                "manager.list_queues() names those that exist.",
+                f"The queue {info.name!r} was dropped together with its dead letters: "
+                "manager.list_queues() names the existing queues.",
                 name=info.name,
             )
         here = known[info.dead_letter_id]

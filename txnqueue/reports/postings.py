@@ -1,4 +1,4 @@
-"""What came into a queue: the messages that each commit posted to it, and where they lie."""
+"""The messages that each commit posted to a queue, and their places."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def last_posting(past: Past, info: QueueInfo) -> int:
 
 
 def portions(found: Iterable[Posting], messages_max: int) -> Iterator[list[Posting]]:
-    """Cut postings into portions of at most so many messages, in their order (pure)."""
+    """Cut postings into portions with a maximum number of messages, in their order (pure)."""
     portion: list[Posting] = []
     room = messages_max
     for posting in found:

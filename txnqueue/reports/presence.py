@@ -1,4 +1,4 @@
-"""Which payload of messages is there still."""
+"""Which messages still have their payload."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Presence:
         return [part for part in found if part.ranges]
 
     def gone(self, parts: Iterable[Part]) -> list[Part]:
-        """Find which of some messages cannot be read any more."""
+        """Find the messages that can no longer be read."""
         found = (
             part if self.is_removed(part) else replace(part, ranges=self.erased(part))
             for part in parts

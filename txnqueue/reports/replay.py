@@ -1,7 +1,7 @@
-"""Messages replayed entry by entry, beside the fold that the library works with.
+"""A replay of messages entry by entry, independent of the fold that the library works with.
 
-The replay does not use the fold, nor what compactions say: it takes every message from where
-it was posted to where it went. What has gone is forgotten, so that it holds what is there.
+The replay uses neither the fold nor compactions: it follows every message from where it was posted
+to where it went. Messages that have left are forgotten, so it holds only present ones.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _Queue:
             self._problems.add(str(error))
 
     def standing(self) -> Parts:
-        """Read what the fold says is waiting or in flight."""
+        """Read from the fold which messages are waiting or in flight."""
         found: Parts = {}
         for lane in self._fold.lanes.values():
             for segment in lane.available:

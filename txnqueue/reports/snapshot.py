@@ -74,7 +74,7 @@ class Snapshot:
 
     @property
     def commit_seq(self) -> int:
-        """The last commit of the state; -1: there is none."""
+        """The last commit of the state; -1 if there is none."""
         return self._newest.commit_seq
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ class Snapshot:
         return Report(self._client, self._queues, _QUEUES, is_short=True)
 
     def counts(self) -> Report[QueueCounts]:
-        """Count what became of each queue's messages.
+        """Count the fates of each queue's messages.
 
         Columns: queue string, lanes int, posted, available, delayed, in_flight, purge_pending,
         accepted, rejected, dead_lettered, expired, purged, moved, duplicates long. Expired
@@ -311,8 +311,8 @@ class Snapshot:
     def _info(self, name: str) -> QueueInfo:
         if name not in self._infos:
             raise InvalidInput(
-                f"There was no queue {name!r} then: this snapshot's queues() lists those "
-                "that there were.",
+                f"There was no queue {name!r} then: queues() of this snapshot lists those that "
+                "existed.",
                 name=name,
             )
         return self._infos[name]

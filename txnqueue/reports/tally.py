@@ -1,4 +1,4 @@
-"""Count what became of one queue's messages, entry by entry (pure)."""
+"""Count the fates of one queue's messages, entry by entry (pure)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txnqueue.types import QueueCounts
 
 
 class Tally:
-    """Folds one queue, entry by entry, and counts what became of its messages."""
+    """Folds one queue, entry by entry, and counts the fates of its messages."""
 
     def __init__(self, info: QueueInfo) -> None:
         """Begin before the first entry."""

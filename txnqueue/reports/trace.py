@@ -28,7 +28,7 @@ class _Path:
     standing: dict[PositionId, str | None] = field(default_factory=dict)
 
     def leaves(self, places: Iterable[PositionId]) -> None:
-        """Record that the message stands in some places no more."""
+        """Record that the message is no longer in some places."""
         for position_id in places:
             self.standing.pop(position_id, None)
 

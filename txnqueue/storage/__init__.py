@@ -1,1 +1,1 @@
-"""Where it is kept: the journal, the payload, the users' tables; the only room that knows Delta."""
+"""Storage of the journal, the payload and the users' tables; the only package that knows Delta."""

@@ -1,7 +1,7 @@
-"""The journal's own history, and the commits in it by which somebody took entries away.
+"""The journal's own history, and the commits in it that removed entries.
 
-The library only ever adds entries, and takes away what stands in the archive. A RESTORE of the
-table, a clone in its place, or a DELETE makes commits undone that clients were told of.
+The library itself only adds entries, and removes those that are in the archive. A RESTORE of the
+table, a clone in its place, or a DELETE undoes commits that clients were told of.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from txnqueue.errors import StoreSetBack
 
 COMMITS = 10
-"""How many of the newest commits a client looks at that opens a store: as many as Delta reads."""
+"""How many of the newest commits a client checks when it opens a store: as many as Delta reads."""
 _RESTORE = "RESTORE"
 _CLONE = "CLONE"
 _REPLACING = "REPLACE TABLE"
@@ -24,13 +24,13 @@ _OF_ENTRIES = "MERGE"
 
 @dataclass(frozen=True, slots=True)
 class LoggedCommit:
-    """A commit, as the table's history names it.
+    """A commit, as described in the table's history.
 
     Attributes:
-        version: The version that it made.
-        operation: What Delta calls it.
-        restored: The version that a RESTORE took the table back to; None: another operation, or
-            it was told by a time.
+        version: The version that it created.
+        operation: Delta's name of the operation.
+        restored: The version to which a RESTORE took the table back; None for other operations,
+            or if it was given as a time.
     """
 
     version: int
@@ -39,7 +39,7 @@ class LoggedCommit:
 
     @classmethod
     def of(cls, version: int, operation: str, said: Mapping[str, Any] | None) -> LoggedCommit:
-        """Read a commit; the parameters of its operation may be values or JSON."""
+        """Create a description; the parameters of the operation may be values or JSON."""
         about = said or {}
         if operation == "WRITE" and about.get("mode") == "Overwrite":
             return cls(version, "OVERWRITE")
@@ -49,7 +49,7 @@ class LoggedCommit:
 
     @property
     def sets_back(self) -> bool:
-        """Whether it may have taken entries away, or another table's place."""
+        """Whether it may have removed entries or replaced the table."""
         return (
             self.operation in (_RESTORE, _CLONE)
             or self.operation.startswith(_CHANGING)
@@ -59,12 +59,12 @@ class LoggedCommit:
 
 @dataclass(frozen=True, slots=True)
 class SetBack:
-    """What somebody took away.
+    """The entries that somebody removed from the journal.
 
     Attributes:
-        commit: The last commit by which that was done.
-        missing: The commits that are not in the table any more, as far as that is known.
-        whole: The version to which a RESTORE brings all of it back; None: there is none.
+        commit: The last commit that removed entries.
+        missing: The commits that are no longer in the table, as far as known.
+        whole: The version to which a RESTORE brings everything back; None if there is none.
     """
 
     commit: LoggedCommit
@@ -72,7 +72,7 @@ class SetBack:
     whole: int | None
 
     def __str__(self) -> str:
-        """Say what was done, and what undoes it."""
+        """Describe what was done, and the remedy."""
         did = f"{self.commit.operation} made version {self.commit.version} of the journal"
         if self.missing:
             first, last, count = self.missing[0], self.missing[-1], len(self.missing)
@@ -87,9 +87,9 @@ class SetBack:
         return f"{did}; RESTORE the journal TO VERSION AS OF {self.whole} makes it whole again"
 
     def error(self, root: str) -> StoreSetBack:
-        """Make the error of a client that meets it."""
+        """Build the error for a client that encounters it."""
         return StoreSetBack(
-            f"The store at {root!r} was set back: {self}. Stop its drivers, and open it anew.",
+            f"The store at {root!r} was set back: {self}. Stop its drivers, and open it again.",
             root=root,
             version=self.commit.version,
             operation=self.commit.operation,
@@ -97,14 +97,14 @@ class SetBack:
 
 
 def found(commits: Iterable[LoggedCommit]) -> SetBack | None:
-    """Find what is missing after some commits that follow each other (pure).
+    """Find what is missing after some consecutive commits (pure).
 
-    For each version it is told which commits' work is not as it was. A RESTORE takes over what
-    is told of the version that it goes back to, and adds what was committed since: so one that
-    goes back to before an earlier one undoes it.
+    For each version, the commits whose work is missing are determined. A RESTORE takes over those
+    of the version to which it goes back, and adds what was committed since; so a RESTORE to a
+    version before an earlier one undoes it.
 
     Args:
-        commits: The history, or the end of it; what lies before it is taken as whole.
+        commits: The history, or its end; what precedes it is assumed to be complete.
     """
     listed = sorted(commits, key=lambda one: one.version)
     first = listed[0].version if listed else 0
@@ -133,11 +133,11 @@ def found(commits: Iterable[LoggedCommit]) -> SetBack | None:
 def looked_up(
     commits: Sequence[LoggedCommit], since: Callable[[int], Iterable[LoggedCommit]]
 ) -> SetBack | None:
-    """Find what is missing after the newest commits; older ones are asked for if they matter.
+    """Find what is missing after the newest commits; older ones are read if they matter.
 
     Args:
-        commits: The newest ones.
-        since: Reads those from a version on, as far as they are known.
+        commits: The newest commits.
+        since: Reads the known commits from a version on.
     """
     back = found(commits)
     while back is not None:
@@ -153,9 +153,10 @@ def looked_up(
 
 
 def met(commits: Iterable[LoggedCommit]) -> SetBack | None:
-    """Find what a client must not read past that knows what was before (pure).
+    """Find a removal that a client with earlier knowledge must not read past (pure).
 
-    Even if another commit undid it: what came back has other versions in the change feed.
+    This holds even if another commit undid it, because entries that came back have other versions
+    in the change feed.
     """
     listed = list(commits)
     last = max((one for one in listed if one.sets_back), key=lambda o: o.version, default=None)
@@ -163,11 +164,11 @@ def met(commits: Iterable[LoggedCommit]) -> SetBack | None:
 
 
 def older(root: str, version: int, known: int) -> StoreSetBack:
-    """Make the error of a client that finds the journal at an older version than it knows."""
+    """Build the error for a client that finds the journal at an older version than it knows."""
     return StoreSetBack(
-        f"The journal of the store at {root!r} ends at version {version}, and was at {known} "
-        "before: another store, or an older copy of it, stands in its place. Stop its drivers, "
-        "and open it anew.",
+        f"The journal of the store at {root!r} ends at version {version}, but was at {known} "
+        "before: another store, or an older copy of it, has taken its place. Stop its drivers, and "
+        "open it again.",
         root=root,
         version=version,
     )

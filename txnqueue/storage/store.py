@@ -1,4 +1,4 @@
-"""A store: one journal and the payload that it speaks of, on Delta or in memory."""
+"""A store: a journal and its payload, in Delta tables or in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Store(Protocol):
-    """Where a manager keeps everything."""
+    """The storage of a manager."""
 
     @property
     def journal(self) -> Journal:
@@ -27,7 +27,7 @@ class Store(Protocol):
 
     @property
     def payload(self) -> PayloadStore:
-        """What the messages carry."""
+        """The payload of messages."""
         ...
 
     @property
@@ -37,17 +37,17 @@ class Store(Protocol):
 
     @property
     def transient(self) -> TransientStore:
-        """The messages that this process alone has, and loses when it ends."""
+        """The transient messages, which only this process has and loses when it ends."""
         ...
 
     @property
     def root(self) -> str:
-        """Where the store is."""
+        """The root of the store."""
         ...
 
     @property
     def spark(self) -> SparkSession | None:
-        """The session that DataFrames live on."""
+        """The session of DataFrames."""
         ...
 
     def exists(self) -> bool:
@@ -59,15 +59,15 @@ class Store(Protocol):
         ...
 
     def take_over(self, about: Mapping[str, object]) -> None:
-        """Be the driver that may write, on record, where the storage bears only one.
+        """Register this driver as the one that may write, if the storage supports only one.
 
         Args:
-            about: Who does so, and why.
+            about: Who takes over, and why.
         """
         ...
 
     def close(self) -> None:
-        """Let go of what it holds of this process; what is under way ends before."""
+        """Wait for running work, then release the resources of this process."""
         ...
 
 
@@ -85,9 +85,9 @@ class DeltaStore:
         """Name the store; nothing is read or written yet.
 
         Args:
-            spark: The user's session; what users give or get lives on it.
-            root: With a "/" a path, otherwise a catalog schema.
-            monotonic: Seconds; it only decides when the newest version is asked for again.
+            spark: The user's session, with the users' DataFrames.
+            root: A path if it has a "/", otherwise a catalog schema.
+            monotonic: A clock in seconds, used only to ask again for the newest version.
             several_drivers: Whether the platform lets several drivers write, whatever the
                 storage is.
         """
@@ -117,11 +117,11 @@ class DeltaStore:
         self.journal.create()
 
     def take_over(self, about: Mapping[str, object]) -> None:
-        """Be the driver that may write, on record, where the storage bears only one."""
+        """Register this driver as the one that may write, if the storage supports only one."""
         self.statements.take_over(about)
 
     def close(self) -> None:
-        """Wait for statements that are under way, and let sessions and threads go."""
+        """Wait for running statements, then release sessions and threads."""
         self.statements.close()
 
 
@@ -129,10 +129,10 @@ class MemoryStore:
     """A store in the memory of this process: for tests, with Delta's conflict rule."""
 
     def __init__(self, spark: SparkSession | None = None, step: Step = _no_step) -> None:
-        """Make an empty store that several managers of this process may share.
+        """Create an empty store that several managers of this process may share.
 
         Args:
-            spark: Makes DataFrames of messages; without one there are only Arrow tables.
+            spark: The session for DataFrames; without one, only Arrow tables are possible.
             step: Called before each atomic step of a store call, with the step's name.
         """
         from txnqueue.storage.payload.memory import MemoryPayload
@@ -147,14 +147,14 @@ class MemoryStore:
         self.transient = TransientStore(self.root, step)
 
     def exists(self) -> bool:
-        """Return whether the journal is there: in memory always."""
+        """Return whether the journal exists: in memory always."""
         return True
 
     def create(self) -> None:
-        """Create the journal: in memory it is there."""
+        """Create the journal: in memory it always exists."""
 
     def take_over(self, about: Mapping[str, object]) -> None:
-        """Take nothing over: all writers are in this process."""
+        """Do nothing: all writers are in this process."""
 
     def close(self) -> None:
-        """Let go of what it holds: nothing, because several managers may share it."""
+        """Do nothing, because several managers may share the store."""

@@ -1,7 +1,7 @@
-"""What is kept in the memory of this process only: the store of transient messages.
+"""The store of transient messages, which are only in the memory of this process.
 
-It is the store in memory that tests work with, fit for a process that runs for weeks: an
-append is one step that meets no conflicts, and what nothing needs any more is forgotten.
+It is the in-memory store of the tests, made fit for processes that run for weeks: an append is one
+step without conflicts, and what is no longer needed is forgotten.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from txnqueue.storage.payload.memory import Headers, MemoryPayload
 from txnqueue.storage.tables.memory import MemoryTables
 
 SendName = tuple[str, str]
-"""The owner of the payload, and the send."""
+"""The owner of the payload, and the send id."""
 TIDY_ENTRIES_MIN = 256
 TIDY_BYTES_MIN = 1 << 20
 
 
 class Working(Protocol):
-    """The transient work of a transaction that is still held."""
+    """The transient work of a transaction that is still referenced."""
 
     def staged(self) -> Iterable[SendName]:
-        """Name what it has staged."""
+        """Return the names of its staged sends."""
         ...
 
 
 class TransientJournal(MemoryJournal):
-    """A journal that takes each append in one step, and can forget.
+    """A journal that performs each append in one step, and can forget entries.
 
     Attributes:
-        size: How many entries there are.
-        prepared: What is prepared and undecided, by attempt.
+        size: The number of entries.
+        prepared: The prepared and undecided work, by attempt.
     """
 
     def __init__(self, step: Step = _no_step) -> None:
-        """Make an empty journal at version 0."""
+        """Create an empty journal at version 0."""
         super().__init__(step)
         self._version = 0
         self.size = 0
@@ -62,7 +62,7 @@ class TransientJournal(MemoryJournal):
         return self._version
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
-        """Append units, each wholly or not at all, with nothing in between."""
+        """Append units, each entirely or not at all, in one step."""
         self.step("append starts")
         with self._lock:
             admitted = tuple(self._admitted(unit, self._version) for unit in units)
@@ -75,7 +75,7 @@ class TransientJournal(MemoryJournal):
             return [entry for entries in self._shards.values() for entry in entries]
 
     def forget(self, needed: Callable[[Entry], bool]) -> None:
-        """Forget what is not needed."""
+        """Forget entries that are not needed."""
         with self._lock:
             for shard in list(self._shards):
                 left = [entry for entry in self._shards[shard] if needed(entry)]
@@ -88,7 +88,7 @@ class TransientJournal(MemoryJournal):
     def _land(
         self, units: Sequence[Unit], admitted: Sequence[bool], metadata: Mapping[str, object]
     ) -> int:
-        """Make everything ready first: a key that is pressed now must not leave half of it."""
+        """Prepare everything first, so that an interrupt cannot leave half of it."""
         version = self._version + 1
         landed = numbered(units, admitted, version)
         shards: dict[str, list[Entry]] = {}
@@ -107,33 +107,33 @@ class TransientJournal(MemoryJournal):
 
 @dataclass(frozen=True, eq=False)
 class TransientRows:
-    """What one send carries; who holds it can read it."""
+    """The rows of one send, readable as long as this object is referenced."""
 
     rows: pa.Table
     headers: Headers
 
 
 class TransientPayload(MemoryPayload):
-    """Sends that stay until they are dropped, and then as long as they are held."""
+    """Sends that are kept until they are dropped, and then as long as they are referenced."""
 
     def __init__(self, step: Step = _no_step) -> None:
-        """Make an empty payload store."""
+        """Create an empty payload store."""
         super().__init__(None, step)
         self._kept: dict[SendName, TransientRows] = {}
         self._known: WeakValueDictionary[SendName, TransientRows] = WeakValueDictionary()
         self.bytes = 0
 
     def carried(self, payload_id: str, send_id: str) -> TransientRows:
-        """Find what a send carries.
+        """Return the rows of a send.
 
         Raises:
-            PayloadRemoved: It was not needed any more.
+            PayloadRemoved: They were no longer needed.
         """
         found = self._known.get((payload_id, send_id))
         if found is None:
             raise PayloadRemoved(
-                f"The transient messages of send {send_id!r} are settled, and were "
-                "forgotten: read a batch before it is settled."
+                f"The transient messages of send {send_id!r} were settled and are no longer in "
+                "memory: read a batch before settling it."
             )
         return found
 
@@ -155,24 +155,24 @@ class TransientPayload(MemoryPayload):
 
 
 class TransientStore:
-    """The transient messages of one store in this process; its managers share it.
+    """The transient messages of one store in this process, shared by its managers.
 
     Attributes:
-        folds: The state of its queues, which all managers share.
-        working: Transactions with transient work that are still held, by attempt.
-        deciding: Attempts whose decision is on its way just now.
-        elsewhere: Attempts of ids that clients gave which have nothing here, and which the
+        folds: The states of its queues.
+        working: Transactions with transient work that are still referenced, by attempt.
+        deciding: Attempts whose decision is under way.
+        elsewhere: Attempts under ids given by clients that have no work here, and that the
             journal may still commit, by attempt.
-        ended_elsewhere: How many of them have been decided.
+        ended_elsewhere: The number of them that have been decided.
     """
 
     spark = None
 
     def __init__(self, root: str, step: Step = _no_step) -> None:
-        """Make an empty store.
+        """Create an empty store.
 
         Args:
-            root: Where the durable store is.
+            root: The root of the durable store.
             step: Called before each atomic step of a store call, with the step's name.
         """
         self.root = f"memory of {root}"
@@ -190,7 +190,7 @@ class TransientStore:
 
     @property
     def used(self) -> bool:
-        """Whether anything ever happened here."""
+        """Whether this store was ever used."""
         return self.journal.known_version() > 0
 
     @property
@@ -199,32 +199,32 @@ class TransientStore:
         return self
 
     def exists(self) -> bool:
-        """Return whether the journal is there: in memory always."""
+        """Return whether the journal exists: in memory always."""
         return True
 
     def create(self) -> None:
-        """Create the journal: in memory it is there."""
+        """Create the journal: in memory it always exists."""
 
     def take_over(self, about: Mapping[str, object]) -> None:
-        """Take nothing over: all writers are in this process."""
+        """Do nothing: all writers are in this process."""
 
     def close(self) -> None:
-        """Let go of what it holds: nothing, because all managers of the process share it."""
+        """Do nothing, because all managers of the process share the store."""
 
     def waiting(self) -> list[AttemptOwner]:
-        """List whose work is prepared here and has no decision under way."""
+        """List the attempts whose work is prepared here without a decision under way."""
         found = map(AttemptOwner.of, list(self.journal.prepared.values()))
         return [owner for owner in found if owner.attempt not in self.deciding]
 
     def waiting_elsewhere(self) -> list[AttemptOwner]:
-        """List the attempts without work here that may be committed and are not just decided."""
+        """List the attempts without work here that may be committed and are not being decided."""
         return [o for o in list(self.elsewhere.values()) if o.attempt not in self.deciding]
 
     def end_elsewhere(self, attempt: str) -> None:
-        """Record that an attempt is decided, if it is one without work here."""
+        """Record that an attempt without work here is decided."""
         with self.lock:
             if attempt in self.elsewhere:
-                self.ended_elsewhere += 1  # first: who is interrupted here does it again
+                self.ended_elsewhere += 1  # first, because after an interrupt it is done again
                 del self.elsewhere[attempt]
 
     def fold(self, queue_id: str, lanes: int, window_ms: int | None = None) -> QueueState:
@@ -241,20 +241,20 @@ class TransientStore:
             reading = self.journal.read(fold.shards, after=fold.version)
             self.folds.pop(queue_id, None)
             fold.advance(reading.entries, reading.version)
-            self.folds[queue_id] = fold  # and not if a key was pressed half-way
+            self.folds[queue_id] = fold  # only if it was not interrupted half-way
             return fold
 
     def landed(self) -> None:
-        """Tidy up when much has come together."""
+        """Clean up when enough has accumulated."""
         with self.lock:
             if self.journal.size >= self._tidy_at[0] or self.payload.bytes >= self._tidy_at[1]:
                 self.tidy()
 
     def brought_here(self, rows: object, queue: str) -> object:
-        """Bring the rows of a send into this process, if there is room for them.
+        """Bring the rows of a send into this process if there is room for them.
 
         Args:
-            rows: What a user sends; a DataFrame becomes an Arrow table.
+            rows: The user's rows; a DataFrame becomes an Arrow table.
             queue: The queue's name.
 
         Raises:
@@ -267,15 +267,15 @@ class TransientStore:
                 self.tidy()
             if self.payload.bytes + more > TRANSIENT_BYTES_MAX:
                 raise LimitExceeded(
-                    f"The transient messages of this process carry {self.payload.bytes} bytes, and "
-                    f"{TRANSIENT_BYTES_MAX} are the most: receive some, or send to {queue!r} with "
-                    "durable=True.",
+                    f"The transient messages of this process take {self.payload.bytes} bytes; at "
+                    f"most {TRANSIENT_BYTES_MAX} are allowed: receive some, or send to {queue!r} "
+                    "with durable=True.",
                     name=queue,
                 )
         return here
 
     def tidy(self) -> None:
-        """Forget the entries and the payload that nothing needs any more."""
+        """Forget the entries and the payload that are no longer needed."""
         with self.lock:
             known = {**self._checkpoints, **self.folds}
             for queue_id, fold in known.items():
@@ -283,18 +283,18 @@ class TransientStore:
             self._checkpoints = deepcopy(self.folds)
             self.journal.forget(self._needed())
             self.payload.keep(self._sends())
-            # Twice as much may come together before the next time: the cost is spread evenly.
+            # Twice as much may accumulate before the next time, which spreads the cost evenly.
             self._tidy_at = (
                 TIDY_ENTRIES_MIN + 2 * self.journal.size,
                 TIDY_BYTES_MIN + 2 * self.payload.bytes,
             )
 
     def _needed(self) -> Callable[[Entry], bool]:
-        """Return which entries are needed.
+        """Return a function that tells whether an entry is needed.
 
-        What a fold has taken in is not, but for the newest number of each lane. A decision
-        is, as long as a program may act on the attempt, and a commit under an id that a
-        client gave is for a while.
+        Entries that a fold contains are not needed, except the newest one of each lane. Decisions
+        are needed as long as a program may act on the attempt, and so are the newest commits
+        under ids given by clients.
         """
         newest = {
             model.lane_shard(queue_id, lane.lane): lane.next_sequence - 1
@@ -320,11 +320,11 @@ class TransientStore:
         return needed
 
     def _sends(self) -> Iterator[SendName]:
-        """Name the payload that is needed: of messages, and of work that may be committed."""
+        """Yield the needed payload: that of messages, and of work that may be committed."""
         for fold in self.folds.values():
             for position in fold.positions.values():
                 yield position.payload_id, position.send_id
-        for entry in self.journal.entries():  # of queues that were not looked at yet
+        for entry in self.journal.entries():  # of queues without a fold yet
             if entry.kind == model.POSTED:
                 yield entry.body["payload"], entry.body["send"]
         for prepared in self.journal.prepared.values():
@@ -336,7 +336,7 @@ class TransientStore:
 
 
 def _is_answer(entry: Entry) -> bool:
-    """Return whether an entry tells a client that its transaction id was committed."""
+    """Return whether an entry shows a client that its transaction id was committed."""
     key = entry.transaction_key
     return entry.kind == model.COMMITTED and key is not None and not model.is_generated_key(key)
 
@@ -346,6 +346,6 @@ _lock = threading.Lock()
 
 
 def of_root(root: str) -> TransientStore:
-    """Give the transient store that belongs to a store on Delta: one in this process."""
+    """Return this process's transient store for a store on Delta."""
     with _lock:
         return _stores.setdefault(root, TransientStore(root))

@@ -203,8 +203,8 @@ class Attempt:
         self.begin()
         if self.interrupted:
             raise TransactionFinished(
-                f"Transaction {self.id!r} was about to be decided and takes no more work: commit "
-                "it again, or roll it back."
+                f"Transaction {self.id!r} was being decided and takes no more work: commit it "
+                "again, or roll it back."
             )
         if self.status is not Status.ACTIVE and not self.already_committed:
             raise TransactionFinished(
@@ -377,15 +377,14 @@ class Attempt:
         decided = state.decided(self.attempt_id)
         if self.client.cache.never_decided(state, self.owner):
             raise TransactionAborted(
-                f"Transaction {self.id!r} was not decided in time: the store's maintenance has "
-                "closed the time in which it began. Run it again; maintain() says for how long a "
-                "transaction may stay open.",
+                f"Transaction {self.id!r} stayed open longer than maintain() allows, and can no "
+                "longer be committed: run it again.",
                 transaction_id=self.id,
             )
         if decided == model.COMMITTED:
             self.decision = state.decisions[self.attempt_id]
             raise TransactionFinished(
-                f"Transaction {self.id!r} is committed after all: begin another one for more work."
+                f"Transaction {self.id!r} is already committed: begin another one for more work."
             )
         if decided == model.ROLLED_BACK:
             entry = state.decisions[self.attempt_id]
@@ -398,7 +397,7 @@ class Attempt:
         self._note_prepared(state)
         if self.status is Status.PREPARED:
             raise TransactionFinished(
-                f"Transaction {self.id!r} is prepared after all: commit it, or roll it back.",
+                f"Transaction {self.id!r} is already prepared: commit it or roll it back.",
                 transaction_id=self.id,
             )
         self.check_first(state)
@@ -412,8 +411,8 @@ class Attempt:
         """
         if self.attempt_id not in state.decisions and state.committed is not None:
             raise TransactionAborted(
-                f"Another attempt of transaction {self.id!r} was committed first: use its receipt, "
-                "and do not repeat the work.",
+                f"Another attempt of transaction {self.id!r} was committed first: use its receipt "
+                "instead of repeating the work.",
                 transaction_id=self.id,
                 receipt=Receipt.of(state.committed),
             )

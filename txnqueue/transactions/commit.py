@@ -124,8 +124,8 @@ def prepare(attempt: Attempt) -> None:
     _check_open(attempt)
     if attempt.participants.transient:
         raise InvalidInput(
-            f"Transaction {attempt.id!r} sent or received transient messages, which no promise "
-            "survives this process with: commit() it, or send with durable=True."
+            f"Transaction {attempt.id!r} sent or received transient messages, which cannot be "
+            "prepared because they end with this process: commit() it, or send with durable=True."
         )
     if attempt.participants.last is not None:
         raise InvalidInput(
@@ -233,14 +233,14 @@ def _rolled_back_if_refused(attempt: Attempt) -> Iterator[None]:
     except Busy as error:
         _give_up(attempt, error, counted=False)
         raise TransactionAborted(
-            f"Transaction {attempt.id!r} met conflicts at every try and was rolled back: run it "
+            f"Transaction {attempt.id!r} met a conflict at every try and was rolled back: run it "
             "again.",
             transaction_id=attempt.id,
         ) from error
     except QueueError as error:  # a queue or exchange that it uses is being dropped
         _give_up(attempt, error, counted=False)
         raise TransactionAborted(
-            f"Transaction {attempt.id!r} was rolled back, surely and for good: {error}",
+            f"Transaction {attempt.id!r} was certainly rolled back: {error}",
             transaction_id=attempt.id,
         ) from error
     except (TransactionAborted, LeaseLost) as error:
@@ -292,8 +292,8 @@ def _decide_rollback(attempt: Attempt, reason: str | None, *, counted: bool) -> 
         return
     if attempt.status is Status.COMMITTED:
         raise TransactionFinished(
-            f"Transaction {attempt.id!r} is committed and cannot be rolled back: undo its work "
-            "by a new transaction."
+            f"Transaction {attempt.id!r} is committed and cannot be rolled back: undo its work in "
+            "a new transaction."
         )
     if not attempt.durable and attempt.participants.transient.committed:
         _committed_in_memory(attempt)
@@ -318,7 +318,7 @@ def _decide_rollback(attempt: Attempt, reason: str | None, *, counted: bool) -> 
 
 def _committed_after_all(attempt: Attempt) -> TransactionFinished:
     return TransactionFinished(
-        f"Transaction {attempt.id!r} is committed after all and cannot be rolled back: begin "
+        f"Transaction {attempt.id!r} is already committed and cannot be rolled back: begin "
         "another one for more work."
     )
 
@@ -387,8 +387,8 @@ def _commit_by_last_resource(attempt: Attempt, last: LastResource) -> Receipt:
         attempt.status = Status.PREPARED
         rollback(attempt, f"{last.name} rolled back")
         raise TransactionAborted(
-            f"{last.name!r} could not commit, and transaction {attempt.id!r} was rolled back: "
-            "begin it again.",
+            f"{last.name!r} could not commit, so transaction {attempt.id!r} was rolled back: run "
+            "it again.",
             transaction_id=attempt.id,
         )
     try:
@@ -401,8 +401,8 @@ def _commit_by_last_resource(attempt: Attempt, last: LastResource) -> Receipt:
 
 def _in_doubt(attempt: Attempt, last: LastResource) -> TransactionUnknown:
     return TransactionUnknown(
-        f"{last.name!r} does not say whether {attempt.id!r} is committed: recover() with a "
-        "connection to it decides.",
+        f"{last.name!r} does not tell whether {attempt.id!r} is committed: call recover() with a "
+        "connection to it.",
         transaction_id=attempt.id,
         attempt=model.attempt_id(attempt.attempt_id, attempt.begun),
     )

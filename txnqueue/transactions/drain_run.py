@@ -1,7 +1,7 @@
-"""A run of a drain: its transactions are called ``<run id>/<number>``, without gaps.
+"""A run of a drain, whose transactions are named ``<run id>/<number>``, without gaps.
 
-A number is committed only after the one before it was found committed, so a run continues after
-the greatest number.
+A number is committed only after the previous one is known to be committed, so a run continues
+after the largest number.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ class TwoPhase:
         key = transaction.id
         if len(key.encode()) > PART_LENGTH_MAX:
             raise LimitExceeded(
-                f"The transaction id {key!r} is too long for a branch of {name!r}: with databases "
-                f"an id may have {PART_LENGTH_MAX} bytes.",
+                f"The transaction id {key!r} is too long for a branch of {name!r}: with two-phase "
+                f"databases an id may have at most {PART_LENGTH_MAX} bytes.",
                 name="transaction_id",
             )
         self.name = name
@@ -116,12 +116,12 @@ class LastResource:
         by_itself = getattr(connection, "autocommit", None) is True
         if by_itself or getattr(connection, "isolation_level", "") is None:
             raise InvalidInput(
-                f"The connection of {name!r} commits by itself: turn autocommit off.", name=name
+                f"The connection of {name!r} has autocommit on: turn it off.", name=name
             )
         if getattr(connection, "in_transaction", False) is True:
             raise InvalidInput(
-                f"The connection of {name!r} has open work: commit it or roll it back before it "
-                "takes part.",
+                f"The connection of {name!r} has an open transaction: commit it or roll it back "
+                "before enlisting it.",
                 name=name,
             )
         self.name = name
@@ -151,9 +151,9 @@ class LastResource:
 
 
 class Auxiliary:
-    """A connection with separate transactions, of which one left open follows the outcome.
+    """A connection with separate transactions; one that is left open follows the outcome.
 
-    It has the connection's ``cursor``, ``commit`` and ``rollback``; after each of the latter two
+    It has the connection's ``cursor``, ``commit`` and ``rollback``; after a commit or rollback,
     the next transaction begins on the same connection.
     """
 
@@ -253,8 +253,8 @@ class Participants:
         if last:
             if self.last is not None:
                 raise InvalidInput(
-                    f"{self.last.name!r} is the last resource already, and only one can "
-                    f"decide: enlist {name!r} without last=True.",
+                    f"{self.last.name!r} is already the last resource, and there can be only one: "
+                    f"enlist {name!r} without last=True.",
                     name=name,
                 )
             self.last = LastResource(name, connection, self._transaction.attempt_id)
@@ -290,7 +290,7 @@ class Participants:
         except Exception as error:
             key = self._transaction.id
             raise TransactionAborted(
-                f"A database could not prepare, and transaction {key!r} was rolled back: {error}",
+                f"A database could not prepare, so transaction {key!r} was rolled back: {error}",
                 transaction_id=key,
             ) from error
 
@@ -336,14 +336,14 @@ class Participants:
         known += [*self._branches.values(), *self.auxiliaries.values()]
         if name in {one.name for one in known}:
             raise InvalidInput(
-                f"{name!r} takes part in this transaction already: use the "
-                "connection that was enlisted, or another name.",
+                f"{name!r} already takes part in this transaction: use the enlisted connection, "
+                "or another name.",
                 name=name,
             )
         for one in known:
             if one.connection is connection:  # ending the work of one would end the other's
                 raise InvalidInput(
-                    f"The connection of {name!r} takes part in this transaction already, as "
+                    f"The connection of {name!r} already takes part in this transaction as "
                     f"{one.name!r}: open another one.",
                     name=name,
                 )
@@ -405,8 +405,8 @@ def decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
             connection.rollback()
             failed = error
     raise DatabaseUnavailable(
-        f"No decision can be read from or written to the table {DECISIONS}: let the connection's "
-        "user insert and select there, and call recover() again."
+        f"The table {DECISIONS} cannot be read or written: grant the connection's user SELECT and "
+        "INSERT on it, and call recover() again."
     ) from failed
 
 
@@ -416,7 +416,7 @@ def _insert(attempt: str, decision: str) -> str:
 
 def _hex(attempt: str) -> str:
     if not _ATTEMPT.fullmatch(attempt):
-        raise ValueError(f"{attempt!r} is no attempt")
+        raise ValueError(f"{attempt!r} is not an attempt")
     return attempt
 
 

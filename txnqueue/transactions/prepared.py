@@ -72,8 +72,8 @@ def decide_prepared(
             last = prepared.body.get("last_resource")
             if last is not None and not (by_last_resource or heuristic):
                 raise DecidedByDatabase(
-                    f"Transaction {key!r} is decided by the database {last!r}: "
-                    f"recover({{{last!r}: connection}}) asks it.",
+                    f"Transaction {key!r} is decided by the database {last!r}: call "
+                    f"recover({{{last!r}: connection}}) to ask it.",
                     transaction_id=key,
                     database=last,
                 )
@@ -91,18 +91,18 @@ def decide_prepared(
         if not decisions:
             beginning = archive.decisions_beginning_of(client.store.journal)
             if beginning >= 0 and not is_branch(key):  # entries of branches are never removed
-                what = f"Nothing is known of transaction {key!r}, or not any more"
+                what = f"Transaction {key!r} is unknown or no longer known"
                 raise archive.removed(what, beginning)
             _check_found(client, state)
             raise TransactionNotPrepared(
-                f"Transaction {key!r} is not prepared: its own client commits it, and "
-                "recover().prepared lists those that can be decided by their ids.",
+                f"Transaction {key!r} is not prepared: only its own client can commit it; "
+                "recover().prepared lists transactions that can be decided by id.",
                 transaction_id=key,
             )
         if decisions[-1].kind != wanted or (heuristic and not state.heuristics):
             raise TransactionFinished(
-                f"Transaction {key!r} is {decisions[-1].kind} already: "
-                "manager.outcome(id) says when and why."
+                f"Transaction {key!r} is already {decisions[-1].kind}: manager.outcome(id) shows "
+                "when and why."
             )
         already.append(decisions[-1])
         return None
@@ -134,7 +134,7 @@ def forget(client: Client, key: str) -> None:
             return branches.forget(entry, client.stamp())
         _check_found(client, state)
         raise HeuristicNotFound(
-            f"No operator's decision of {key!r} is on record: see recover().heuristic.",
+            f"No operator's decision on {key!r} is recorded: see recover().heuristic.",
             transaction_id=key,
         )
 
@@ -149,8 +149,8 @@ def _check_found(client: Client, state: TransactionState) -> None:
     """
     if not (state.is_known or client.transient.states.key_states([state.key])[state.key].is_known):
         raise TransactionNotFound(
-            f"Nothing is recorded of transaction {state.key!r}: check the id; recover() lists "
-            "those that wait for a decision.",
+            f"No transaction {state.key!r} is recorded: check the id; recover() lists those that "
+            "wait for a decision.",
             transaction_id=state.key,
         )
 

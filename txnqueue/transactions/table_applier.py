@@ -205,7 +205,9 @@ class Applier:
         one = self._oldest(change_id)
         reason = self._attempt(one, anyhow=True)
         if reason is not None:
-            raise ChangeWaiting(f"It cannot be applied: {reason}.", change_id=change_id)
+            raise ChangeWaiting(
+                f"Change {change_id!r} cannot be applied yet: {reason}.", change_id=change_id
+            )
 
     def waive(self, change_id: str, reason: str) -> None:
         """Waive a change for ever, on record.
@@ -228,8 +230,7 @@ class Applier:
             if mark is not None and "waived" not in mark.note:
                 self._confirm(one, mark)
                 raise ChangeNotFound(
-                    f"Change {change_id!r} was applied already, and waits no more: there is "
-                    "nothing to waive.",
+                    f"Change {change_id!r} was already applied: there is nothing to waive.",
                     change_id=change_id,
                 )
         self._client.confirm([self._fact(one, model.CHANGE_WAIVED, None, reason)])
@@ -253,14 +254,14 @@ class Applier:
             for number, one in enumerate(changes):
                 if one.change_id == change_id and number:
                     raise ChangeWaiting(
-                        f"An older change of the table waits, {changes[0].change_id!r}: apply or "
-                        "waive that one first.",
+                        f"An older change of the table, {changes[0].change_id!r}, is waiting: "
+                        "apply or waive that one first.",
                         change_id=change_id,
                     )
                 if one.change_id == change_id:
                     return one
         raise ChangeNotFound(
-            f"No change {change_id!r} waits: recover().waiting lists those that do.",
+            f"No change {change_id!r} is waiting: recover().waiting lists the waiting ones.",
             change_id=change_id,
         )
 

@@ -66,8 +66,8 @@ def sealed(client: Client, changes: Sequence[Change], transaction_id: str) -> li
         info = infos[change.table]
         if info is None or info.table_id != change.table_id:
             raise TransactionAborted(
-                f"The table {change.table!r} was dropped or replaced meanwhile: nothing was "
-                "committed; run the transaction again.",
+                f"The table {change.table!r} was dropped or replaced meanwhile, so nothing was "
+                "committed: run the transaction again.",
                 transaction_id=transaction_id,
             )
         if info.version != change.table_version:
@@ -75,8 +75,8 @@ def sealed(client: Client, changes: Sequence[Change], transaction_id: str) -> li
                 client.store.tables.check(info, change, transaction_id)
             except InvalidInput as error:
                 raise TransactionAborted(
-                    f"The table {change.table!r} was changed meanwhile, and would refuse this "
-                    f"now: {error}",
+                    f"The table {change.table!r} was changed meanwhile and would refuse this now: "
+                    f"{error}",
                     transaction_id=transaction_id,
                 ) from error
         found.append(replace(change, table_version=info.version))

@@ -222,7 +222,7 @@ class TransientWork:
         elsewhere = (one for one in store.elsewhere.values() if one.attempt != mine)
         if prepared or any(one.key == key for one in elsewhere):
             raise TransactionAborted(
-                f"Another attempt of transaction {key!r} waits for its decision.",
+                f"Another attempt of transaction {key!r} is prepared: decide it first.",
                 transaction_id=key,
             )
         if self._looked_at != store.ended_elsewhere:

@@ -1,4 +1,4 @@
-"""Plan what decides a transaction: seals, rollbacks, decisions of prepared ones (pure)."""
+"""Plan the decisions of transactions: seals, rollbacks, decisions of prepared ones (pure)."""
 
 from __future__ import annotations
 

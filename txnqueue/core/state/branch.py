@@ -2,9 +2,9 @@
 
 A branch is in the journal from its start. Each session's work is a *part*, sealed when the
 session ends or is suspended, with the entries that it posts and settles and those that a rollback
-returns. The append that prepares or commits takes the parts from the journal, so another process
-than the sessions' may make it, and expects that no entry of the branch was written since: then no
-session is at work, and no part is missing.
+returns. The append that prepares or commits takes the parts from the journal, so any process may
+make it. It expects that no entry of the branch was written since, so that no session is at work and
+no part is missing.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class Branch:
         first = entries[0]
         if first.kind != model.STARTED:
             raise StoreCorrupt(
-                f"The branch {state.key!r} has entries, and was never started: stop "
-                "writing to the store, and keep it as it is."
+                f"The branch {state.key!r} has entries but was never started: stop writing to the "
+                "store, and keep it as it is."
             )
         default = timeout = first.body["timeout"]
         sessions: dict[str, str] = {}
@@ -221,7 +221,8 @@ class Branch:
             return Ending.HEURISTIC_COMMIT if committed else Ending.HEURISTIC_ROLLBACK
         if committed or self.decision.body.get("asked"):
             raise BranchNotFound(
-                f"Branch {self.key!r} is completed: it was {self.decision.kind} before.",
+                f"Branch {self.key!r} is already completed ({self.decision.kind}); start another "
+                "branch for new work.",
                 transaction_id=self.key,
             )
         return ending_of(self.decision)
@@ -276,8 +277,8 @@ class Branch:
         found = self.sessions.get(session)
         if found is None:
             raise BranchNotFound(
-                f"The work in branch {self.key!r} is not in the store, which may have been put "
-                "back: join the branch, and do the work again.",
+                f"The work in branch {self.key!r} is not in the store, which may have been "
+                "restored to an older state: join the branch, and do the work again.",
                 transaction_id=self.key,
             )
         if found == model.ASSOCIATED:
@@ -308,7 +309,8 @@ class Branch:
         check_ticket(ticket)
         if self.realm is not None and (ticket is None or ticket.realm != self.realm):
             raise NotPermitted(
-                f"Branch {self.key!r} is of the realm {self.realm!r}: present a ticket for it.",
+                f"Branch {self.key!r} belongs to the realm {self.realm!r}: present a ticket for "
+                "it.",
                 transaction_id=self.key,
             )
 
@@ -377,7 +379,8 @@ def check_not_heuristic(key: str, ending: Ending) -> None:
     """
     if ending in HEURISTIC:
         raise BranchMisused(
-            f"Branch {key!r} is {ending.value}: commit or roll it back to be told, then forget it.",
+            f"Branch {key!r} is {ending.value}: commit it or roll it back to learn the outcome, "
+            "then forget it.",
             transaction_id=key,
         )
 
@@ -385,7 +388,7 @@ def check_not_heuristic(key: str, ending: Ending) -> None:
 def ended_before(key: str) -> BranchNotFound:
     """Make the error for a session whose work has ended already."""
     return BranchNotFound(
-        f"The work in branch {key!r} has ended already: join the branch for more work, or resume "
+        f"The work in branch {key!r} has already ended: join the branch for more work, or resume "
         "the work if it was suspended.",
         transaction_id=key,
     )

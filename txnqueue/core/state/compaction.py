@@ -1,8 +1,8 @@
 """Compact a lane's log: record its state in an entry, and fold from there (pure).
 
 A compaction is an ordinary entry of the lane's log, written from one version, its *pin*. It holds
-the messages in flight, and the waiting messages of every position of which any were ever taken.
-All later positions wait untouched, as their own entries show. A fold then needs the newest
+the messages in flight, and the waiting messages of every position from which any were ever taken.
+All later positions are untouched, as their own entries show. A fold then needs the newest
 compaction, the entries after it, and the positions that have messages left or were posted so
 recently that they help to detect duplicates: all other entries may be deleted, in any order.
 """
@@ -347,7 +347,7 @@ def _restore(
     if missing:
         raise StoreCorrupt(
             f"The compaction of lane {lane.lane} names the position {missing[0]}, whose entry is "
-            "not there: stop writing to the store, and keep it as it is."
+            "missing: stop writing to the store, and keep it as it is."
         )
     for position_id, messages in named.items():
         fold.know(positions[position_id], messages)

@@ -193,7 +193,8 @@ class AttemptOwner:
         """
         if entry.transaction_key is None or entry.attempt is None or entry.begun is None:
             raise StoreCorrupt(
-                f"The entry {entry.entry_id} ({entry.kind}) in {entry.shard!r} names no attempt."
+                f"The entry {entry.entry_id} ({entry.kind}) in {entry.shard!r} names no attempt: "
+                "stop writing to the store, and keep it as it is."
             )
         return cls(entry.transaction_key, entry.attempt, entry.begun)
 

@@ -32,10 +32,10 @@ _ORDER = attrgetter("order")
 
 @dataclass(slots=True)
 class LaneState:
-    """One lane as folded: its next sequence number, its available messages, its claims.
+    """The fold of one lane: its next sequence number, its available messages, its claims.
 
-    ``touched`` is the place of the newest position of which messages were ever taken: all later
-    positions wait untouched. ``log`` counts the entries since the newest compaction that the next
+    ``touched`` is the place of the newest position from which messages were ever taken; all later
+    positions are untouched. ``log`` counts the entries since the newest compaction that the next
     one makes superfluous, ``log_from`` is the version of the first of them; ``compactable`` says
     whether all are of kinds that a compaction can replace. ``left_out`` counts duplicates;
     ``duplicates`` holds those of positions posted after ``recent_after``, with the instant of
@@ -157,7 +157,7 @@ class QueueState:
 
     @property
     def positions(self) -> dict[PositionId, Position]:
-        """The positions of which messages are left in the queue, by id."""
+        """The positions with messages left in the queue, by id."""
         custody.check(self._mine, "a fold")
         return self._positions
 

@@ -1,8 +1,8 @@
-"""AMQP 1.0 transactions: the specification's terms on a store of queues.
+"""AMQP 1.0 transactions on a store of queues, in the specification's terms.
 
-``AmqpServer`` serves clients on sockets. Behind it ``TransactionalResource`` is a store as a
-container that performs transactional work; a ``Session`` of one of its connections takes
-performatives and gives those that answer them. ``ProtonCodec`` writes and reads octets; it needs
+``AmqpServer`` serves clients on sockets. Behind it, ``TransactionalResource`` presents a store as
+a container that performs transactional work; a ``Session`` of one of its connections takes
+performatives and returns the answering ones. ``ProtonCodec`` encodes and decodes octets; it needs
 python-qpid-proton.
 """
 

@@ -1,4 +1,4 @@
-"""Who may send to which queue and receive from it, and by which password they are known."""
+"""Access rules: who may send to and receive from which queue, and the users' passwords."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from txnqueue.errors import InvalidInput
 from txnqueue.protocols.amqp.performatives import Role
 
 ANONYMOUS = "anonymous"
-"""Who has not said who it is."""
+"""The name of a user who has not authenticated."""
 _COST, _BLOCK, _PARALLEL = 1 << 14, 8, 1
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What some users may do; names may have the wildcards of a shell.
+    """What some users may do; names may contain shell wildcards.
 
     Attributes:
         users: The users.
@@ -35,13 +35,13 @@ class Rule:
     receive: Sequence[str] = ()
 
     def allows(self, user: str, role: Role, queue: str) -> bool:
-        """Return whether it lets a user send (or receive) so."""
+        """Return whether the rule allows a user to send to (or receive from) a queue."""
         queues = self.send if role is Role.SENDER else self.receive
         return _any(self.users, user) and _any(queues, queue)
 
 
 class AccessRules:
-    """The users of a server and what they may do; nothing that no rule allows.
+    """The users of a server and what they may do; what no rule allows is denied.
 
     Example::
 
@@ -54,7 +54,7 @@ class AccessRules:
     """
 
     def __init__(self, rules: Sequence[Rule], users: Mapping[str, str] | None = None) -> None:
-        """Allow what rules allow.
+        """Create access rules.
 
         Args:
             rules: What is allowed.
@@ -65,41 +65,43 @@ class AccessRules:
 
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> AccessRules:
-        """Read rules, as a YAML file has them.
+        """Read rules in the form that a YAML file has.
 
         Args:
-            said: ``users`` with the hashes of their passwords, and ``rules``: a list of who
-                (``users``) may ``send`` where and ``receive`` from where.
+            said: ``users``, with the hashes of their passwords, and ``rules``: a list of which
+                ``users`` may ``send`` to and ``receive`` from which queues.
 
         Raises:
-            InvalidInput: Something else is said.
+            InvalidInput: The rules have another form.
         """
         _check_keys(said, ("users", "rules"), "the rules")
         users, rules = said.get("users") or {}, said.get("rules") or []
         if not isinstance(users, Mapping) or not isinstance(rules, list):
-            raise InvalidInput("users: give names with hashes; rules: give a list.", name="rules")
+            raise InvalidInput(
+                "users must map names to hashes, and rules must be a list.", name="rules"
+            )
         for user, password in users.items():
             _parts(user, password)
         return cls([_rule(one) for one in rules], users)
 
     @property
     def has_passwords(self) -> bool:
-        """Whether somebody is known by a password."""
+        """Whether any user has a password."""
         return bool(self._users)
 
     def allows(self, user: str, role: Role, queue: str) -> bool:
-        """Return whether a user may send to a queue, or receive from it, by his role."""
+        """Return whether a user may send to a queue or receive from it, depending on the role."""
         return any(rule.allows(user, role, queue) for rule in self._rules)
 
     def knows(self, user: str, password: str) -> bool:
-        """Return whether this is the password of a user; it takes as long if there is none."""
+        """Return whether a user has this password; unknown users take equally long to check."""
         stored = self._users.get(user)
         salt, expected = _parts(user, stored) if stored is not None else (b"nobody", b"")
         return hmac.compare_digest(_hash(password, salt), expected)
 
 
 def hashed(password: str) -> str:
-    """Hash a password for a file of rules."""
+    """Hash a password for a rules file."""
     salt = os.urandom(16)
     words = (base64.b64encode(one).decode() for one in (salt, _hash(password, salt)))
     return ":".join(("scrypt", *words))
@@ -110,7 +112,7 @@ def _hash(password: str, salt: bytes) -> bytes:
 
 
 def _parts(user: object, stored: object) -> tuple[bytes, bytes]:
-    """Take a hash apart."""
+    """Split a hash into salt and digest."""
     try:
         if not isinstance(user, str) or not isinstance(stored, str):
             raise ValueError
@@ -120,7 +122,8 @@ def _parts(user: object, stored: object) -> tuple[bytes, bytes]:
         return base64.b64decode(salt, validate=True), base64.b64decode(digest, validate=True)
     except ValueError as error:
         raise InvalidInput(
-            f"users: {user!r} has no hash of a password: write what txnqueue amqp password prints.",
+            f"users: {user!r} has no valid password hash: use the output of txnqueue amqp "
+            "password.",
             name="users",
         ) from error
 
@@ -139,7 +142,7 @@ def _rule(said: object) -> Rule:
 def _check_keys(said: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     for key in said:
         if key not in known:
-            raise InvalidInput(f"{key!r} is nothing that {where} say: {did_you_mean(key, known)}")
+            raise InvalidInput(f"{key!r} is not a key of {where}: {did_you_mean(key, known)}")
 
 
 def _any(patterns: Sequence[str], name: str) -> bool:

@@ -1,8 +1,8 @@
-"""Queues for plain bodies: a column ``body`` of text or octets, and columns of properties.
+"""Queues for plain bodies: a column ``body`` of text or octets, and columns for properties.
 
-Clients of such a queue send and get text or octets instead of a map of all columns. A column that
-is called like a property of AMQP holds that property, another one the application-property of its
-name; what has no column is a header.
+Clients of such a queue send and receive text or octets instead of a map of all columns. A column
+with the name of an AMQP property holds that property; any other column holds the
+application-property of its name. Properties without a column become headers.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ PROPERTIES = tuple(one.name for one in fields(Properties))
 KEPT = frozenset(
     ("message_id", "subject", "content_type", "group_id", "reply_to", "correlation_id")
 )
-"""The properties that are headers where the queue has no column for them."""
+"""The properties that become headers if the queue has no column for them."""
 
 
 def is_plain(schema: StructType) -> bool:
-    """Return whether a queue of these columns is one for plain bodies."""
+    """Return whether a queue with these columns is one for plain bodies."""
     from pyspark.sql.types import BinaryType, StringType
 
     return BODY in schema.names and isinstance(schema[BODY].dataType, BinaryType | StringType)
 
 
 def unwritable_property(schema: StructType) -> str | None:
-    """Return which column of a queue for plain bodies is no property, and why."""
+    """Return which column of a queue for plain bodies cannot be a property, and why."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     for column in schema.fields:
         if isinstance(column.dataType, ArrayType | MapType | StructType):
-            return f"column {column.name!r} is no simple value, and properties are"
+            return f"column {column.name!r} is not of a simple type, as properties must be"
     return None
 
 
@@ -62,11 +62,11 @@ def row_of(
     """Read a message with a plain body.
 
     Returns:
-        The row, and what has no column: the headers.
+        The row, and the headers: the properties without a column.
 
     Raises:
         AmqpError: The body is neither text nor octets.
-        InvalidInput: It is text of no encoding, or a property is none of its column.
+        InvalidInput: The body is not valid text, or a property does not fit its column.
     """
     said = {name: getattr(properties, name) for name in PROPERTIES}
     values = {**application, **{name: one for name, one in said.items() if one is not None}}
@@ -85,7 +85,7 @@ def row_of(
 def plain_sections(
     message: Mapping[str, Any], schema: StructType, headers: Mapping[str, str], own_id: str
 ) -> tuple[Section, ...]:
-    """Write a message of a queue for plain bodies: its properties, and its body."""
+    """Write a message of a queue for plain bodies as sections: its properties and its body."""
     row = {name: message[name] for name in schema.names}
     values: dict[str, Any] = dict(headers)
     values.update((n, v) for n, v in written(schema, row).items() if v is not None and n != BODY)
@@ -127,7 +127,7 @@ def _body(kind: DataType, bodies: Sequence[Section]) -> str | bytes | None:
         return found.decode()
     except UnicodeDecodeError as error:
         raise InvalidInput(
-            f"The body is no text in UTF-8, and the queue's column {BODY!r} is: {error}",
+            f"The body is not UTF-8 text, which the queue's column {BODY!r} requires: {error}",
             name=BODY,
         ) from error
 
@@ -140,6 +140,6 @@ def _content(bodies: Sequence[Section]) -> str | bytes | None:
         return value
     raise AmqpError(
         ErrorCondition.NOT_IMPLEMENTED,
-        "This queue takes messages whose body is text or octets: an amqp-value section with a "
-        "string or a binary, or data sections.",
+        "This queue takes messages whose body is text or octets: send an amqp-value section with "
+        "a string or a binary, or data sections.",
     )

@@ -1,4 +1,4 @@
-"""A session as its frames see it: numbers of transfers, and windows for them."""
+"""A session at the level of frames: transfer numbers and windows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HANDLE_MAX = 65_535
 WINDOW = 2_048
-"""The transfers that a client may send before it is told that it may send more."""
+"""The number of transfers that a client may send before the window is renewed."""
 
 
 class Channel:
@@ -29,11 +29,11 @@ class Channel:
     Attributes:
         number: The number of the channel, the same in both directions.
         session: The session.
-        ended: Whether this end has ended it; frames of the client's may still be on their way.
+        ended: Whether this end has ended it; frames from the client may still be in transit.
     """
 
     def __init__(self, number: int, session: Session, begin: Begin) -> None:
-        """Take a session that a client begins."""
+        """Accept a session that a client begins."""
         self.number = number
         self.session = session
         self.ended = False
@@ -47,10 +47,10 @@ class Channel:
         return Begin(remote_channel=self.number, window=self._window(), handle_max=HANDLE_MAX)
 
     def take(self, frame: Frame) -> list[Frame]:
-        """Take a frame of the client's, and give those that answer it.
+        """Process a frame from the client, and return the answering frames.
 
         Raises:
-            AmqpError: The session is to be ended.
+            AmqpError: The session must be ended.
         """
         told: list[Frame] = []
         if isinstance(frame, SessionFlow):
@@ -71,7 +71,7 @@ class Channel:
         return told
 
     def wire(self, performatives: list[Performative]) -> list[Frame]:
-        """Add to what the session says what frames have to say, in their order."""
+        """Add the frame-level fields to performatives of the session, in their order."""
         return [self._framed(one) for one in performatives]
 
     # -------------------------------------------------------------------------- helpers
@@ -92,7 +92,7 @@ class Channel:
         )
 
     def _flow(self, frame: SessionFlow) -> Flow:
-        """Find how many transfers the client takes that are not on their way to it already."""
+        """Compute how many transfers the client takes beyond those already in transit to it."""
         known = frame.window.next_incoming_id or 0
         under_way = (self._next_outgoing_id - known) % NUMBERS
         flow = frame.flow
@@ -107,7 +107,7 @@ class Channel:
         )
 
     def _count(self, frame: Frame) -> None:
-        """Count transfers, and note which handles are in use.
+        """Count transfers, and record which handles are in use.
 
         Raises:
             AmqpError: A handle is in use, or too high.
@@ -123,7 +123,7 @@ class Channel:
     def _attach(self, handle: int) -> None:
         if handle > HANDLE_MAX:
             raise AmqpError(
-                ErrorCondition.NOT_ALLOWED, f"Handle {handle}: {HANDLE_MAX} is the highest."
+                ErrorCondition.NOT_ALLOWED, f"Handle {handle}: the highest is {HANDLE_MAX}."
             )
         if handle in self._handles:
             raise AmqpError(ErrorCondition.HANDLE_IN_USE, f"Handle {handle} is in use.")

@@ -1,7 +1,7 @@
-"""A client's socket: who the client is, what comes and goes, and what the clock asks for.
+"""A client's socket: authentication, reading and writing, and timeouts.
 
-The loop's thread reads and writes; what goes to the store is done by threads of the server, for
-each client one thing at a time and in the order in which it came.
+The thread of the event loop reads and writes; work on the store is done by threads of the server,
+for each client one item at a time, in the order of arrival.
 """
 
 from __future__ import annotations
@@ -39,41 +39,41 @@ Result = TypeVar("Result")
 logger = logging.getLogger("txnqueue")
 READ_OCTETS = 64 * 1024
 INBOX_OCTETS_MAX = 4 * 1024 * 1024
-"""What a client may send ahead of what is done: nothing more is read then."""
+"""The octets that may wait to be processed; beyond that, nothing more is read from the client."""
 FRAME_OCTETS = 200
-"""What a frame that waits takes of that beside its body, however short it is."""
+"""What each waiting frame counts for in addition to its body, however short it is."""
 UNREAD_OCTETS_MAX = 1024 * 1024
-"""What may wait to be read by a client before it is sent further messages."""
+"""The octets that may wait to be read by a client before it is sent no further messages."""
 UNREAD_SECONDS = 300.0
-"""What a client has to read something of what waits for it.
+"""The time within which a client must read some of what waits for it.
 
-It is longer than silence may last: over TLS it is only seen that much of it has gone.
+It is longer than the allowed silence, because over TLS progress shows only in large steps.
 """
 OPENING_SECONDS = 20.0
-"""What a client has to say who it is and to open its connection."""
+"""The time that a client has to authenticate and to open its connection."""
 REFUSED_SECONDS = 0.5
-"""What a client waits for who is not let in, so that passwords cannot be guessed in masses."""
+"""The delay of a refused client, so that passwords cannot be guessed in large numbers."""
 CLOSING_SECONDS = 5.0
-"""What a client has to answer a close, and then to read what is left for it."""
+"""The time that a client has to answer a close, and then to read what is left for it."""
 DEAF_SECONDS = 1.0
-"""What a client has to read a close whose answer could not be understood."""
+"""The time that a client has to read a close if its answer could not be understood."""
 
 
 class Refused(Exception):
-    """The client is not let in; it has been told as far as the protocol can tell."""
+    """The client is refused; it has been told so as far as the protocol allows."""
 
 
 class ClientConnection:
     """Serves one client, from its first octet to its last.
 
     Attributes:
-        user: Who the client is, once it is known.
+        user: The client's user name, once it is known.
     """
 
     def __init__(
         self, services: Services, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Take a socket."""
+        """Take over a socket."""
         self.user: str | None = None
         self._services = services
         self._reader, self._writer = reader, writer
@@ -92,7 +92,7 @@ class ClientConnection:
         self._deadline: float | None = self._received + OPENING_SECONDS
 
     async def serve(self) -> None:
-        """Serve the client until it or the server goes."""
+        """Serve the client until it leaves or the server stops."""
         reading: asyncio.Task[None] | None = None
         try:
             self._peer = peer = await self._let_in()
@@ -108,7 +108,7 @@ class ClientConnection:
     # ---------------------------------------------------------------------- from the server
 
     def nudge(self) -> None:
-        """Let the client have what there is for it now, unless it is being looked for."""
+        """Send the client what is available for it now, unless that is under way already."""
         if self._peer is not None and not self._ticking:
             self._ticking = True
             unread = self._writer.transport.get_write_buffer_size()
@@ -117,12 +117,12 @@ class ClientConnection:
             looking.add_done_callback(self._ticked)
 
     def shut(self, error: Error) -> None:
-        """Close the connection once what is being done is done."""
+        """Close the connection once the work in progress is finished."""
         self._shut = self._shut or error
         self._wake.set()
 
     def look_at_clock(self) -> None:
-        """Say that this end is alive, if it was silent; close what the client is silent on."""
+        """Send a sign of life if this end was silent; close the connection if the client was."""
         now = self._loop.time()
         if self._deadline is not None and now > self._deadline:
             self._writer.transport.abort()
@@ -141,20 +141,20 @@ class ClientConnection:
         else:
             return
         self.shut(Error(ErrorCondition.RESOURCE_LIMIT_EXCEEDED, why))
-        if self._deadline is None:  # it may not even read
+        if self._deadline is None:  # the client may not even be reading
             self._deadline = now + self._closing_seconds
 
     def _look_at_reading(self, now: float) -> None:
-        """Note whether the client takes what it is sent, and what its silence is worth."""
+        """Check whether the client reads what it is sent, and whether its silence counts."""
         unread = self._writer.transport.get_write_buffer_size()
         taken = self._written_octets - unread
         if taken > self._taken_octets or not unread:
             self._taken_octets, self._took = taken, now
-        if not self._room.is_set():  # nothing is heard, as this end works or as the client reads
+        if not self._room.is_set():  # reading pauses while this end works or the client reads
             self._received = now if self._at_work else max(self._received, self._took)
 
     async def _close(self) -> None:
-        """Close the socket, whether or not the client reads what it is still to get."""
+        """Close the socket, whether or not the client reads what is left for it."""
         self._writer.close()
         try:
             with contextlib.suppress(OSError, asyncio.TimeoutError):
@@ -168,16 +168,16 @@ class ClientConnection:
         """Find out who the client is.
 
         Raises:
-            Refused: It is not let in.
+            Refused: The client is refused.
         """
         header = await self._header()
         self._write(SASL_HEADER)
         if header != SASL_HEADER:
-            raise Refused(f"it began with {header!r}: a client says first who it is")
+            raise Refused(f"it began with {header!r} instead of the SASL header")
         caller, rules = self._caller(), self._services.rules
         self._say(Mechanisms(sasl.mechanisms(caller, rules)))
         init = await self._init()
-        # A password takes time to check, on purpose: nobody who is let in waits for that.
+        # Checking a password takes time on purpose; clients already admitted must not wait for it.
         self.user = await self._at(
             self._services.doorkeeper, lambda: sasl.identity(init, caller, rules)
         )
@@ -185,11 +185,11 @@ class ClientConnection:
             await asyncio.sleep(REFUSED_SECONDS)
         self._say(SaslOutcome(0 if self.user is not None else 1))
         if self.user is None:
-            raise Refused(f"it is nobody by {init.mechanism}")
+            raise Refused(f"{init.mechanism} did not authenticate it")
         header = await self._header()
         self._write(AMQP_HEADER)
         if header != AMQP_HEADER:
-            raise Refused(f"it went on with {header!r}")
+            raise Refused(f"it continued with {header!r} instead of the AMQP header")
         return Peer(
             self._services.resource_of(self.user),
             self._services.codec,
@@ -225,7 +225,7 @@ class ClientConnection:
                     return said
         except (AmqpError, InvalidInput) as error:
             raise Refused(str(error)) from error
-        raise Refused("it does not say who it is")
+        raise Refused("it sent no SASL init")
 
     # ----------------------------------------------------------------------------- reading
 
@@ -241,19 +241,22 @@ class ClientConnection:
         try:
             await self._read_frames()
             while await self._reader.read(READ_OCTETS):
-                pass  # what follows cannot be understood
+                pass  # what follows cannot be parsed
         except OSError as error:
             logger.debug("client gone user=%s: %s", self.user, error)
         self._gone = True
         self._wake.set()
 
     async def _read_frames(self) -> None:
-        """Read frames until there is something else."""
+        """Read frames until something else arrives."""
         try:
             while True:
                 for kind, channel, body in self._frames.frames():
                     if kind != AMQP:
-                        raise AmqpError(ErrorCondition.FRAMING_ERROR, f"A frame of type {kind}.")
+                        raise AmqpError(
+                            ErrorCondition.FRAMING_ERROR,
+                            f"Frames of type {kind} are not allowed here.",
+                        )
                     self._put(channel, body)
                 await self._room.wait()
                 await self._receive()
@@ -263,7 +266,7 @@ class ClientConnection:
 
     def _put(self, channel: int, body: bytes) -> None:
         if not body:
-            return  # it is alive
+            return  # only a sign of life
         self._inbox.append((channel, body))
         self._inbox_octets += len(body) + FRAME_OCTETS
         if self._inbox_octets > INBOX_OCTETS_MAX:
@@ -273,7 +276,7 @@ class ClientConnection:
     # ----------------------------------------------------------------------------- working
 
     async def _work(self, peer: Peer) -> None:
-        """Do what comes, one thing after the other, until the connection is over."""
+        """Process what arrives, in order, until the connection is over."""
         closing = False
         try:
             while not peer.over:
@@ -321,7 +324,7 @@ class ClientConnection:
         self._write(self._services.codec.write(frame))
 
     def _write_soon(self, octets: bytes) -> None:
-        """Write from the thread of a worker."""
+        """Write from a worker thread."""
         with contextlib.suppress(RuntimeError):  # the server has stopped
             self._loop.call_soon_threadsafe(self._write, octets)
 

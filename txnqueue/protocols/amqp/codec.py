@@ -1,7 +1,7 @@
 """Octets of AMQP 1.0, by the codec of Apache Qpid Proton.
 
-The descriptors are those of the specification; what a message or a type may say and a queue has
-no use for is skipped.
+The descriptors are those of the specification; fields and sections that a queue has no use for
+are skipped.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from txnqueue.protocols.amqp.types import (
 )
 
 _SKIPPED = frozenset({0x71, 0x72, 0x78})
-"""Sections that say nothing to a queue: the annotations and the footer."""
+"""Sections that a queue ignores: the annotations and the footer."""
 DESCRIPTION_OCTETS_MAX = 300
-"""How long an error is described: the frames of the smallest size have room for that."""
+"""The maximum length of an error description: it fits into frames of the smallest size."""
 _UNREADABLE = (ValueError, TypeError, OverflowError, OSError, RecursionError)
-"""What octets may cause that are no AMQP, are nested too deeply, or hold an instant that Python
-does not have."""
+"""Errors caused by octets that are not AMQP, are nested too deeply, or hold an instant outside
+Python's range."""
 
 
 class ProtonCodec:
-    """Writes and reads sections and described types; needs python-qpid-proton."""
+    """Encodes and decodes sections and described types; needs python-qpid-proton."""
 
     def __init__(self) -> None:
         """Load the library.
@@ -77,7 +77,7 @@ class ProtonCodec:
         """Read a message.
 
         Raises:
-            InvalidInput: The octets are no message, or one with sections that a queue cannot take.
+            InvalidInput: The octets are not a message, or have sections that a queue cannot take.
         """
         sections: list[Any] = []
         while octets:
@@ -86,7 +86,7 @@ class ProtonCodec:
                 sections.append(found)
             elif found is not None:
                 raise InvalidInput(
-                    f"{found!r} is no section that a queue takes: send a header, properties, "
+                    f"{found!r} is not a section that a queue takes: send a header, properties, "
                     "application properties and a body."
                 )
         return tuple(sections)
@@ -108,7 +108,7 @@ class ProtonCodec:
         """Read one value.
 
         Raises:
-            InvalidInput: The octets are none, or more than one.
+            InvalidInput: The octets are not exactly one value.
         """
         value, rest = self._read(octets)
         if rest:
@@ -120,22 +120,22 @@ class ProtonCodec:
     # ------------------------------------------------------------------------ for frames
 
     def decode_first(self, octets: bytes) -> tuple[Any, bytes]:
-        """Read the first value of some octets.
+        """Read the first value in some octets.
 
         Returns:
-            The value, and the octets behind it.
+            The value, and the remaining octets.
 
         Raises:
-            InvalidInput: It is none.
+            InvalidInput: The octets do not begin with a value.
         """
         return self._read(octets)
 
     def encode_described(self, code: int, fields: Sequence[Any]) -> bytes:
-        """Write a described list, whose fields are what ``encode_type`` and these methods take."""
+        """Write a described list of fields that ``encode_type`` and these methods accept."""
         return self.encode_type(self.described(code, fields))
 
     def described(self, code: int, fields: Sequence[Any]) -> Any:
-        """Make a described list, as a field of another one."""
+        """Make a described list to be a field of another one."""
         return self._described(code, [self._wire(one) for one in fields])
 
     def symbol(self, text: str) -> Any:
@@ -143,7 +143,7 @@ class ProtonCodec:
         return self._proton.symbol(text)
 
     def symbols(self, texts: Sequence[str]) -> Any:
-        """Make an array of symbols; None of none."""
+        """Make an array of symbols; None if there are none."""
         if not texts:
             return None
         array = self._proton.Array(self._proton.UNDESCRIBED, self._proton.Data.SYMBOL)
@@ -174,16 +174,16 @@ class ProtonCodec:
             size = data.decode(octets)
             data.rewind()
             data.next()
-            # Binaries are views of the library's memory, which goes with ``data``.
+            # Binaries are views of the library's memory, which is freed with ``data``.
             return self._typed(data.get_object()), octets[size:]
         except (self._proton.ProtonException, *_UNREADABLE) as error:
-            raise InvalidInput(f"These octets are no AMQP: {error}") from error
+            raise InvalidInput(f"These octets are not valid AMQP: {error}") from error
 
     def _described(self, code: int, fields: Any) -> Any:
         return self._proton.Described(self._proton.ulong(code), fields)
 
     def _wire(self, value: Any) -> Any:  # noqa: PLR0911 - a line for each type
-        """Write a value as the library's types."""
+        """Convert a value to the types of Proton."""
         symbol = self._proton.symbol
         if isinstance(value, datetime.datetime):
             return self._proton.timestamp(round(value.timestamp() * 1000))
@@ -234,7 +234,7 @@ class ProtonCodec:
         return found
 
     def _typed(self, value: Any) -> Any:
-        """Read the library's types."""
+        """Convert a value from the types of Proton."""
         described = self._proton.Described
         if isinstance(value, memoryview):
             return bytes(value)
@@ -268,11 +268,13 @@ class ProtonCodec:
         try:
             return read(inside)
         except (IndexError, KeyError, TypeError, ValueError) as error:
-            raise InvalidInput(f"{value!r} lacks a field, or has a wrong one: {error}") from error
+            raise InvalidInput(
+                f"{value!r} lacks a field, or has an invalid one: {error}"
+            ) from error
 
 
 def _field(fields: Sequence[Any], number: int, default: Any = None) -> Any:
-    """Read a field of a list, which may be short of those that are left out."""
+    """Read a field of a list, from whose end omitted fields are missing."""
     return fields[number] if len(fields) > number and fields[number] is not None else default
 
 
@@ -281,7 +283,7 @@ def _plain(symbol: str) -> str:
 
 
 def _condition(symbol: str) -> Condition:
-    """Read why something was refused: in our words if there is one, else unchanged."""
+    """Read an error condition: as our enum member if there is one, else unchanged."""
     for known in (TransactionError, ErrorCondition):
         with contextlib.suppress(ValueError):
             return known(symbol)
@@ -384,7 +386,7 @@ _READ: dict[int, Callable[[Any], Any]] = {
 
 
 def _shortened(description: str | None) -> str | None:
-    """Keep the beginning and the end of a long description, which may quote what was sent."""
+    """Keep only the beginning and the end of a long description, which may quote the input."""
     octets = (description or "").encode("utf-8", "backslashreplace")
     if len(octets) <= DESCRIPTION_OCTETS_MAX:
         return octets.decode() if description is not None else None

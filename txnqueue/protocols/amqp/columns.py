@@ -1,4 +1,4 @@
-"""Values of columns as AMQP has them: what it has a type for as that, the rest as text."""
+"""Column values in AMQP: in the matching AMQP type if there is one, otherwise as text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Conversion = Callable[[DataType, Any], Any]
 def _instant(text: str, *, zoned: bool) -> datetime.datetime:
     found = datetime.datetime.fromisoformat(text)
     if (found.tzinfo is not None) != zoned:
-        raise ValueError("it has a zone, and may have none, or it lacks one")
+        raise ValueError("it has a time zone where none is allowed, or lacks a required one")
     return found
 
 
@@ -41,7 +41,7 @@ _READ: Mapping[type[DataType], Callable[[str], Any]] = {
 
 
 def unwritable(schema: StructType) -> str | None:
-    """Return which column no AMQP message can carry, and why; None if it can carry all."""
+    """Return which column an AMQP message cannot carry, and why; None if it can carry all."""
     for column in schema.fields:
         if not _has_form(column.dataType):
             return (
@@ -52,7 +52,7 @@ def unwritable(schema: StructType) -> str | None:
 
 
 def written(kind: DataType, value: Any) -> Any:
-    """Write a value of a column as a message carries it."""
+    """Convert a column value to the form that a message carries."""
     if isinstance(kind, DateType | TimestampNTZType) and value is not None:
         return value.isoformat()
     if isinstance(kind, DecimalType) and value is not None:
@@ -61,7 +61,7 @@ def written(kind: DataType, value: Any) -> Any:
 
 
 def read(kind: DataType, value: Any) -> Any:
-    """Read a value of a column from a message; what is none stays as it is, to be refused."""
+    """Convert a message's value to a column value; one that does not fit is left to be refused."""
     conversion = _READ.get(type(kind))
     if conversion is not None and isinstance(value, str):
         try:
@@ -72,7 +72,7 @@ def read(kind: DataType, value: Any) -> Any:
 
 
 def _inside(kind: DataType, value: Any, convert: Conversion) -> Any:
-    """Convert the content of a value; a value of another form stays as it is."""
+    """Convert the elements of a value; a value of another form is left as it is."""
     if isinstance(kind, ArrayType) and isinstance(value, list | tuple):
         return [convert(kind.elementType, one) for one in value]
     if isinstance(kind, StructType) and isinstance(value, Mapping):
@@ -85,7 +85,7 @@ def _inside(kind: DataType, value: Any, convert: Conversion) -> Any:
         inside = [(convert(kind.keyType, k), convert(kind.valueType, v)) for k, v in pairs]
         if convert is read:
             return inside
-        # Instants of AMQP have milliseconds: as keys they could not be told apart.
+        # AMQP timestamps have milliseconds only: as keys, they could become equal.
         instants = isinstance(kind.keyType, TimestampType)
         return {key.isoformat() if instants else key: one for key, one in inside}
     return value
@@ -97,7 +97,7 @@ def _has_form(kind: DataType) -> bool:
     if isinstance(kind, StructType):
         return all(_has_form(field.dataType) for field in kind.fields)
     if isinstance(kind, MapType):
-        # Proton writes maps with binaries as keys, and does not read them.
+        # Proton writes maps with binary keys, but cannot read them.
         keyed = not isinstance(kind.keyType, ArrayType | BinaryType | MapType | StructType)
         return keyed and _has_form(kind.valueType)
     return True

@@ -1,4 +1,4 @@
-"""Connections of a resource: the sessions that share transactions, and what time brings."""
+"""Connections of a resource: sessions that share transactions, and periodic work."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Codec(Protocol):
 
 
 class Connection:
-    """One controller's connection to a resource. One thread works on it at a time.
+    """A controller's connection to a resource; one thread at a time may use it.
 
     Attributes:
         sessions: The sessions that are open.
-        is_read: Whether the controller reads what it is sent: no messages are acquired if not.
-        payload_max: What one transfer carries at most: octets of a message with a codec,
+        is_read: Whether the controller reads what it is sent; if not, no messages are acquired.
+        payload_max: The most that one transfer carries: octets of a message with a codec,
             otherwise sections; None: whole messages.
     """
 
@@ -64,22 +64,22 @@ class Connection:
         return session
 
     def close(self) -> None:
-        """End every session: what is not discharged is rolled back."""
+        """End every session and roll back the transactions that are not discharged."""
         for session in list(self.sessions):
             session.end()
 
     def tick(self) -> None:
-        """Do what time brings.
+        """Do the periodic work.
 
-        New messages are sent, leases are extended, and what takes too long or belongs to a queue
-        that is dropped is ended.
+        New messages are sent, leases are extended, and transactions that take too long and links
+        of dropped queues are ended.
         """
         self._end_links_of_dropped_queues()
         for session in list(self.sessions):
             session.tick()
 
     def transactions(self) -> Iterator[LiveTransaction]:
-        """Give the transactions that are declared on this connection and not discharged."""
+        """Yield the transactions that are declared on this connection and not discharged."""
         for session in self.sessions:
             for link in session.links.values():
                 if isinstance(link, CoordinatorLink):
@@ -94,7 +94,7 @@ class Connection:
         return self.resource.limits.unsettled - sum(len(one.incoming) for one in self.sessions)
 
     def doom(self, txn_ids: Sequence[object], why: str) -> None:
-        """Let no transaction be committed that has one of these txn-ids."""
+        """Keep the transactions with these txn-ids from being committed."""
         for transaction in self.transactions():
             if transaction.txn_id in txn_ids:
                 transaction.doom(why)
@@ -104,7 +104,9 @@ class Connection:
         if isinstance(payload, tuple):
             return payload
         if self.codec is None:
-            raise AmqpError(ErrorCondition.DECODE_ERROR, "This connection has no codec.")
+            raise AmqpError(
+                ErrorCondition.DECODE_ERROR, "This connection has no codec: send sections."
+            )
         try:
             return self.codec.decode(payload)
         except InvalidInput as error:
@@ -115,14 +117,14 @@ class Connection:
         return sections if self.codec is None else self.codec.encode(sections)
 
     def _end_links_of_dropped_queues(self) -> None:
-        """End links that would otherwise learn it only when they are used."""
+        """End links of dropped queues, which would otherwise notice only when used."""
         links = [one for session in self.sessions for one in session.links.values()]
         ids = {link: link.queue_id for link in links if link.queue_id is not None}
         if not ids:
             return
         try:
             open_ids = self.resource.queue_ids()
-        except Exception as error:  # the next tick asks again
+        except Exception as error:  # the next tick tries again
             logger.warning("queues not read error=%s", error)
             return
         for link, queue_id in ids.items():

@@ -37,9 +37,9 @@ class CoordinatorLink(IncomingLink):
     """The resource's end of a control link: it allocates and completes transactions.
 
     Attributes:
-        transactions: Those that it has declared and that are not discharged, by txn-id; some of
-            them may have been rolled back.
-        in_doubt: Discharges that are not answered, because the store did not say how they ended.
+        transactions: The transactions declared here and not discharged, by txn-id; some of them
+            may have been rolled back.
+        in_doubt: Discharges that are not answered yet, because their outcome is in doubt.
     """
 
     def __init__(self, session: Session, attach: Attach) -> None:
@@ -50,10 +50,10 @@ class CoordinatorLink(IncomingLink):
         self.in_doubt: list[tuple[LiveTransaction, IncomingDelivery]] = []
 
     def check(self, frame: Transfer) -> None:
-        """Check that a delivery asks for no work."""
+        """Check that a delivery is not transactional work."""
         if isinstance(frame.state, TransactionalState):
             raise AmqpError(
-                ErrorCondition.NOT_ALLOWED, "No transactional work on the control link."
+                ErrorCondition.NOT_ALLOWED, "Transactional work is not allowed on the control link."
             )
 
     def complete(self, delivery: IncomingDelivery) -> None:
@@ -72,7 +72,7 @@ class CoordinatorLink(IncomingLink):
             self._refuse(delivery, error)
 
     def tick(self, now_ms: int) -> None:
-        """Roll back what takes too long, and ask again what is in doubt."""
+        """Roll back transactions that take too long, and ask again about those in doubt."""
         for transaction in list(self.transactions.values()):
             if transaction.deadline_ms is not None and transaction.deadline_ms <= now_ms:
                 transaction.roll_back(
@@ -103,10 +103,10 @@ class CoordinatorLink(IncomingLink):
     # -------------------------------------------------------------------------- helpers
 
     def _body(self, delivery: IncomingDelivery) -> Declare | Discharge:
-        """Read what is asked for: the one amqp-value section; the others are ignored.
+        """Read the request from the one amqp-value section; other sections are ignored.
 
         Raises:
-            AmqpError: It is something else.
+            AmqpError: It is not a declare or a discharge.
         """
         sections = self.session.connection.sections(delivery.payload)
         values = [one.value for one in sections if isinstance(one, AmqpValue)]
@@ -122,7 +122,7 @@ class CoordinatorLink(IncomingLink):
         able = connection.resource.capabilities
         if body.global_id is not None and TxnCapability.DISTRIBUTED_TRANSACTIONS not in able:
             raise AmqpError(
-                ErrorCondition.NOT_IMPLEMENTED, "global-id: there are local transactions only."
+                ErrorCondition.NOT_IMPLEMENTED, "global-id: only local transactions are supported."
             )
         transactions_max = connection.resource.limits.transactions
         if sum(not one.ended for one in connection.transactions()) >= transactions_max:
@@ -137,7 +137,7 @@ class CoordinatorLink(IncomingLink):
         ):
             raise AmqpError(
                 ErrorCondition.RESOURCE_LIMIT_EXCEEDED,
-                "One transaction at a time on a session: discharge the other one.",
+                "A session has one transaction at a time: discharge the other one.",
             )
         try:
             transaction = connection.resource.begin(self, body.global_id)
@@ -152,7 +152,7 @@ class CoordinatorLink(IncomingLink):
         return transaction.txn_id
 
     def _forget_ended(self, kept_max: int) -> None:
-        """Forget what was rolled back long ago, and is known only to tell the controller why."""
+        """Forget the oldest rolled-back transactions, kept only to tell the controller why."""
         ended = [txn_id for txn_id, one in self.transactions.items() if one.ended]
         for txn_id in ended[: max(0, len(ended) - kept_max)]:
             del self.transactions[txn_id]
@@ -199,7 +199,7 @@ class CoordinatorLink(IncomingLink):
         )
 
     def _refuse(self, delivery: IncomingDelivery, error: AmqpError) -> None:
-        """Tell why not: by rejecting, or by ending a link that cannot be told so."""
+        """Refuse a delivery: by rejecting it, or by ending a link that does not take rejections."""
         if self.source.supports_rejected:
             self._answer(delivery, Rejected(error.error))
         else:

@@ -1,4 +1,4 @@
-"""What a controller says of deliveries: outcomes of those that it got, settlement of its own."""
+"""Dispositions by a controller: outcomes of deliveries to it, settlement of its own."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ Known = TypeVar("Known", IncomingDelivery, OutgoingDelivery)
 
 
 def take(session: Session, frame: Disposition) -> str | None:
-    """Carry a disposition out.
+    """Carry out a disposition.
 
     Returns:
-        Why it was not carried out, or not for every delivery that it names; None: it was.
+        Why it was not carried out, or not for every delivery that it names; None if it was.
     """
     named = range(frame.first, (frame.first if frame.last is None else frame.last) + 1)
     if frame.role is Role.SENDER:
@@ -57,7 +57,7 @@ def take(session: Session, frame: Disposition) -> str | None:
     for delivery in found:
         live = delivery.transaction
         if live is not None and live is not transaction:
-            why = "A delivery of another live transaction."
+            why = "The delivery belongs to another live transaction."
             (transaction or live).control.detach(Error(TransactionError.ROLLBACK, why))
             return why
     failed = []
@@ -72,14 +72,14 @@ def take(session: Session, frame: Disposition) -> str | None:
 
 
 def _asked(session: Session, frame: Disposition) -> tuple[LiveTransaction | None, Outcome | None]:
-    """Read in which transaction what outcome is given.
+    """Read the transaction and the outcome that a disposition gives.
 
     Raises:
-        AmqpError: There is no such transaction, or no queue can apply the outcome.
+        AmqpError: There is no such transaction, or queues cannot apply the outcome.
     """
     if isinstance(frame.state, TransactionalState):
         return session.transaction(frame.state.txn_id), _checked(frame.state.outcome)
-    if isinstance(frame.state, Received):  # says how far a delivery has come, and no outcome
+    if isinstance(frame.state, Received):  # how much of a delivery has arrived; not an outcome
         return None, None
     return None, _checked(frame.state)
 
@@ -88,12 +88,12 @@ def _checked(outcome: object) -> Outcome | None:
     if isinstance(outcome, Modified) and outcome.undeliverable_here:
         raise AmqpError(
             ErrorCondition.NOT_IMPLEMENTED,
-            "modified with undeliverable-here: a queue keeps no such record.",
+            "modified with undeliverable-here: a queue does not record that.",
         )
     if outcome is None or isinstance(outcome, Accepted | Rejected | Released | Modified):
         return outcome
     raise AmqpError(
-        ErrorCondition.NOT_IMPLEMENTED, f"{outcome!r} is no terminal outcome of a delivery."
+        ErrorCondition.NOT_IMPLEMENTED, f"{outcome!r} is not a terminal outcome of a delivery."
     )
 
 
@@ -104,7 +104,7 @@ def _apply(
     *,
     settled: bool,
 ) -> None:
-    """Apply an outcome to deliveries of one link: in a transaction, or at once."""
+    """Apply an outcome to deliveries of one link, in a transaction or at once."""
     if transaction is None:
         assert outcome is not None
         _retire(deliveries, outcome, settled=settled)
@@ -117,7 +117,7 @@ def _apply(
 
 
 def _retire(deliveries: list[OutgoingDelivery], outcome: Outcome, *, settled: bool) -> None:
-    """Apply an outcome at once; what was lost meanwhile is told to have failed."""
+    """Apply an outcome at once; deliveries lost meanwhile are reported as failed."""
     state = outcome
     try:
         apply([(delivery, outcome) for delivery in deliveries], None)
@@ -132,8 +132,8 @@ def _retire(deliveries: list[OutgoingDelivery], outcome: Outcome, *, settled: bo
 def _settle_postings(session: Session, frame: Disposition, named: range) -> str | None:
     """Forget deliveries that the controller has posted and settles.
 
-    It may name the transaction in which it has posted them, and ask for no work so. What it
-    settles before it can have heard of a rejection is as if it was sent settled.
+    It may name the transaction in which it posted them; that is not a request for work. A
+    delivery settled before its rejection can have arrived counts as sent settled.
     """
     if frame.settled:
         for delivery in _known(session.incoming, named):

@@ -1,6 +1,6 @@
-"""Bodies of frames: octets become performatives, performatives become octets.
+"""Frame bodies: octets to performatives and back.
 
-Proton's codec reads and writes the values; the fields are in the specification's order.
+Proton's codec reads and writes the values; fields are in the order of the specification.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from txnqueue.protocols.amqp.types import Coordinator, Described, Error, Source,
 
 
 class FrameCodec:
-    """Writes and reads the bodies of frames."""
+    """Encodes and decodes frame bodies."""
 
     def __init__(self, codec: ProtonCodec) -> None:
         """Use a codec of values."""
@@ -50,16 +50,18 @@ class FrameCodec:
         """Read the body of a frame.
 
         Raises:
-            InvalidInput: It is none.
+            InvalidInput: The octets are not a performative.
         """
         value, payload = self.values.decode_first(body)
         read = _READ.get(_code(value))
         if read is None:
-            raise InvalidInput(f"{value!r} is no performative.")
+            raise InvalidInput(f"{value!r} is not a performative.")
         try:
             return read(_Fields(value.value), payload)
         except (AttributeError, TypeError, ValueError) as error:
-            raise InvalidInput(f"{value!r} lacks a field, or has a wrong one: {error}") from error
+            raise InvalidInput(
+                f"{value!r} lacks a field, or has an invalid one: {error}"
+            ) from error
 
     def write(self, frame: Frame, channel: int = 0) -> bytes:
         """Write a whole frame."""
@@ -77,7 +79,7 @@ class FrameCodec:
 
 
 class _Fields:
-    """The fields of a performative: those that are left out are None."""
+    """The fields of a performative; omitted fields are None."""
 
     def __init__(self, fields: object) -> None:
         if not isinstance(fields, list):
@@ -88,37 +90,37 @@ class _Fields:
         return self._fields[number] if number < len(self._fields) else None
 
     def number(self, number: int, default: int | None = None) -> int:
-        """Read a whole number that must be there unless there is a default."""
+        """Read a whole number that is required unless there is a default."""
         found = self[number] if self[number] is not None else default
         if not isinstance(found, int) or isinstance(found, bool):
-            raise TypeError(f"field {number} is {found!r}, and has to be a number")
+            raise TypeError(f"field {number} is {found!r}, and must be a number")
         return found
 
     def number_or_none(self, number: int) -> int | None:
-        """Read a whole number that may be left out."""
+        """Read an optional whole number."""
         return None if self[number] is None else self.number(number)
 
     def text(self, number: int) -> str:
-        """Read a text that must be there."""
+        """Read a required text."""
         if not isinstance(self[number], str):
-            raise TypeError(f"field {number} is {self[number]!r}, and has to be a string")
+            raise TypeError(f"field {number} is {self[number]!r}, and must be a string")
         return str(self[number])
 
     def octets(self, number: int) -> bytes:
-        """Read octets that may be left out."""
+        """Read optional octets."""
         found = self[number]
         if found is not None and not isinstance(found, bytes):
-            raise TypeError(f"field {number} is {found!r}, and has to be a binary")
+            raise TypeError(f"field {number} is {found!r}, and must be a binary")
         return found or b""
 
     def error(self, number: int) -> Error | None:
-        """Read an error that may be left out."""
+        """Read an optional error."""
         found = self[number]
         return found if isinstance(found, Error) else None
 
 
 def _code(value: object) -> int:
-    """Find the descriptor of a performative: by number, or by its name."""
+    """Find the descriptor of a performative, by number or by name."""
     if not isinstance(value, Described):
         return -1
     if isinstance(value.descriptor, str):
@@ -164,7 +166,7 @@ def _source(found: object) -> Source | None:
     if found is None:
         return None
     if not isinstance(found, Described):
-        raise TypeError(f"{found!r} is no source")
+        raise TypeError(f"{found!r} is not a source")
     fields = _Fields(found.value)
     outcomes = [fields[9]] if isinstance(fields[9], str) else fields[9]
     return Source(
@@ -181,7 +183,7 @@ def _target(found: object) -> Target | None:
     if found is None:
         return None
     if not isinstance(found, Described):
-        raise TypeError(f"{found!r} is no target")
+        raise TypeError(f"{found!r} is not a target")
     fields = _Fields(found.value)
     return Target(address=fields[0], dynamic=bool(fields[4]))
 
@@ -299,7 +301,7 @@ def _written_begin(codec: ProtonCodec, frame: Begin) -> Written:
 def _written_attach(codec: ProtonCodec, frame: Attach) -> Written:
     first = frame.initial_delivery_count
     if first is None and frame.role is Role.SENDER:
-        first = 0  # senders must say so, also of a link that is refused
+        first = 0  # required of senders, even for a link that is refused
     return 0x12, [
         frame.name,
         codec.uint(frame.handle),

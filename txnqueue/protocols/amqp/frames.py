@@ -1,7 +1,7 @@
-"""Frames of AMQP 1.0: what connections and sessions say, and how a stream is taken apart.
+"""Frames of AMQP 1.0: performatives of connections and sessions, and the parsing of a stream.
 
-Frames are our own because Proton's engine keeps from its users what transactions need: see the
-decision records.
+The library has its own frames because Proton's engine hides from its users what transactions need:
+see the decision records.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from txnqueue.protocols.amqp.types import (
 )
 
 AMQP, SASL = 0, 1
-"""The types of frames."""
+"""The frame types."""
 AMQP_HEADER, SASL_HEADER = b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00"
-"""What each end begins a layer with."""
+"""The header with which each end begins a layer."""
 FRAME_OCTETS_MIN = 512
-"""What every peer can take."""
+"""The frame size that every peer accepts."""
 TRANSFER_OCTETS_MAX = 192
-"""The most that a frame's header and a transfer are long here, beside its part of a message."""
+"""The maximum length here of a frame's header and a transfer, without the payload."""
 NUMBERS = 1 << 32
-"""The number of transfer ids before they begin anew."""
+"""The number of transfer ids before they wrap around."""
 
 _HEADER = struct.Struct(">IBBH")
 
@@ -42,13 +42,13 @@ class Open:
     """Opens a connection.
 
     Attributes:
-        container_id: Who opens it.
-        hostname: Whom it believes to talk to.
-        max_frame_size: The longest frame that it takes.
-        channel_max: The highest channel that it takes.
-        idle_time_out: After so many milliseconds of silence it closes the connection.
-        offered_capabilities: What it can do.
-        properties: What it says of itself.
+        container_id: The sender's container.
+        hostname: The host that the sender intends to reach.
+        max_frame_size: The longest frame that the sender accepts.
+        channel_max: The highest channel that the sender accepts.
+        idle_time_out: The silence, in milliseconds, after which the sender closes the connection.
+        offered_capabilities: The sender's capabilities.
+        properties: The sender's description of itself.
     """
 
     container_id: str
@@ -65,10 +65,10 @@ class Window:
     """The flow state of a session, as one end knows it.
 
     Attributes:
-        next_incoming_id: The number of the transfer that it awaits; None: it has got none yet.
-        incoming_window: The transfers that it takes.
+        next_incoming_id: The number of the transfer that it expects; None before the first one.
+        incoming_window: The number of transfers that it accepts.
         next_outgoing_id: The number of its next transfer.
-        outgoing_window: The transfers that it may send.
+        outgoing_window: The number of transfers that it may send.
     """
 
     next_incoming_id: int | None
@@ -82,9 +82,9 @@ class Begin:
     """Begins a session on a channel.
 
     Attributes:
-        remote_channel: The channel that this answers; None: it begins something new.
-        window: Its flow state, which awaits no transfer yet.
-        handle_max: The highest handle that it takes.
+        remote_channel: The channel of the begin that this one answers; None for a new session.
+        window: Its flow state, before any transfer.
+        handle_max: The highest handle that it accepts.
     """
 
     remote_channel: int | None = None
@@ -108,7 +108,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class SessionFlow:
-    """A flow with the state of its session; a flow of a session only has no handle."""
+    """A flow with the state of its session; without a handle it concerns the session only."""
 
     window: Window
     flow: Flow
@@ -123,7 +123,7 @@ class Mechanisms:
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """The SASL mechanism that a client has chosen, with its first words."""
+    """The SASL mechanism that a client has chosen, with its initial response."""
 
     mechanism: str
     response: bytes = b""
@@ -153,15 +153,15 @@ Frame = (
 
 
 class FrameReader:
-    """Takes octets of a stream apart into frames."""
+    """Splits a stream of octets into frames."""
 
     def __init__(self, octets_max: int) -> None:
-        """Read frames that are at most so long."""
+        """Read frames up to a maximum length."""
         self._octets_max = octets_max
         self._rest = bytearray()
 
     def take_header(self) -> bytes | None:
-        """Take the protocol header that a layer begins with; None: it is not all here."""
+        """Take the protocol header that a layer begins with; None if it is not complete yet."""
         if len(self._rest) < len(AMQP_HEADER):
             return None
         found = bytes(self._rest[: len(AMQP_HEADER)])
@@ -169,17 +169,17 @@ class FrameReader:
         return found
 
     def feed(self, octets: bytes) -> None:
-        """Take what has come."""
+        """Add octets that have arrived."""
         self._rest += octets
 
     def frame(self) -> tuple[int, int, bytes] | None:
         """Take a frame.
 
         Returns:
-            Its type, its channel and its body; None: it is not all here.
+            Its type, its channel and its body; None if it is not complete yet.
 
         Raises:
-            AmqpError: It is none.
+            AmqpError: The octets are not a valid frame.
         """
         if len(self._rest) < _HEADER.size:
             return None
@@ -187,8 +187,8 @@ class FrameReader:
         if not _HEADER.size <= offset * 4 <= size <= self._octets_max:
             raise AmqpError(
                 ErrorCondition.FRAMING_ERROR,
-                f"A frame of {size} octets, from octet {offset * 4}: frames have at most "
-                f"{self._octets_max} here.",
+                f"A frame of {size} octets, from octet {offset * 4}: the maximum is "
+                f"{self._octets_max}.",
             )
         if len(self._rest) < size:
             return None
@@ -197,15 +197,15 @@ class FrameReader:
         return kind, channel, body
 
     def frames(self) -> Iterator[tuple[int, int, bytes]]:
-        """Take all frames that are here.
+        """Take all complete frames.
 
         Raises:
-            AmqpError: One of them is none.
+            AmqpError: One of them is not a valid frame.
         """
         while (found := self.frame()) is not None:
             yield found
 
 
 def framed(body: bytes, channel: int = 0, kind: int = AMQP) -> bytes:
-    """Write a frame; without a body it says only that this end is alive."""
+    """Write a frame; without a body, it is only a sign of life."""
     return _HEADER.pack(_HEADER.size + len(body), 2, kind, channel) + body

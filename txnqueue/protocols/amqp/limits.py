@@ -1,4 +1,4 @@
-"""What a client of a server may use of it."""
+"""Limits on what a client of a server may use."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from dataclasses import dataclass
 from txnqueue.core.settings import check_number
 
 FRAME_BYTES_MIN = 512
-"""The length of frames that every client may send."""
+"""The frame size that every client may send."""
 NUMBER_MAX = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much a server lets its clients have; what is over a limit is refused.
+    """Limits on the clients of a server; what exceeds a limit is refused.
 
     Attributes:
-        connections: The connections of a server.
-        sessions: The sessions of a connection.
-        links: The links of a connection.
+        connections: The number of connections of a server.
+        sessions: The number of sessions of a connection.
+        links: The number of links of a connection.
         transactions: The transactions of a connection that are declared and not discharged.
-        unsettled: The deliveries of a connection that are sent and not settled; no more is sent.
-            As many of a client's own it may leave unsettled; then no link gets more credit.
-        message_bytes: The length of a message that a client sends.
-        frame_bytes: The length of a frame, either way.
+        unsettled: The deliveries of a connection that are sent and not settled; at the limit,
+            sending pauses. The client's own unsettled deliveries have the same limit; at it, no
+            link gets more credit.
+        message_bytes: The length in bytes of a message from a client.
+        frame_bytes: The length in bytes of a frame, in either direction.
     """
 
     connections: int = 200
@@ -38,7 +39,7 @@ class Limits:
         """Check the numbers.
 
         Raises:
-            InvalidInput: One of them is none, or out of range.
+            InvalidInput: One of them is not a number, or out of range.
         """
         for name in self.__slots__:
             check_number(name, getattr(self, name), 1, NUMBER_MAX)

@@ -1,4 +1,4 @@
-"""The ends of links at the resource: what they have in common, and those that messages come by."""
+"""The resource's ends of links: what they have in common, and those that receive."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from txnqueue.queue import Queue
 
 CREDIT = 1_000
-"""The deliveries a controller may send before it is granted more."""
+"""The number of deliveries that a controller may send before it is granted more."""
 COUNTS = 1 << 32
-"""The number of delivery counts before they begin anew."""
+"""The number of delivery counts before they wrap around."""
 
 
 class Link:
     """The resource's end of a link.
 
     Attributes:
-        queue_id: The queue that it cannot do without; None: it is of no queue.
+        queue_id: The queue without which it ends; None if it belongs to no queue.
     """
 
     queue_id: str | None = None
@@ -84,15 +84,15 @@ class Link:
         """Take a delivery, or a part of one.
 
         Raises:
-            AmqpError: It cannot be taken: the link is to be ended.
+            AmqpError: It cannot be taken: the link must be ended.
         """
-        raise AmqpError(ErrorCondition.NOT_ALLOWED, "The resource sends on this link.")
+        raise AmqpError(ErrorCondition.NOT_ALLOWED, "On this link, only the resource sends.")
 
     def flow(self, frame: Flow) -> None:
-        """Take what the controller says of credit and transactions.
+        """Take the controller's state of credit and transactions.
 
         Raises:
-            AmqpError: It asks for something that this end does not do.
+            AmqpError: It asks for something that this end does not support.
         """
         raise NotImplementedError
 
@@ -106,7 +106,7 @@ class Link:
         self.session.emit(Detach(handle=self.handle, error=error))
 
     def detached(self, frame: Detach) -> None:
-        """Take the controller's end of the link: for good, or with its deliveries kept."""
+        """Process a detach by the controller, for good or keeping the deliveries."""
         self.attached = False
         if frame.closed:
             self.closed()
@@ -115,14 +115,14 @@ class Link:
         self.session.emit(Detach(handle=self.handle, closed=frame.closed))
 
     def closed(self) -> None:
-        """Let go of what belongs to the link."""
+        """Release what belongs to the link."""
 
     def suspended(self) -> None:
-        """Let go of what cannot be gone on with; what the controller has is still its own."""
+        """Release what cannot be continued; the controller keeps what it has received."""
 
 
 class IncomingLink(Link):
-    """An end that receives: it grants credit, and puts the parts of a delivery together."""
+    """An end that receives: it grants credit, and assembles the parts of a delivery."""
 
     def __init__(self, session: Session, attach: Attach) -> None:
         """Take the resource's end of a link that a controller sends on."""
@@ -132,21 +132,22 @@ class IncomingLink(Link):
         self._partial: IncomingDelivery | None = None
 
     def grant(self) -> None:
-        """Let the controller send some more."""
+        """Grant the controller more credit."""
         credit = self.credit_max()
         if self._credit <= CREDIT // 2 and credit > self._credit:
             self._credit = credit
             self._tell()
 
     def credit_max(self) -> int:
-        """Count what the controller may send before it is granted more."""
+        """Count the deliveries that the controller may send before it is granted more."""
         return CREDIT
 
     def flow(self, frame: Flow) -> None:
-        """Tell how much the controller may send, if it asks."""
+        """Report the credit to the controller if it asks."""
         if frame.properties.get(TXN_ID) is not None:
             raise AmqpError(
-                ErrorCondition.NOT_IMPLEMENTED, "Nothing is acquired by a link that receives."
+                ErrorCondition.NOT_IMPLEMENTED,
+                "A link on which the resource receives acquires nothing.",
             )
         if frame.echo:
             self._tell()
@@ -171,17 +172,17 @@ class IncomingLink(Link):
             return
         self._end_part(delivery)
         self.complete(delivery)
-        delivery.parts.clear()  # it may be remembered for long, for its state alone
+        delivery.parts.clear()  # only the state of the delivery is kept, maybe for long
         self.grant()
 
     def check(self, frame: Transfer) -> LiveTransaction | None:
-        """Find the transaction of a new delivery, and check that it may come."""
+        """Find the transaction of a new delivery, and check that it is allowed."""
         if isinstance(frame.state, TransactionalState):
             return self.session.transaction(frame.state.txn_id)
         return None
 
     def complete(self, delivery: IncomingDelivery) -> None:
-        """Do what a delivery asks for."""
+        """Carry out a complete delivery."""
         raise NotImplementedError
 
     def _begin(self, frame: Transfer) -> IncomingDelivery:
@@ -190,7 +191,10 @@ class IncomingLink(Link):
                 ErrorCondition.TRANSFER_LIMIT_EXCEEDED, "The link has no credit: wait for a flow."
             )
         if frame.delivery_id is None:
-            raise AmqpError(ErrorCondition.INVALID_FIELD, "A delivery begins without its id.")
+            raise AmqpError(
+                ErrorCondition.INVALID_FIELD,
+                "The first transfer of a delivery must have a delivery-id.",
+            )
         transaction = self.check(frame)
         self._credit -= 1
         self._delivery_count = (self._delivery_count + 1) % COUNTS
@@ -205,7 +209,7 @@ class IncomingLink(Link):
         )
 
     def _check_part(self, delivery: IncomingDelivery, frame: Transfer) -> None:
-        """Check that a part is of the delivery that is under way, and of its transaction."""
+        """Check that a part belongs to the current delivery and to its transaction."""
         named = frame.state.txn_id if isinstance(frame.state, TransactionalState) else None
         meant = delivery.transaction.txn_id if delivery.transaction else None
         another = frame.delivery_id not in (None, delivery.delivery_id)
@@ -214,12 +218,12 @@ class IncomingLink(Link):
             return
         self._end_part(delivery)
         if over and not another:
-            self.session.transaction(meant)  # says why it is over
+            self.session.transaction(meant)  # raises the error that says why it is over
         if delivery.transaction is not None:
             delivery.transaction.doom("A delivery of it has not come completely.")
-        why = "One delivery ends before the next one begins"
+        why = "A delivery must end before the next one begins"
         if not another:
-            why = "All parts of a delivery name the same transaction"
+            why = "All transfers of a delivery must name the same transaction"
         raise AmqpError(ErrorCondition.NOT_ALLOWED, f"{why}.")
 
     def _check_size(self, delivery: IncomingDelivery) -> None:
@@ -233,7 +237,7 @@ class IncomingLink(Link):
         if delivery.transaction is not None:
             delivery.transaction.doom("A delivery of it was too long.")
         raise AmqpError(
-            ErrorCondition.MESSAGE_SIZE_EXCEEDED, f"Messages have at most {size_max} octets here."
+            ErrorCondition.MESSAGE_SIZE_EXCEEDED, f"A message may have at most {size_max} octets."
         )
 
     def _end_part(self, delivery: IncomingDelivery) -> None:
@@ -248,7 +252,7 @@ class IncomingLink(Link):
 
 
 class ReceivingLink(IncomingLink):
-    """An end by which messages are posted: to a queue, or each to the one that it names."""
+    """An end that posts messages to its queue, or each to the queue that it names."""
 
     def __init__(self, session: Session, attach: Attach, queue: Queue | None) -> None:
         """Take the resource's end of a link to a queue, or to the anonymous terminus."""
@@ -257,13 +261,13 @@ class ReceivingLink(IncomingLink):
         self.queue_id = None if queue is None else queue.info.queue_id
 
     def credit_max(self) -> int:
-        """Count what the controller may send; what it does not settle is remembered."""
+        """Count what the controller may send, less what it has not settled."""
         if self.settles_first:
             return CREDIT
         return min(CREDIT, self.session.connection.incoming_left())
 
     def complete(self, delivery: IncomingDelivery) -> None:
-        """Post a message: now, or with the commit of its transaction."""
+        """Post a message, now or with the commit of its transaction."""
         sections = self.session.connection.sections(delivery.payload)
         try:
             queue, posting = self._posting(sections)
@@ -278,7 +282,7 @@ class ReceivingLink(IncomingLink):
         self._tell_outcome(delivery)
 
     def closed(self) -> None:
-        """Forget the states of what came on the link."""
+        """Forget the states of deliveries on the link."""
         mine = [n for n, one in self.session.incoming.items() if one.link is self]
         for number in mine:
             del self.session.incoming[number]
@@ -289,7 +293,7 @@ class ReceivingLink(IncomingLink):
         """Read a message, and check that its queue will take it.
 
         Raises:
-            AmqpError: It will not.
+            AmqpError: It would not.
         """
         queue = self._queue or self._named(sections)
         try:
@@ -303,7 +307,8 @@ class ReceivingLink(IncomingLink):
         if name is None:
             raise AmqpError(
                 ErrorCondition.INVALID_FIELD,
-                "The link's target has no address: the properties' `to` names the queue.",
+                "The link's target has no address: name the queue in the `to` field of the "
+                "properties.",
             )
         return self.session.connection.resource.queue(name, Role.SENDER)
 
@@ -311,7 +316,7 @@ class ReceivingLink(IncomingLink):
         """Post a message at once.
 
         Raises:
-            AmqpError: The queue that it named is being dropped, which is no concern of the link.
+            AmqpError: The queue that it names is being dropped; the link itself is not affected.
         """
         try:
             stage(queue, [posting], None)
@@ -321,7 +326,7 @@ class ReceivingLink(IncomingLink):
             raise AmqpError(ErrorCondition.NOT_FOUND, str(error)) from error
 
     def _tell_outcome(self, delivery: IncomingDelivery) -> None:
-        """Send what becomes of a message, unless it was sent settled."""
+        """Send the outcome of a message, unless it was sent settled."""
         if delivery.settled or delivery.outcome is None:
             return
         transaction = delivery.transaction
@@ -341,10 +346,10 @@ class ReceivingLink(IncomingLink):
         )
 
     def _refuse(self, delivery: IncomingDelivery, error: AmqpError) -> None:
-        """Refuse a message: by rejecting it, or else by the commit, or else by the link.
+        """Refuse a message: by rejecting it, else by failing the commit, else by ending the link.
 
         Raises:
-            AmqpError: The link has to say it.
+            AmqpError: The link must be ended to tell the controller.
         """
         if delivery.settled and delivery.transaction is not None:
             delivery.transaction.doom(f"A settled message could not be posted: {error.description}")
@@ -356,5 +361,5 @@ class ReceivingLink(IncomingLink):
 
 
 def terminus(attach: Attach) -> Source | Target | Coordinator | None:
-    """Find which terminus of the resource's an attach is about."""
+    """Return the terminus of an attach that is at the resource."""
     return attach.target if attach.role is Role.SENDER else attach.source

@@ -1,4 +1,4 @@
-"""Messages between AMQP and a queue: sections become a row, a row becomes sections.
+"""Conversion of messages between AMQP sections and rows of a queue.
 
 The amqp-value section is a map of the queue's columns, which ``columns`` converts;
 application-properties are headers. ``bodies`` has queues for plain bodies.
@@ -51,8 +51,8 @@ def posting_of(queue: Queue, sections: Sequence[Section]) -> Posting:
     """Read a message, and check that the queue will take it.
 
     Raises:
-        InvalidInput: It will not.
-        AmqpError: Its body is not of the one kind that queues take.
+        InvalidInput: It would not.
+        AmqpError: Its body is not of the kind that the queue takes.
     """
     from txnqueue.storage.payload.rows import arrow_table
 
@@ -70,7 +70,7 @@ def posting_of(queue: Queue, sections: Sequence[Section]) -> Posting:
             properties = section
         else:
             raise InvalidInput(
-                f"{section!r} is no section of a message: give what decode() returned."
+                f"{section!r} is not a section of a message: give what decode() returned."
             )
     row, headers = _row_of(queue.schema, bodies, properties, application.values)
     arrow_table(queue.schema, [row])
@@ -101,13 +101,13 @@ def _row_of(
         return row_of(schema, bodies, properties, application)
     raise AmqpError(
         ErrorCondition.NOT_IMPLEMENTED,
-        "This queue takes messages whose body is one amqp-value section: a map of its columns. "
-        f"Text and octets are for queues with a column {BODY!r}.",
+        "This queue takes messages whose body is one amqp-value section with a map of its "
+        f"columns; text and octets need a queue with a column {BODY!r}.",
     )
 
 
 def stage(queue: Queue, postings: Sequence[Posting], transaction: Transaction | None) -> None:
-    """Send messages in one go, in their order; without a transaction they are posted at once."""
+    """Send messages together, in their order; without a transaction they are posted at once."""
     names = sorted({name for posting in postings for name in posting.headers})
     columns = {name: f"{_HEADER}{number}" for number, name in enumerate(names)}
     placed: dict[str, Any] = {}
@@ -131,7 +131,7 @@ def _widened(
 
 
 def sections_of(message: Mapping[str, Any], schema: StructType) -> tuple[Section, ...]:
-    """Write a received message of a queue with some columns as sections."""
+    """Write a received message as sections, by the columns of its queue."""
     about = message[MESSAGE]
     found: list[Section] = [
         Header(

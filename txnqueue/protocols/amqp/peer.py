@@ -1,4 +1,4 @@
-"""The server's end of a connection, without its socket: frames go in, octets come out."""
+"""The server's end of a connection, without its socket: it takes frames and writes octets."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 CAPABILITIES = ("ANONYMOUS-RELAY",)
-"""That links without an address are there, as clients of JMS ask for it."""
+"""Links without an address are supported; JMS clients ask for this capability."""
 
 
 class Peer:
-    """A client's connection. Any thread may call it: one after the other works on it.
+    """A client's connection; any thread may call it, and one at a time works on it.
 
     Attributes:
-        opened: What the client has said of itself; None: it has not opened the connection yet.
-        closed: Whether this end has closed the connection: nothing more is said.
-        over: Whether both ends have.
-        changed: Whether something was done since this was last set back that others may be
-            waiting for.
+        opened: The client's open; None before it.
+        closed: Whether this end has closed the connection and sends nothing more.
+        over: Whether both ends have closed it.
+        changed: Whether anything that others may be waiting for was done since this was last
+            reset.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class Peer:
         container_id: str,
         idle_time_out_ms: int | None,
     ) -> None:
-        """Take a connection of a client that is known.
+        """Take a connection of an authenticated client.
 
         Args:
-            resource: What it works on, and within which limits.
+            resource: The store that it works on, and the limits.
             codec: Writes and reads frames.
             write: Sends octets; it is called by whichever thread works.
             container_id: The server's name.
-            idle_time_out_ms: The silence that the server bears.
+            idle_time_out_ms: The silence that the server tolerates, in milliseconds.
         """
         self.opened: Open | None = None
         self.closed = self.over = self.changed = self._tick_due = False
@@ -80,7 +80,7 @@ class Peer:
     # ------------------------------------------------------------------------------ work
 
     def work(self, frames: Iterable[tuple[int, bytes]]) -> None:
-        """Take frames, each a channel and a body, and answer them."""
+        """Process frames, each a channel and a body, and answer them."""
         with self._lock:
             for channel, body in frames:
                 if not self.over:
@@ -88,12 +88,12 @@ class Peer:
                 self._tick_if_due()
 
     def tick(self, *, is_read: bool = True) -> None:
-        """Do what time brings: new messages, leases, transactions that take too long.
+        """Do the periodic work: new messages, leases, transactions that take too long.
 
-        Nothing is waited for: whoever works on it now does it then.
+        It never waits: if another thread works on the connection, that thread does it afterwards.
 
         Args:
-            is_read: Whether the client reads what it is sent: new messages wait if not.
+            is_read: Whether the client reads what it is sent; if not, new messages wait.
         """
         self._connection.is_read = is_read
         self._tick_due = True
@@ -104,7 +104,7 @@ class Peer:
                 self._lock.release()
 
     def close(self, error: Error | None = None) -> None:
-        """Close the connection: what is not discharged is rolled back before the client hears."""
+        """Close the connection; open transactions are rolled back before the client is told."""
         with self._lock:
             if self.closed:
                 return
@@ -115,7 +115,7 @@ class Peer:
             self.closed = True
 
     def abandon(self) -> None:
-        """Let go of a client that is gone: what is not discharged is rolled back."""
+        """Release a client that is gone; transactions that are not discharged are rolled back."""
         with self._lock:
             self._connection.close()
             self.closed = self.over = True
@@ -131,16 +131,16 @@ class Peer:
         try:
             self._connection.tick()
             self._tell_all()
-        except Exception:  # the next one tries again
+        except Exception:  # the next tick tries again
             logger.exception("tick failed")
 
     def _guarded(self, channel: int, body: bytes) -> None:
-        """Take a frame; whatever is wrong with it ends what it was for."""
+        """Process a frame; an error ends the link, session or connection that it was for."""
         try:
             self._take(channel, self._codec.read(body))
         except AmqpError as error:
             self.close(error.error)
-        except InvalidInput as error:  # nobody can tell which transaction it was about
+        except InvalidInput as error:  # it is unknown which transaction it was about
             self.close(Error(ErrorCondition.DECODE_ERROR, str(error)))
         except Exception as error:
             logger.exception("connection closed after an unexpected error")
@@ -152,11 +152,11 @@ class Peer:
             self.close()
             self.over = True
         elif self.closed:
-            return  # sent before the client knew
+            return  # sent before the client was told
         elif isinstance(frame, Open):
             self._open(frame)
         elif self.opened is None:
-            raise AmqpError(ErrorCondition.NOT_ALLOWED, "A connection begins with an open.")
+            raise AmqpError(ErrorCondition.NOT_ALLOWED, "A connection must begin with an open.")
         elif isinstance(frame, Begin):
             self._begin(number, frame)
         else:
@@ -167,11 +167,11 @@ class Peer:
 
     def _open(self, frame: Open) -> None:
         if self.opened is not None:
-            raise AmqpError(ErrorCondition.NOT_ALLOWED, "The connection is open.")
+            raise AmqpError(ErrorCondition.NOT_ALLOWED, "The connection is already open.")
         size = min(frame.max_frame_size, self._limits.frame_bytes)
         if size < FRAME_OCTETS_MIN:
             raise AmqpError(
-                ErrorCondition.INVALID_FIELD, f"max-frame-size: {FRAME_OCTETS_MIN} or more."
+                ErrorCondition.INVALID_FIELD, f"max-frame-size must be at least {FRAME_OCTETS_MIN}."
             )
         self.opened = frame
         self._connection.payload_max = size - TRANSFER_OCTETS_MAX
@@ -200,7 +200,7 @@ class Peer:
         self._tell_all()
 
     def _end(self, channel: Channel, error: Error | None = None) -> None:
-        """End a session, unless this end has done so."""
+        """End a session, unless this end has already done so."""
         if channel.ended:
             return
         for told in channel.wire(channel.session.frames()):
@@ -210,7 +210,7 @@ class Peer:
         self._send(End(error), channel.number)
 
     def _tell_all(self) -> None:
-        """Send what any session has to say."""
+        """Send what the sessions have to say."""
         for channel in self._channels.values():
             told = channel.wire(channel.session.frames())
             for frame in () if channel.ended else told:

@@ -1,6 +1,6 @@
-"""The performatives of AMQP 1.0 that links speak with, as far as transactions concern them.
+"""The performatives of AMQP 1.0 links, with the fields that transactions need.
 
-A reader of network frames makes these of them; in this process they are passed as they are.
+They are read from network frames; within this process they are passed as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txnqueue.protocols.amqp.types import (
 )
 
 TXN_ID = "txn-id"
-"""The entry of a flow's properties that names the transaction of later acquisitions."""
+"""The key in a flow's properties that names the transaction of later acquisitions."""
 
 
 class Role(enum.Enum):
@@ -32,7 +32,7 @@ class Role(enum.Enum):
 
 
 class SenderSettleMode(enum.IntEnum):
-    """Whether a sender settles what it sends."""
+    """Whether a sender sends deliveries settled."""
 
     UNSETTLED = 0
     SETTLED = 1
@@ -40,7 +40,7 @@ class SenderSettleMode(enum.IntEnum):
 
 
 class ReceiverSettleMode(enum.IntEnum):
-    """Whether a receiver settles first, or after the sender has."""
+    """Whether a receiver settles before or after the sender."""
 
     FIRST = 0
     SECOND = 1
@@ -53,15 +53,15 @@ class Attach:
     Attributes:
         name: The link's name.
         handle: The link's number in its session.
-        role: Which end the sender of this performative is.
+        role: The role of the performative's sender.
         source: Where messages come from.
-        target: Where they go: a queue or a coordinator; None refuses.
+        target: Where they go: a queue or a coordinator; None refuses the link.
         snd_settle_mode: How the sender settles.
         rcv_settle_mode: How the receiver settles.
-        unsettled: What an earlier link of this name left unsettled, if it is to be resumed.
-        initial_delivery_count: Where the sender's delivery count begins; only senders say so.
-        max_message_size: The longest message that the sender of this performative takes, in
-            octets; None: any.
+        unsettled: What an earlier link of this name left unsettled, to be resumed.
+        initial_delivery_count: Where the sender's delivery count begins; given only by senders.
+        max_message_size: The longest message, in octets, that the sender of this performative
+            accepts; None: any.
     """
 
     name: str
@@ -81,12 +81,12 @@ class Flow:
     """Updates the flow state of a session, and of one of its links if there is a handle.
 
     Attributes:
-        incoming_window: The transfers that its sender can take; None: any number.
+        incoming_window: The number of transfers that its sender can take; None: any number.
         handle: The link.
-        delivery_count: The link's delivery count as its sender knows it.
-        link_credit: The deliveries that the receiver can take from there.
-        drain: Whether the sender is to use its credit up, with messages or without.
-        echo: Whether the other end is to answer with its own state.
+        delivery_count: The link's delivery count as known to its sender.
+        link_credit: The number of deliveries that the receiver takes beyond that count.
+        drain: Whether the sender must use up its credit, with or without messages.
+        echo: Whether the other end must answer with its own state.
         properties: With an entry ``txn-id``, the transaction of later acquisitions.
     """
 
@@ -105,12 +105,12 @@ class Transfer:
 
     Attributes:
         handle: The link.
-        delivery_id: The delivery's number in its session; may be left out in later parts.
+        delivery_id: The delivery's number in its session; optional in later parts.
         delivery_tag: The delivery's name on its link.
         settled: Whether the sender has settled it.
         more: Whether more parts follow.
         state: The delivery's state: a transactional one puts it into a transaction.
-        aborted: Whether the sender gives it up half sent.
+        aborted: Whether the sender abandons it before it is complete.
         payload: The message, or the part.
     """
 
@@ -126,12 +126,12 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disposition:
-    """Tells the other end of the state of deliveries.
+    """Tells the other end the state of deliveries.
 
     Attributes:
-        role: Which end of the deliveries' links its sender is.
+        role: The role of its sender in the deliveries' links.
         first: The first delivery.
-        last: The last one; the first when left out.
+        last: The last one; the first if omitted.
         settled: Whether its sender has settled them.
         state: Their state.
     """
@@ -145,12 +145,12 @@ class Disposition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detach:
-    """Detaches a link; closed, it is gone for good.
+    """Detaches a link, for good if closed.
 
     Attributes:
         handle: The link.
-        closed: Whether the link is over; otherwise its deliveries are still the controller's.
-        error: Why.
+        closed: Whether the link is over; otherwise the controller keeps its deliveries.
+        error: The reason.
     """
 
     handle: int

@@ -1,4 +1,4 @@
-"""The transactional resource: a store of queues as an AMQP 1.0 container sees it."""
+"""The transactional resource: a store of queues as an AMQP 1.0 container."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ CAPABILITIES = (
 
 
 class TransactionalResource:
-    """A store as transactional resource: controllers connect to it, and ask it for work.
+    """A store as a transactional resource, to which controllers connect to request work.
 
-    Each transaction is one of the store's. Its txn-id is its id in the store, as octets:
-    ``key_of`` tells under which id the manager lists, recovers and decides it.
+    Each transaction is a transaction of the store. Its txn-id encodes its id in the store:
+    ``key_of`` returns the id under which the manager lists, recovers and decides it.
 
     Example::
 
@@ -58,17 +58,17 @@ class TransactionalResource:
 
         Args:
             manager: The store.
-            capabilities: What the coordinator can do. With distributed-transactions, a declare
+            capabilities: The coordinator's capabilities. With distributed-transactions, a declare
                 may name a global-id, which is a transaction id of the store: its discharge
                 prepares the work, and ``manager.commit`` or ``manager.rollback`` decides it.
-            timeout_seconds: Transactions that take longer are rolled back.
+            timeout_seconds: The time after which open transactions are rolled back.
             transactional_acquisition: Whether links acquire in transactions.
-            allows: Whether a controller may send to a queue (or receive from it), by its role
-                and the queue's name; all may everything when left out.
-            limits: What a connection may have; the defaults of a server when left out.
+            allows: Decides, by the controller's role and the queue's name, whether it may send
+                to a queue or receive from it; if omitted, everything is allowed.
+            limits: The limits of a connection; if omitted, the defaults of a server.
 
         Raises:
-            InvalidInput: A capability is unknown or not supported; or the time is no number.
+            InvalidInput: A capability is unknown or not supported, or the time is not a number.
             LimitExceeded: The time is out of range.
         """
         self.manager = manager
@@ -78,7 +78,7 @@ class TransactionalResource:
             raise InvalidInput(f"capabilities: {error}.", name="capabilities") from error
         if TxnCapability.PROMOTABLE_TRANSACTIONS in self.capabilities:
             raise InvalidInput(
-                "Transactions cannot be promoted: leave promotable-transactions out.",
+                "Transactions cannot be promoted: omit promotable-transactions.",
                 name="capabilities",
             )
         if timeout_seconds is not None:
@@ -92,19 +92,19 @@ class TransactionalResource:
         """Accept a controller's connection.
 
         Args:
-            codec: Writes and reads messages as octets; None hands sections over.
-            payload_max: What one transfer carries at most: octets of a message with a codec,
-                otherwise sections; None: whole messages. A frame is that many octets longer as
-                its header and its performative take.
+            codec: Encodes and decodes messages; with None, sections are passed as they are.
+            payload_max: The most that one transfer carries: octets of a message with a codec,
+                otherwise sections; None: whole messages. A frame is longer by its header and its
+                performative.
         """
         return Connection(self, codec, payload_max)
 
     def now_ms(self) -> int:
-        """Tell the time."""
+        """Return the current time."""
         return self._client().runtime.now_ms()
 
     def queue_ids(self) -> set[str]:
-        """Read the ids of the queues that are there and not being dropped."""
+        """Return the ids of the existing queues that are not being dropped."""
         known = self._client().cache.queues().values()
         return {info.queue_id for info in known if not info.closing}
 
@@ -113,10 +113,10 @@ class TransactionalResource:
 
         Args:
             address: The queue's name.
-            role: What the controller wants to be: its sender or its receiver.
+            role: The controller's role: sender or receiver.
 
         Raises:
-            AmqpError: There is none, or the controller may not use it so.
+            AmqpError: There is no such queue, or the controller may not use it in this role.
         """
         if not self._allows(role, address or ""):
             what = "send to" if role is Role.SENDER else "receive from"
@@ -144,13 +144,14 @@ class TransactionalResource:
             transaction = self.manager.transaction(key)
             if self.manager.outcome(key).status not in (Status.UNDECIDED, Status.UNKNOWN):
                 raise AmqpError(
-                    TransactionError.ROLLBACK, f"The global transaction {key!r} takes no more work."
+                    TransactionError.ROLLBACK,
+                    f"The global transaction {key!r} takes no more work: use another one.",
                 )
         attempt_of(transaction).begin()
         if global_id is not None:
             attempt_of(
                 transaction
-            ).claiming()  # a roll back is recorded: it ends the global transaction
+            ).claiming()  # a rollback is recorded, because it ends the global transaction
         deadline_ms = None
         if self.timeout_seconds is not None:
             deadline_ms = self.now_ms() + round(self.timeout_seconds * 1000)
@@ -168,26 +169,28 @@ def _key_of_global(global_id: bytes | str) -> str:
         return global_id.decode()
     except (UnicodeDecodeError, AttributeError) as error:
         raise InvalidInput(
-            f"global-id {global_id!r} is no text: give a string, or its octets in UTF-8.",
+            f"global-id {global_id!r} is not text: give a string, or its octets in UTF-8.",
             name="global-id",
         ) from error
 
 
 def txn_id_of(key: str) -> bytes:
-    """Write the id of a local transaction as a txn-id: 17 octets."""
+    """Encode the id of a local transaction as a txn-id of 17 octets."""
     if not model.is_generated_key(key):
         raise InvalidInput(
-            f"{key!r} is no local transaction's id: give the id that the library generated.",
+            f"{key!r} is not the id of a local transaction: give the id that the library "
+            "generated.",
             name="txn-id",
         )
     return bytes([int(key[1], 16)]) + bytes.fromhex(key[3:])
 
 
 def key_of(txn_id: bytes) -> str:
-    """Find the id under which the store knows a local transaction."""
+    """Return the id under which the store knows a local transaction."""
     if len(txn_id) != 17 or txn_id[0] > 15:
         raise InvalidInput(
-            f"{txn_id!r} is no local transaction's txn-id: give the octets that declare returned.",
+            f"{txn_id!r} is not the txn-id of a local transaction: give the octets that declare "
+            "returned.",
             name="txn-id",
         )
     return model.generated_key(txn_id[0], txn_id[1:].hex())

@@ -1,7 +1,7 @@
-"""Who a client is: the SASL mechanisms of AMQP 1.0 that a server offers.
+"""Authentication of clients: the SASL mechanisms that a server offers.
 
-Nobody is anonymous who comes from another machine, and no password is asked for where others can
-read it.
+Clients from other machines cannot be anonymous, and passwords are accepted only where others
+cannot read them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from txnqueue.protocols.amqp.frames import Init
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What the socket of a client says.
+    """What the socket tells about a client.
 
     Attributes:
-        secure: Whether it is encrypted.
-        loopback: Whether it comes from this machine.
-        certified: The name in the client's certificate, which TLS has verified.
+        secure: Whether the connection is encrypted.
+        loopback: Whether the client is on this machine.
+        certified: The name in the client's certificate, verified by TLS.
     """
 
     secure: bool
@@ -28,7 +28,7 @@ class Caller:
 
 
 def mechanisms(caller: Caller, rules: AccessRules | None) -> list[str]:
-    """List what a client may choose from; nothing if it cannot be let in at all."""
+    """List the mechanisms that a client may choose from; none if it cannot be admitted at all."""
     offered = []
     if caller.certified is not None:
         offered.append("EXTERNAL")
@@ -40,7 +40,7 @@ def mechanisms(caller: Caller, rules: AccessRules | None) -> list[str]:
 
 
 def identity(init: Init, caller: Caller, rules: AccessRules | None) -> str | None:
-    """Find who a client is; None: it is not let in."""
+    """Return the user name of a client; None if it is refused."""
     if init.mechanism not in mechanisms(caller, rules):
         return None
     if init.mechanism == "EXTERNAL":
@@ -53,7 +53,7 @@ def identity(init: Init, caller: Caller, rules: AccessRules | None) -> str | Non
 
 
 def _plain(response: bytes, rules: AccessRules) -> str | None:
-    """Read authorization, user and password; nobody acts for somebody else."""
+    """Read authorization id, user and password; acting for another user is refused."""
     words = (_text(response) or "").split("\0")
     if len(words) != 3 or words[1] == ANONYMOUS or words[0] not in ("", words[1]):
         return None

@@ -1,4 +1,4 @@
-"""The end of a link that sends: it acquires messages of a queue, in a transaction or outside."""
+"""The resource's sending end of a link: it acquires messages, in a transaction or outside."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ logger = logging.getLogger("txnqueue")
 
 
 class SendingLink(Link):
-    """An end by which messages of a queue are acquired and sent.
+    """An end that acquires messages of a queue and sends them.
 
     Attributes:
-        credit: How many more messages the controller takes.
+        credit: The number of messages that the controller still takes.
         transaction: The transaction that acquires them; None: they are held under a lease.
     """
 
@@ -56,16 +56,16 @@ class SendingLink(Link):
 
     @property
     def default_outcome(self) -> Outcome:
-        """What becomes of a delivery that ends without an outcome."""
+        """The outcome of a delivery that ends without one."""
         return self.source.default_outcome or Released()
 
     @property
     def waiting(self) -> tuple[OutgoingDelivery, ...]:
-        """What is acquired and has not gone wholly."""
+        """The deliveries that are acquired and not completely sent."""
         return tuple(self._waiting)
 
     def flow(self, frame: Flow) -> None:
-        """Take credit, and the transaction of later acquisitions."""
+        """Take over the credit and the transaction of later acquisitions."""
         moved = False
         if TXN_ID in frame.properties:
             moved = self._enter(frame.properties[TXN_ID])
@@ -78,10 +78,10 @@ class SendingLink(Link):
             self._tell()
 
     def pump(self) -> bool:
-        """Send what there is credit for.
+        """Send as many messages as the credit allows.
 
         Returns:
-            Whether the credit was given back, because the controller drains.
+            Whether the credit was returned because the controller drains.
         """
         self._send_waiting()
         more = False
@@ -100,7 +100,7 @@ class SendingLink(Link):
                 break
             self._acquired(batch)
             self._send_waiting()
-            # Nobody settles these, so that no number holds them back: the rest is for later.
+            # These go settled, so no limit on unsettled deliveries stops them: the rest waits.
             more = self.sends_settled
         if more or not (self._drain and self._may_acquire()):
             return False
@@ -110,25 +110,25 @@ class SendingLink(Link):
         return True
 
     def leave(self, transaction: LiveTransaction) -> None:
-        """Acquire outside of any transaction from now on."""
+        """Acquire outside any transaction from now on."""
         if self.transaction is transaction:
             self.transaction = None
             if self.attached:
                 self._tell()
 
     def give_up(self, delivery: OutgoingDelivery) -> None:
-        """Send no more of a delivery."""
+        """Stop sending a delivery."""
         delivery.rest = ()
         if delivery in self._waiting:
             self._waiting.remove(delivery)
 
     def closed(self) -> None:
-        """Give back what the controller did not speak of; what it did, its transaction ends."""
+        """Apply the default outcome to deliveries without one; a transaction's end with it."""
         self._stop()
         self._give_back([d for d in self.session.unsettled.values() if d.link is self])
 
     def suspended(self) -> None:
-        """Give back what has not come to the controller wholly; the rest it may still settle."""
+        """Give back messages not completely sent; the controller may still settle the others."""
         self._stop()
         mine = [d for d in self.session.unsettled.values() if d.link is self]
         self._give_back([d for d in mine if d.rest])
@@ -136,14 +136,14 @@ class SendingLink(Link):
     # -------------------------------------------------------------------------- helpers
 
     def _may_acquire(self) -> bool:
-        """Return whether the controller takes more messages, and reads what it is sent."""
+        """Return whether the controller has credit and reads what it is sent."""
         session = self.session
         return bool(
             self.credit and not self._waiting and session.can_send and session.connection.is_read
         )
 
     def _stop(self) -> None:
-        """Acquire and send no more; what goes settled and has not gone is not accepted."""
+        """Stop acquiring and sending; messages to go settled but not sent are not accepted."""
         left = [one for one in self._waiting if self.sends_settled]
         self._waiting.clear()
         for delivery in left:
@@ -155,10 +155,10 @@ class SendingLink(Link):
             self.transaction = None
 
     def _release(self, deliveries: Iterable[OutgoingDelivery]) -> None:
-        """Give back what was to go settled, and is no transaction's."""
+        """Give back messages that were to go settled outside a transaction."""
         try:
             apply([(one, Released()) for one in deliveries], None)
-        except Exception as error:  # the lease ends, which gives it to others
+        except Exception as error:  # when the lease ends, others get the messages
             logger.warning("not released link=%s error=%s", self.name, error)
 
     def _give_back(self, mine: list[OutgoingDelivery]) -> None:
@@ -188,7 +188,7 @@ class SendingLink(Link):
         return True
 
     def _acquired(self, batch: Batch) -> None:
-        """Make deliveries of a claim."""
+        """Make deliveries from a claim."""
         transaction = self.transaction
         connection = self.session.connection
         core = transaction.transaction if transaction is not None else None
@@ -221,9 +221,9 @@ class SendingLink(Link):
         self._delivery_count += len(batch)
 
     def _accept_going(self) -> None:
-        """Accept what goes settled and goes wholly now, by one commit for each claim.
+        """Accept messages that go settled and complete now, with one commit for each claim.
 
-        It is done before they go, so that nothing goes that others have got meanwhile.
+        This happens before they are sent, so no message is sent that others have meanwhile got.
         """
         going = [one for one in self._going() if one.outcome is None]
         apply([(one, Accepted()) for one in going], None)
@@ -231,7 +231,7 @@ class SendingLink(Link):
             delivery.outcome = Accepted()
 
     def _going(self) -> Iterator[OutgoingDelivery]:
-        """Give what goes wholly within the session's window."""
+        """Yield the deliveries that fit completely into the session's window."""
         size, window = self.session.connection.payload_max, self.session.window
         for delivery in self._waiting:
             if window is not None:
@@ -268,7 +268,7 @@ class SendingLink(Link):
                 self._waiting.popleft()
 
     def _tell(self) -> None:
-        """Tell the controller of credit, and in which transaction later transfers are."""
+        """Tell the controller the credit and the transaction of later transfers."""
         self.session.emit(
             Flow(
                 handle=self.handle,

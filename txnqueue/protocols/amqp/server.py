@@ -1,4 +1,4 @@
-"""A listener for clients of AMQP 1.0: a store of queues on a socket."""
+"""A listener for AMQP 1.0 clients: it serves a store of queues on a socket."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 CLOCK_SECONDS = 0.2
-"""How often the clock is looked at for what clients were promised."""
+"""How often the timeouts of clients are checked."""
 BEAT_THREADS = 2
-"""The threads that extend leases and look for messages, whatever commits are under way."""
+"""The threads that extend leases and look for messages, independently of commits under way."""
 
 
 @dataclass(slots=True)
@@ -43,14 +43,14 @@ class Services:
     Attributes:
         codec: Writes and reads frames.
         container_id: The server's name.
-        rules: Who may do what; None: whoever is let in may do everything.
-        limits: What clients may have.
+        rules: Who may do what; None: every admitted client may do everything.
+        limits: The limits of clients.
         idle_seconds: The silence after which a client is closed.
-        resource_of: Gives a user's view of the store.
-        workers: The threads that do what clients ask for.
-        beats: The threads that do what time brings.
-        doorkeeper: The thread that checks passwords, one after the other.
-        nudge: Lets all clients have what there is for them.
+        resource_of: Returns the resource of a user.
+        workers: The threads that do what clients request.
+        beats: The threads that do the periodic work.
+        doorkeeper: The thread that checks passwords, one at a time.
+        nudge: Sends all clients what is available for them.
     """
 
     codec: FrameCodec
@@ -66,11 +66,11 @@ class Services:
 
 
 class AmqpServer:
-    """Serves clients of AMQP 1.0 on a socket, in threads of its own.
+    """Serves AMQP 1.0 clients on a socket, in its own threads.
 
-    Clients from other machines are served over TLS only. A client is known by its certificate
-    (EXTERNAL) or by a password (PLAIN); on this machine it may be anonymous. Who it is stands as
-    the actor of all that it does in the journal.
+    Clients from other machines are served only over TLS. A client authenticates with its
+    certificate (EXTERNAL) or a password (PLAIN); on this machine it may be anonymous. Its name is
+    recorded in the journal as the actor of everything that it does.
 
     Example::
 
@@ -93,35 +93,35 @@ class AmqpServer:
         transaction_seconds: float = 600.0,
         threads: int = 8,
     ) -> None:
-        """Describe a server; ``start`` makes it listen.
+        """Create a server; ``start`` makes it listen.
 
         Args:
             manager: The store. The server's clients hold leases as consumers whose ids begin
-                with the manager's: a server of the same consumer takes over what one that was
-                killed has left.
+                with the manager's consumer id: a server with the same id takes over the leases of
+                one that was killed.
             host: The address to listen on.
-            port: The port; 0 takes a free one.
-            tls: Encrypts; with ``verify_mode`` it asks clients for certificates.
-            rules: Who may send to and receive from which queue; when left out, everybody who
-                is let in may do everything.
-            limits: What clients may have.
-            tick_seconds: How often leases are looked at, and queues for new messages.
+            port: The port; 0 selects a free one.
+            tls: The TLS context; its ``verify_mode`` decides whether clients need certificates.
+            rules: Who may send to and receive from which queue; if omitted, every admitted client
+                may do everything.
+            limits: The limits of clients.
+            tick_seconds: How often leases, and queues for new messages, are checked.
             idle_seconds: The silence after which a client is closed.
-            transaction_seconds: Transactions that take longer are rolled back.
-            threads: How many clients may wait for the store at once.
+            transaction_seconds: The time after which open transactions are rolled back.
+            threads: The number of clients that may wait for the store at once.
 
         Raises:
-            InvalidInput: Other machines could reach it, and it has no TLS; or a time is no number.
+            InvalidInput: Other machines could reach it without TLS, or a time is not a number.
             LimitExceeded: A time is out of range.
             PlatformMissing: python-qpid-proton is not installed.
         """
         if tls is None and not _is_loopback(host):
             raise InvalidInput(
-                f"host={host!r}: other machines are served over TLS only: give tls=, or listen on "
-                "127.0.0.1.",
+                f"host={host!r}: other machines can connect only over TLS: give tls=, or listen "
+                "on 127.0.0.1.",
                 name="host",
             )
-        # Clients are told the silence, as a uint of milliseconds, and count on what they are told.
+        # Clients rely on the time that they are told, which is a uint of milliseconds.
         check_number("idle_seconds", idle_seconds, 0.1, LEASE_SECONDS_MAX)
         check_number("transaction_seconds", transaction_seconds, 0.001, BRANCH_SECONDS_MAX)
         self._manager = manager
@@ -151,18 +151,18 @@ class AmqpServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens: the host and the port.
+        """The host and the port on which it listens.
 
         Raises:
-            InvalidInput: It does not listen.
+            InvalidInput: It is not listening.
         """
         if self._address is None:
-            raise InvalidInput("The server does not listen: start() it.")
+            raise InvalidInput("The server is not listening: call start() first.")
         return self._address
 
     @property
     def connections(self) -> int:
-        """Count the clients that are connected."""
+        """Return the number of connected clients."""
         return len(self._clients)
 
     def start(self) -> None:
@@ -173,7 +173,7 @@ class AmqpServer:
             InvalidInput: It was started before.
         """
         if self._thread is not None:
-            raise InvalidInput("A server starts once: make another one.")
+            raise InvalidInput("A server can be started only once: create another one.")
         started: list[BaseException | None] = []
         ready = threading.Event()
 
@@ -189,15 +189,15 @@ class AmqpServer:
         self._thread.start()
         ready.wait()
         if self._address is None:
-            why = started[0] if started else "it ended at once"
+            why = started[0] if started else "the server ended immediately"
             raise PlatformMissing(f"Nothing can listen on {self._host}:{self._port}: {why}")
         logger.info("amqp listens on %s:%s", *self._address)
 
     def stop(self, grace_seconds: float = 10.0) -> None:
-        """Stop: what is being done is finished, open transactions are rolled back.
+        """Stop: finish the work in progress, and roll back open transactions.
 
         Args:
-            grace_seconds: So long clients may take; then their sockets are closed.
+            grace_seconds: The time that clients have before their sockets are closed.
         """
         if self._thread is None or self._loop is None or self._over is None:
             return
@@ -242,7 +242,7 @@ class AmqpServer:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._clients) >= self._services.limits.connections:
             logger.warning("amqp client refused: there are %s", len(self._clients))
-            writer.transport.abort()  # nothing is left for it that it would have to read
+            writer.transport.abort()  # there is nothing for the client to read
             return
         client = ClientConnection(self._services, reader, writer)
         task = asyncio.current_task()
@@ -250,7 +250,7 @@ class AmqpServer:
         self._clients[client] = task
         try:
             await client.serve()
-        except asyncio.CancelledError:  # the server waits no longer
+        except asyncio.CancelledError:  # the server no longer waits
             logger.warning("amqp client left behind user=%s", client.user)
         except Exception:
             logger.exception("amqp client ended")
@@ -286,7 +286,7 @@ class AmqpServer:
     # ------------------------------------------------------------------------- the store
 
     def _resource_of(self, user: str) -> TransactionalResource:
-        """Give a user's view of the store, in whose journal he is the actor."""
+        """Return a resource that records this user as the actor in the journal."""
         from txnqueue.manager import QueueManager
 
         rules = self._services.rules

@@ -1,4 +1,4 @@
-"""A session of a resource: frames go in and come out, and find their links and transactions."""
+"""A session of a resource: it dispatches performatives to its links and transactions."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ logger = logging.getLogger("txnqueue")
 
 
 class Session:
-    """One session of a connection: frames go in by ``handle``, and come out of ``frames``.
+    """A session of a connection: ``handle`` takes performatives, ``frames`` returns them.
 
     Attributes:
-        links: The links that are attached, by handle.
-        window: The transfers that the controller can take now; None: any number.
-        incoming: Deliveries of the controller's that neither end has forgotten.
+        links: The attached links, by handle.
+        window: The number of transfers that the controller can take now; None: any number.
+        incoming: Deliveries from the controller that neither end has forgotten.
         unsettled: Deliveries to the controller that are not settled.
     """
 
@@ -68,17 +68,17 @@ class Session:
     # ----------------------------------------------------------------------- frames
 
     def handle(self, performative: Performative) -> list[Performative]:
-        """Take what the controller sends, whatever has ended meanwhile.
+        """Process a performative from the controller, whatever has ended meanwhile.
 
-        What names a live transaction and is not carried out keeps that transaction from being
+        If it names a live transaction and is not carried out, that transaction can no longer be
         committed: a controller need not wait for answers before it discharges.
 
         Returns:
-            What is to be sent back on this session. Other sessions of the connection may have
-            something to say too: see their ``frames``.
+            The answers to send on this session. Other sessions of the connection may have
+            something to send too: see their ``frames``.
 
         Raises:
-            AmqpError: It speaks of a link that there is not, or the session is ended: end it.
+            AmqpError: It names a link that does not exist, or the session has ended: end it.
         """
         kind = type(performative).__name__.lower()
         why: str | None = "it was interrupted"
@@ -94,12 +94,12 @@ class Session:
         return self.frames()
 
     def frames(self) -> list[Performative]:
-        """Take what is to be sent to the controller."""
+        """Take the performatives to be sent to the controller."""
         frames, self._frames = self._frames, []
         return frames
 
     def tick(self) -> None:
-        """Do what time brings."""
+        """Do the periodic work."""
         now_ms = self.connection.resource.now_ms()
         for link in list(self.links.values()):
             if isinstance(link, CoordinatorLink):
@@ -122,29 +122,29 @@ class Session:
 
     @property
     def can_send(self) -> bool:
-        """Whether the controller takes another transfer."""
+        """Whether the controller can take another transfer."""
         return self.window is None or self.window > 0
 
     def emit(self, performative: Performative) -> None:
-        """Tell the controller something."""
+        """Queue a performative for the controller."""
         self._frames.append(performative)
 
     def send(self, transfer: Transfer) -> None:
-        """Send a transfer, which uses the window up."""
+        """Send a transfer, which uses up the window."""
         if self.window is not None:
             self.window -= 1
         self.emit(transfer)
 
     def next_delivery_id(self) -> int:
-        """Number a delivery to the controller."""
+        """Return the number of the next delivery to the controller."""
         self._next_delivery_id += 1
         return self._next_delivery_id - 1
 
     def transaction(self, txn_id: object) -> LiveTransaction:
-        """Find the transaction that work is asked for in.
+        """Find the transaction in which work is requested.
 
         Raises:
-            AmqpError: There is none that this session can work in.
+            AmqpError: There is no such transaction in which this session can work.
         """
         shared = TxnCapability.MULTI_SSNS_PER_TXN in self.connection.resource.capabilities
         try:
@@ -158,13 +158,13 @@ class Session:
         raise AmqpError(TransactionError.UNKNOWN_ID, f"There is no transaction {wanted.hex()}.")
 
     def ended(self, link: Link) -> None:
-        """Take a link away that the resource has ended; the controller may not know it yet."""
+        """Remove a link that the resource has ended; the controller may not know it yet."""
         if self.links.get(link.handle) is link:
             del self.links[link.handle]
             self._gone.add(link.handle)
 
     def show(self, posted: IncomingDelivery) -> None:
-        """Show the state of a posted delivery, unless it is settled."""
+        """Send the state of a posted delivery, unless it is settled."""
         if posted.delivery_id in self.incoming:
             self.emit(Disposition(role=Role.RECEIVER, first=posted.delivery_id, state=posted.state))
 
@@ -182,16 +182,16 @@ class Session:
         self.unsettled.pop(delivery.delivery_id, None)
 
     def grant(self) -> None:
-        """Let the controller send more where it may again, as it has settled some."""
+        """Grant more credit where the controller has settled deliveries."""
         for link in self.links.values():
             if isinstance(link, IncomingLink):
                 link.grant()
 
     def guarded(self, link: Link, act: Callable[[], None]) -> str | None:
-        """Do something on a link; whatever fails ends the link, and says why.
+        """Do something on a link; if it fails, end the link with the reason.
 
         Returns:
-            Why it was not done; None: it was.
+            Why it was not done; None if it was.
         """
         try:
             act()
@@ -204,9 +204,9 @@ class Session:
     # ------------------------------------------------------------------ one per performative
 
     def _take(self, performative: Performative) -> str | None:
-        """Carry out what is asked for, and say why it was not, if it was not."""
+        """Carry out a performative; return why it was not carried out, or None."""
         if not self._open:
-            raise AmqpError(ErrorCondition.NOT_ALLOWED, "The session is ended: begin a new one.")
+            raise AmqpError(ErrorCondition.NOT_ALLOWED, "The session has ended: begin a new one.")
         if isinstance(performative, Attach):
             return self._attach(performative)
         if isinstance(performative, Disposition):
@@ -246,8 +246,10 @@ class Session:
             for session in self.connection.sessions
             for link in session.links.values()
         }
-        if (attach.name, attach.role) in attached:  # both directions have names of their own
-            raise AmqpError(ErrorCondition.NOT_ALLOWED, f"A link {attach.name!r} is attached.")
+        if (attach.name, attach.role) in attached:  # each direction has its own names
+            raise AmqpError(
+                ErrorCondition.NOT_ALLOWED, f"A link {attach.name!r} is already attached."
+            )
         links_max = self.connection.resource.limits.links
         if len(attached) >= links_max:
             raise AmqpError(
@@ -258,7 +260,7 @@ class Session:
             raise AmqpError(
                 ErrorCondition.NOT_ALLOWED, "Links cannot be resumed: attach a new one."
             )
-        for session in self.connection.sessions:  # the new link takes the place of the old one
+        for session in self.connection.sessions:  # the new link replaces the old one
             session._close_suspended(lambda one: (one.name, one.role) == (attach.name, attach.role))
         node = terminus(attach)
         if isinstance(node, Coordinator):
@@ -309,7 +311,7 @@ class Session:
     # -------------------------------------------------------------------------- helpers
 
     def _close_suspended(self, wanted: Callable[[Link], bool]) -> None:
-        """Let detached links go whose deliveries the controller could still settle."""
+        """Close detached links whose deliveries the controller could still settle."""
         links: set[Link] = {one.link for one in self.unsettled.values()}
         for link in links | {one.link for one in self.incoming.values()}:
             if not link.attached and wanted(link):
@@ -321,10 +323,10 @@ class Session:
                 self.guarded(link, lambda one=link: one.pump() and None)  # type: ignore[misc]
 
     def _extend_leases(self, now_ms: int) -> None:
-        """Hold what the controller has for longer, once half of its lease is over.
+        """Extend the leases of the controller's messages once half of their time is over.
 
-        What it has settled in a transaction is held until that is discharged, and what goes
-        settled until it has gone.
+        Messages settled in a transaction are held until its discharge, and messages that go
+        settled until they are sent.
         """
         held = list(self.unsettled.values())
         for link in self.links.values():
@@ -345,24 +347,24 @@ class Session:
 
 
 def _check_node(node: Source | Target | None) -> None:
-    """Check that nothing is asked of a queue that would be done otherwise.
+    """Check that a terminus requests nothing that a queue would do differently.
 
     Raises:
-        AmqpError: It is.
+        AmqpError: It does.
     """
     why = None
     if node is not None and node.dynamic:
-        why = "Queues are not made by links: name one that is there."
+        why = "Links cannot create queues: name an existing one."
     elif isinstance(node, Source) and node.distribution_mode == "copy":
-        why = "Messages are not copied: they are acquired."
+        why = "Messages cannot be copied: use the distribution mode move."
     elif isinstance(node, Source) and node.filters:
-        why = f"Messages are not chosen by filters: leave {', '.join(node.filters)} out."
+        why = f"Filters are not supported: omit {', '.join(node.filters)}."
     if why is not None:
         raise AmqpError(ErrorCondition.NOT_IMPLEMENTED, why)
 
 
 def _error(error: Exception, link_name: str) -> Error:
-    """Return the reason of a failure on a link, in the specification's terms."""
+    """Return the reason for a failure on a link, in the specification's terms."""
     if isinstance(error, AmqpError):
         return error.error
     if isinstance(error, QueueClosed | QueueNotFound):

@@ -1,7 +1,7 @@
-"""A transaction as a resource keeps it between its declare and its discharge.
+"""The transactions of a resource, between declare and discharge.
 
-What it has promised to do lies here until the discharge; what decides is one commit of the
-store's own transaction, which has its journal, its leases and its recovery.
+Requested work is collected here until the discharge; one commit of the store's own transaction
+decides it, with the store's journal, leases and recovery.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 POSTINGS_HELD_MAX = 10_000
-"""The messages of a transaction that wait in memory before they are staged."""
+"""The number of messages of a transaction held in memory before they are staged."""
 POSTED_OCTETS_MAX = 32 * 1024 * 1024
-"""The octets of messages that wait so."""
+"""The octets of messages held in memory before they are staged."""
 
 
 @dataclass(eq=False, slots=True)
 class IncomingDelivery:
-    """A message that a controller transfers: complete, or in parts so far.
+    """A message transferred by a controller, complete or in parts so far.
 
     Attributes:
-        link: The link that it comes on.
+        link: The link on which it arrives.
         delivery_id: Its number in the session.
         settled: Whether the controller has settled it.
-        transaction: The live transaction that it is posted in.
-        parts: What has come of it, octets or sections; empty once it is carried out.
-        outcome: What becomes of it, once that is known.
+        transaction: The live transaction in which it is posted.
+        parts: The parts that have arrived, octets or sections; empty once it is carried out.
+        outcome: Its outcome, once that is known.
         state: Its state at the resource.
     """
 
@@ -70,24 +70,24 @@ class IncomingDelivery:
 
     @property
     def payload(self) -> Payload:
-        """What has come, as a whole."""
+        """The parts that have arrived, joined."""
         return bytes(self.parts) if isinstance(self.parts, bytearray) else tuple(self.parts)
 
 
 @dataclass(eq=False, slots=True)
 class OutgoingDelivery:
-    """A message that the resource sends: acquired, and not forgotten yet.
+    """A message that the resource has acquired to send, and has not forgotten yet.
 
     Attributes:
-        link: The link that it goes on.
+        link: The link on which it is sent.
         delivery_id: Its number in the session.
         batch: The claim that holds it.
         message_id: Its id in the queue.
-        acquired_in: The live transaction that acquired it; None: it is held under a lease.
-        transaction: The live transaction that it or its outcome belongs to.
-        outcome: The outcome that is to be applied if that transaction commits.
-        settled: Whether it is settled, so that nothing can be said of it any more.
-        state: Its state as the controller left it.
+        acquired_in: The live transaction that acquired it; None if it is held under a lease.
+        transaction: The live transaction to which it or its outcome belongs.
+        outcome: The outcome to be applied if that transaction commits.
+        settled: Whether it is settled, so its state can no longer change.
+        state: Its state as last set by the controller.
         former_state: Its state before that transaction.
         started: Whether a part of it has been sent.
         rest: What is still to be sent.
@@ -107,7 +107,7 @@ class OutgoingDelivery:
     started: bool = False
 
     def associate(self, transaction: LiveTransaction, outcome: Outcome | None) -> None:
-        """Take a provisional outcome in a transaction."""
+        """Set a provisional outcome in a transaction."""
         if self.transaction is None:
             self.former_state, self.transaction = self.state, transaction
             transaction.deliveries.append(self)
@@ -120,13 +120,13 @@ class LiveTransaction:
     """A transaction that is declared and not discharged.
 
     Attributes:
-        txn_id: What the controller calls it.
-        transaction: What it is in the store.
+        txn_id: Its name for the controller.
+        transaction: The transaction in the store.
         control: The control link on which it was declared.
-        deadline_ms: When it has taken too long; None: never.
+        deadline_ms: The time at which it is rolled back; None: never.
         distributed: Whether its discharge leaves the decision to the coordinator of its
             global transaction.
-        error: Why it can no longer be committed.
+        error: Why it can no longer be committed; None if it can.
         ended: Whether it was rolled back.
     """
 
@@ -160,12 +160,12 @@ class LiveTransaction:
             raise AmqpError(ErrorCondition.NOT_ALLOWED, str(error)) from error
 
     def post(self, queue: Queue, posting: Posting, octets: int = 0) -> None:
-        """Take a message that becomes available with the commit.
+        """Add a message that becomes available with the commit.
 
         Args:
-            queue: Where it goes.
+            queue: Its queue.
             posting: The message.
-            octets: How long it was.
+            octets: Its length.
         """
         held = self.postings.setdefault(queue.name, (queue, []))[1]
         held.append(posting)
@@ -179,21 +179,21 @@ class LiveTransaction:
             raise
 
     def posted(self, delivery: IncomingDelivery) -> None:
-        """Record a posting whose outcome the controller is told."""
+        """Record a posting whose outcome the controller must be told."""
         self.incoming[delivery.link.session, delivery.delivery_id] = delivery
 
     def doom(self, description: str) -> None:
-        """Let no commit happen any more: something that the controller relies on is not done."""
+        """Prevent the commit, because something that the controller relies on was not done."""
         self.error = self.error or Error(TransactionError.ROLLBACK, description)
 
     # -------------------------------------------------------------------- discharge
 
     def commit(self) -> None:
-        """Carry everything out by one commit; with a global-id, prepare it.
+        """Carry everything out in one commit; with a global-id, prepare it.
 
         Raises:
-            AmqpError: It is rolled back instead.
-            TransactionUnknown: In doubt: ``resolve`` finds out.
+            AmqpError: It was rolled back instead.
+            TransactionUnknown: The outcome is in doubt; ``resolve`` finds out.
         """
         try:
             if self.error is not None:
@@ -208,7 +208,7 @@ class LiveTransaction:
                 return
             if self.ended:
                 raise refused from error
-            return  # an interrupted discharge had landed
+            return  # an interrupted discharge landed
         try:
             if self.distributed:
                 self.transaction.prepare()
@@ -224,7 +224,7 @@ class LiveTransaction:
         self.committed()
 
     def resolve(self, error: Error | None = None) -> bool:
-        """Find out what became of a commit that failed or is in doubt; if nothing did, roll back.
+        """Resolve a commit that failed or is in doubt: roll back if it has not happened.
 
         Args:
             error: Why it failed.
@@ -233,7 +233,7 @@ class LiveTransaction:
             Whether it is committed.
 
         Raises:
-            TransactionUnknown: The store does not say yet.
+            TransactionUnknown: The outcome is still in doubt.
         """
         why = error or Error(TransactionError.ROLLBACK, "The commit has not happened.")
         try:
@@ -243,15 +243,15 @@ class LiveTransaction:
             return True
         except Exception as failed:
             raise TransactionUnknown(
-                f"The outcome of {self.transaction.id!r} is in doubt: "
-                f"ask manager.outcome({self.transaction.id!r}).",
+                f"The outcome of {self.transaction.id!r} is in doubt: ask "
+                f"manager.outcome({self.transaction.id!r}).",
                 transaction_id=self.transaction.id,
             ) from failed
         self.roll_back(why)
         return False
 
     def committed(self) -> None:
-        """Let deliveries have the outcomes that were applied, and forget the transaction."""
+        """Give deliveries the applied outcomes, and forget the transaction."""
         for posted in self.incoming.values():
             posted.state, posted.transaction = posted.outcome, None
             posted.link.session.show(posted)
@@ -264,9 +264,9 @@ class LiveTransaction:
         self._leave_links()
 
     def roll_back(self, error: Error) -> None:
-        """Undo everything: acquisitions end, outcomes are forgotten, nothing was posted.
+        """Undo everything: end acquisitions, forget outcomes, post nothing.
 
-        What an interrupted discharge has committed is not undone, and has not ``ended``.
+        If an interrupted discharge has committed, nothing is undone, and ``ended`` stays false.
         """
         if self.ended:
             return
@@ -275,7 +275,7 @@ class LiveTransaction:
         except TransactionFinished:
             self.committed()
             return
-        except Exception as failed:  # it cannot be committed any more: its leases end
+        except Exception as failed:  # it can no longer be committed: its leases end
             logger.warning("rollback failed txn=%s error=%s", self.txn_id.hex(), failed)
         self.ended, self.error = True, error
         for posted in self.incoming.values():
@@ -292,7 +292,7 @@ class LiveTransaction:
         self._leave_links()
 
     def _say_everything(self) -> None:
-        """Tell the store's transaction what is posted and how messages end: once."""
+        """Pass postings and outcomes to the store's transaction, once."""
         try:
             self._stage()
             self._say_outcomes()
@@ -301,7 +301,7 @@ class LiveTransaction:
             raise
 
     def _stage(self) -> None:
-        """Send what waits in memory."""
+        """Stage the messages held in memory."""
         for queue, held in self.postings.values():
             if held:
                 stage(queue, held, self.transaction)
@@ -309,7 +309,7 @@ class LiveTransaction:
         self.posted_octets = 0
 
     def _say_outcomes(self) -> None:
-        """Tell the store's transaction how the messages end; those without an outcome are kept."""
+        """Pass the outcomes to the store's transaction; messages without one are kept."""
         said = [(d, d.outcome) for d in self.deliveries if d.outcome is not None]
         apply(said, self.transaction)
         silent = {id(d.batch): d.batch for d in self.deliveries if d.acquired_in is self}
@@ -324,7 +324,7 @@ class LiveTransaction:
 
 
 def _reason(error: Error) -> str:
-    """Write for the journal why a transaction was rolled back."""
+    """Format the reason of a rollback for the journal."""
     return f"{error.symbol}: {error.description}"[:500]
 
 
@@ -338,7 +338,7 @@ def _refusal(error: Exception) -> AmqpError:
 
 
 def _end_acquisition(delivery: OutgoingDelivery) -> None:
-    """Tell the controller that a message is back in its queue."""
+    """Tell the controller that a message has returned to its queue."""
     session = delivery.link.session
     delivery.transaction = delivery.acquired_in = None
     if delivery.rest:
@@ -357,7 +357,7 @@ def _end_acquisition(delivery: OutgoingDelivery) -> None:
 def apply(
     settled: Iterable[tuple[OutgoingDelivery, Outcome]], transaction: Transaction | None
 ) -> None:
-    """Apply outcomes: one call of the queue's for each batch and outcome.
+    """Apply outcomes, with one call for each batch and outcome.
 
     Args:
         settled: Deliveries with their outcomes.
@@ -382,10 +382,10 @@ def apply(
 
 
 def apply_defaults(deliveries: Iterable[OutgoingDelivery]) -> None:
-    """Apply the default outcome of their source to deliveries that can no longer be settled."""
+    """Apply their source's default outcome to deliveries that can no longer be settled."""
     for delivery in deliveries:
         try:
             apply([(delivery, delivery.link.default_outcome)], None)
-        except Exception as error:  # the lease ends, which gives it to others
+        except Exception as error:  # when the lease ends, others get the message
             logger.warning("default outcome failed message=%s error=%s", delivery.message_id, error)
         delivery.link.session.forget(delivery)

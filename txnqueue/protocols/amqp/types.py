@@ -1,6 +1,6 @@
-"""The types of AMQP 1.0 that transactions speak of: sections, outcomes, coordination, errors.
+"""The types of AMQP 1.0 that transactions use: sections, outcomes, coordination, errors.
 
-Classes are called as the specification calls its types, fields as its fields, with ``_`` for ``-``.
+Classes and fields have the names of the specification's types and fields, with ``_`` for ``-``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Final
 from txnqueue.errors import InvalidInput, TxnQueueError
 
 TXN_ID_LENGTH_MAX = 32
-"""The octets that a transaction-id may have."""
+"""The maximum length of a transaction-id, in octets."""
 
 
 class TxnCapability(str, enum.Enum):
-    """What a coordinator can do: symbols, desired by the controller, actual of the resource."""
+    """Capabilities of a coordinator, as desired by a controller or offered by the resource."""
 
     LOCAL_TRANSACTIONS = "amqp:local-transactions"
     DISTRIBUTED_TRANSACTIONS = "amqp:distributed-transactions"
@@ -36,7 +36,7 @@ class TransactionError(str, enum.Enum):
 
 
 class ErrorCondition(str, enum.Enum):
-    """The other error conditions that a resource answers with."""
+    """The other error conditions that a resource returns."""
 
     INTERNAL_ERROR = "amqp:internal-error"
     NOT_FOUND = "amqp:not-found"
@@ -56,12 +56,12 @@ class ErrorCondition(str, enum.Enum):
 
 
 Condition = TransactionError | ErrorCondition | str
-"""Why something was refused; a controller may give a symbol that no list names."""
+"""Why something was refused; a controller may give a symbol outside these lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Why something was refused: what ``rejected`` and ``detach`` carry."""
+    """Why something was refused, as carried by ``rejected`` and ``detach``."""
 
     condition: Condition
     description: str = ""
@@ -73,13 +73,13 @@ class Error:
 
 
 class AmqpError(TxnQueueError):
-    """The resource refused; ``condition`` is the symbol of the specification that says why."""
+    """The resource refused a request; ``condition`` is the specification's symbol for why."""
 
     condition: Condition
     description: str
 
     def __init__(self, condition: Condition, description: str) -> None:
-        """Refuse with a condition."""
+        """Create the error from a condition and a description."""
         super().__init__(f"{Error(condition).symbol}: {description}")
         self.condition = condition
         self.description = description
@@ -94,7 +94,7 @@ def transaction_id(value: object) -> bytes:
     """Check a transaction-id: 1 to 32 octets of binary data.
 
     Raises:
-        InvalidInput: It is something else.
+        InvalidInput: It is not.
     """
     if not isinstance(value, bytes) or not 1 <= len(value) <= TXN_ID_LENGTH_MAX:
         raise InvalidInput(
@@ -109,13 +109,13 @@ def transaction_id(value: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The header section, as far as a queue has a use for it.
+    """The header section, with the fields that a queue uses.
 
     Attributes:
-        priority: 0 to 9, 9 first.
+        priority: 0 to 9; 9 is delivered first.
         ttl: The time to live, in milliseconds.
         first_acquirer: Whether the message was never acquired before.
-        delivery_count: How many deliveries of it have failed.
+        delivery_count: The number of failed deliveries.
     """
 
     priority: int | None = None
@@ -126,17 +126,17 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """The properties section, as far as a queue has a use for it.
+    """The properties section, with the fields that a queue uses.
 
     Attributes:
         message_id: The message's id.
         reply_to: The queue for answers.
-        correlation_id: What an answer refers to.
-        to: The queue, for messages that are sent to the anonymous terminus.
-        subject: What it is about.
+        correlation_id: The id to which an answer refers.
+        to: The queue, for messages sent to the anonymous terminus.
+        subject: The subject of the message.
         content_type: The MIME type of a body of octets.
-        group_id: The group that it belongs to.
-        creation_time: When it was made.
+        group_id: The group to which it belongs.
+        creation_time: The time of its creation.
     """
 
     message_id: str | None = None
@@ -151,14 +151,14 @@ class Properties:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationProperties:
-    """The application-properties section: a message's headers, simple values by their names."""
+    """The application-properties section: a message's headers, simple values by name."""
 
     values: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class AmqpValue:
-    """The amqp-value section: a map of the queue's columns, or what a coordinator is told."""
+    """The amqp-value section: a map of the queue's columns, or a request to a coordinator."""
 
     value: Any
 
@@ -179,7 +179,7 @@ class AmqpSequence:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A described type that means nothing here: it is legal, and refused where it is used."""
+    """A described type without a meaning here: it is legal, but refused where it is used."""
 
     descriptor: int | str
     value: Any
@@ -202,14 +202,14 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class Declare:
-    """Asks for a txn-id; with a ``global_id`` for work of that global transaction."""
+    """Requests a txn-id; with a ``global_id``, for work of that global transaction."""
 
     global_id: bytes | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Discharge:
-    """Says that a txn-id is no longer in use, and whether its work has failed."""
+    """Ends a transaction, and tells whether its work has failed."""
 
     txn_id: bytes
     fail: bool | None = None
@@ -232,7 +232,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The message cannot be processed, or what it asked for was refused."""
+    """The message cannot be processed, or its request was refused."""
 
     error: Error | None = None
 
@@ -244,7 +244,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Modified:
-    """As released, but the message is changed: its delivery has failed, or not."""
+    """As released, but it may also count as a failed delivery."""
 
     delivery_failed: bool = False
     undeliverable_here: bool = False
@@ -255,7 +255,7 @@ Outcome = Accepted | Rejected | Released | Modified
 
 @dataclass(frozen=True, slots=True)
 class TransactionalState:
-    """That a delivery belongs to a transaction, and the outcome that a commit will apply."""
+    """The state of a delivery in a transaction, with the outcome that a commit will apply."""
 
     txn_id: bytes
     outcome: Outcome | None = None
@@ -263,7 +263,7 @@ class TransactionalState:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """So much of a delivery has come: a state, and no outcome."""
+    """How much of a delivery has arrived: a state, not an outcome."""
 
     section_number: int
     section_offset: int
@@ -271,7 +271,7 @@ class Received:
 
 DeliveryState = Outcome | Declared | TransactionalState | Received | Described
 REJECTED_OUTCOME: Final = "amqp:rejected:list"
-"""How a source names the rejected outcome among those that it supports."""
+"""The symbol for the rejected outcome among those that a source supports."""
 
 
 # ------------------------------------------------------------------------------ termini
@@ -283,12 +283,12 @@ class Source:
 
     Attributes:
         address: The queue, for links on which the resource sends.
-        default_outcome: What becomes of a delivery that is settled without an outcome, or whose
-            outcome was rolled back after it was settled; released when left out.
-        outcomes: Symbols of the outcomes that the source supports; all when left out.
-        dynamic: Whether a node is to be made for the link.
-        distribution_mode: Whether messages are moved or copied; moved when left out.
-        filters: The names of the filters that messages are to be chosen by.
+        default_outcome: The outcome of a delivery that is settled without one, or whose outcome
+            was rolled back after it was settled; released if omitted.
+        outcomes: Symbols of the outcomes that the source supports; all if omitted.
+        dynamic: Whether the resource should create a node for the link.
+        distribution_mode: Whether messages are moved or copied; moved if omitted.
+        filters: The names of the filters that should select messages.
     """
 
     address: str | None = None
@@ -310,8 +310,8 @@ class Target:
 
     Attributes:
         address: The queue; None is the anonymous terminus, where each message goes to the queue
-            that its properties name as ``to``.
-        dynamic: Whether a node is to be made for the link.
+            named by ``to`` in its properties.
+        dynamic: Whether the resource should create a node for the link.
     """
 
     address: str | None = None

@@ -1,8 +1,8 @@
-"""AMQP's distributed transactions (dtx, after X/Open's XA) on the queues of a store.
+"""Distributed transactions of AMQP (dtx, after X/Open XA) on the queues of a store.
 
-A *branch* of a distributed transaction is work on queues that another party decides: a
-transaction manager, which prepares it, prepares its other resources, and then commits all of
-them. Any number of channels, in any number of driver processes, work in one branch.
+A *branch* of a distributed transaction is work on queues that an external transaction manager
+decides: it prepares the branch and its other resources, and then commits all of them. Any number
+of channels, in any number of driver processes, can work in one branch.
 
 Example::
 

@@ -1,8 +1,8 @@
-"""Branches: sessions of any process share one transaction, and any coordinator decides it.
+"""Branches: transactions that sessions of any process share and any coordinator decides.
 
-Each session has a part of the branch, which the journal holds once the session has ended. A
-branch that exceeds its time-out is rolled back by the next client that meets it; a prepared one
-never is.
+Each session has a part of the branch, which is in the journal once the session has ended. A
+branch that exceeds its time-out is rolled back by the next client that encounters it, unless it
+is prepared.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from txnqueue.messages.takeover import abort_branch
 from txnqueue.protocols.dtx.sessions import BranchSession
 
 Act = Callable[[Branch], "Plan | Ending"]
-"""Plans what is wanted of a branch that is undecided, or says what came of it."""
+"""Plans an operation on an undecided branch, or returns its result."""
 
 
 class Branches:
@@ -56,12 +56,12 @@ class Branches:
         """Read a branch.
 
         Raises:
-            BranchNotFound: There is none of this key.
+            BranchNotFound: There is no branch with this key.
         """
         return branch_found(self._client.cache.key_states([key])[key])
 
     def session(self, key: str) -> BranchSession:
-        """Make a session that does not work yet; by its name what landed unheard is found."""
+        """Make a session that does not work yet; its name identifies an append without a reply."""
         return BranchSession(self._client, key, "", 0, self._client.runtime.new_id())
 
     def start(
@@ -75,16 +75,16 @@ class Branches:
 
         Args:
             key: Its name.
-            timeout_seconds: How long it may take until it is prepared, unless that is set.
+            timeout_seconds: How long it may take until it is prepared, unless a time-out is set.
             ticket: Who may work in it, and who may decide it; None: anybody.
-            session: That of an earlier try which is in doubt: if it has landed, it goes on.
+            session: The session of an earlier try in doubt, which is continued if it landed.
 
         Returns:
-            The session; or, of an earlier try, how the branch has been ended since.
+            The session; or how the branch has ended since an earlier try.
 
         Raises:
-            BranchExists: It was started before, by others.
-            NotPermitted: The ticket keeps ourselves out.
+            BranchExists: It was already started by others.
+            NotPermitted: The ticket excludes this principal.
         """
         client = self._client
         check_ticket(ticket)
@@ -95,13 +95,13 @@ class Branches:
             check_allowed(key, ticket.to_json(), client.runtime.actor, ASSOCIATE)
 
         def plan(_lost: int) -> Plan | None:
-            begun = client.cache.version_to_begin()  # anew, if the horizon has passed the last one
+            begun = client.cache.version_to_begin()  # again, if the horizon passed the last one
             state = client.cache.key_state(key)
             if any(entry.body.get("session") == mine.name for entry in state.branch):
                 return None
             if state.branch or state.decisions or state.prepared:
                 raise BranchExists(
-                    f"Branch {key!r} was started before: join it, or use a new xid.",
+                    f"Branch {key!r} was already started: join it, or use a new xid.",
                     transaction_id=key,
                 )
             return branches.start(
@@ -118,18 +118,18 @@ class Branches:
     def join(
         self, key: str, ticket: Ticket | None = None, session: BranchSession | None = None
     ) -> BranchSession | Ending:
-        """Work in a branch that was started by anybody.
+        """Work in a branch that any session has started.
 
         Args:
             key: The branch.
-            ticket: One of its realm.
+            ticket: A ticket of its realm.
             session: As in ``start``.
 
         Returns:
-            The session, or why there is none: the branch can only be rolled back.
+            The session, or why there is none because the branch can only be rolled back.
 
         Raises:
-            BranchNotFound: There is none, or it is completed.
+            BranchNotFound: There is no such branch, or it is completed.
             BranchMisused: It is prepared, or an operator has decided it.
             NotPermitted: It is restricted to others.
         """
@@ -143,13 +143,13 @@ class Branches:
         ticket: Ticket | None = None,
         session: BranchSession | None = None,
     ) -> BranchSession | Ending:
-        """Go on with work that was suspended, by us or by a session of any other process.
+        """Resume suspended work of this or any other process.
 
         Args:
             key: The branch.
-            suspended: Our own suspended session, which goes on with all that it did.
+            suspended: Our own suspended session, which continues with its work.
             ticket: As in ``join``.
-            session: As in ``start``; it goes on with what others have suspended.
+            session: As in ``start``; it continues what others have suspended.
 
         Returns:
             As ``join``.
@@ -175,9 +175,9 @@ class Branches:
         return self._associate(key, ticket, [own, other], choose)
 
     def state_of(self, session: BranchSession) -> str | None:
-        """Return whether a session is associated, suspended or ended; None: it never began.
+        """Return whether a session is associated, suspended or ended; None if it never began.
 
-        One that is associated can be ended.
+        An associated session can be ended.
 
         Raises:
             BranchNotFound: There is no such branch.
@@ -198,22 +198,22 @@ class Branches:
         fail: bool = False,
         ticket: Ticket | None = None,
     ) -> Ending:
-        """End a session's work, or suspend it: what it did becomes a part of the branch.
+        """End or suspend a session's work, which becomes a part of the branch.
 
-        When that is in doubt the session takes no more work, for its part may be sealed. It
-        can be ended again, in the same way or otherwise.
+        If the outcome is in doubt, the session takes no more work, because its part may be sealed;
+        it can be ended again, in the same way or another.
 
         Args:
             session: The session.
-            suspend: It goes on later.
-            fail: The branch can only be rolled back from now on.
+            suspend: Whether the work is resumed later.
+            fail: Whether the branch can only be rolled back from now on.
             ticket: As in ``join``.
 
         Returns:
             ``DONE``, or why the branch can only be rolled back.
 
         Raises:
-            BranchNotFound: It has ended before, and cannot be ended so any more.
+            BranchNotFound: It has already ended, and can no longer be ended in this way.
             NotPermitted: It is restricted to others.
         """
         rollback_only = fail
@@ -230,14 +230,14 @@ class Branches:
             )
 
         operation = "suspend branch" if suspend else "end branch"
-        was_at_work, session.at_work = session.at_work, False  # not if an earlier end is in doubt
+        was_at_work, session.at_work = session.at_work, False  # false if an earlier end is in doubt
         try:
             ending = self._land(session.id, act, operation, ASSOCIATE, ticket)[1]
         except TxnQueueError as error:
             in_doubt = isinstance(error, (TransactionUnknown, BranchNotFound))
             session.at_work = was_at_work and not in_doubt
             raise
-        if ending in HEURISTIC:  # it ended unheard, was prepared, and has been decided since
+        if ending in HEURISTIC:  # it ended without a reply, was prepared, and was decided since
             raise ended_before(session.id)
         return Ending.ROLLED_BACK if ending is Ending.DONE and rollback_only else ending
 
@@ -245,7 +245,7 @@ class Branches:
         """List the branches that are prepared and undecided, or heuristically completed.
 
         Args:
-            ticket: Leaves out the branches of other realms.
+            ticket: Excludes the branches of other realms.
         """
         check_ticket(ticket)
         self._client.open()
@@ -260,14 +260,14 @@ class Branches:
         ]
 
     def prepare(self, key: str, ticket: Ticket | None = None) -> Ending:
-        """Promise that a branch can be committed and rolled back, whatever fails.
+        """Promise that a branch can be committed or rolled back, whatever fails.
 
         Returns:
-            ``DONE``; ``READ_ONLY`` if there was nothing to do, and it is committed; else how
-            it was rolled back.
+            ``DONE``; ``READ_ONLY`` if there was nothing to do and it is committed; otherwise
+            how it was rolled back.
 
         Raises:
-            BranchNotFound: There is none, or it is completed.
+            BranchNotFound: There is no such branch, or it is completed.
             BranchMisused: A session works in it, it is prepared, or an operator has decided it.
             NotPermitted: It is restricted to others.
         """
@@ -276,7 +276,7 @@ class Branches:
             branch.check_ended("prepared")
             if branch.prepared is not None:
                 raise BranchMisused(
-                    f"Branch {key!r} is prepared already: commit it or roll it back.",
+                    f"Branch {key!r} is already prepared: commit it or roll it back.",
                     transaction_id=key,
                 )
             stamp = self._client.stamp()
@@ -291,14 +291,14 @@ class Branches:
         return Ending.READ_ONLY if model.COMMITTED in kinds else ending
 
     def commit(self, key: str, *, one_phase: bool = False, ticket: Ticket | None = None) -> Ending:
-        """Commit a prepared branch, or with ``one_phase`` one that is not prepared.
+        """Commit a prepared branch, or with ``one_phase`` an unprepared one.
 
         Returns:
             ``DONE``, or how it was decided otherwise.
 
         Raises:
-            BranchNotFound: There is none, or it is completed.
-            BranchMisused: A session works in it, or it is (not) prepared.
+            BranchNotFound: There is no such branch, or it is completed.
+            BranchMisused: A session works in it, or ``one_phase`` does not fit its state.
             NotPermitted: It is restricted to others.
         """
 
@@ -321,13 +321,13 @@ class Branches:
         return self._land(key, act, "commit branch", COORDINATE, ticket)[1]
 
     def rollback(self, key: str, ticket: Ticket | None = None) -> Ending:
-        """Roll a branch back, prepared or not.
+        """Roll back a branch, prepared or not.
 
         Returns:
             ``DONE``, or how it was decided before.
 
         Raises:
-            BranchNotFound: There is none, or it is completed.
+            BranchNotFound: There is no such branch, or it is completed.
             BranchMisused: A session works in it.
             NotPermitted: It is restricted to others.
         """
@@ -355,20 +355,23 @@ class Branches:
             if branch.ending is None:
                 branch.check_ended("forgotten")
             if branch.heuristic is None:
-                raise BranchMisused(f"No operator has decided branch {key!r}.", transaction_id=key)
+                raise BranchMisused(
+                    f"No operator has decided branch {key!r}: there is nothing to forget.",
+                    transaction_id=key,
+                )
             return branches.forget(branch.heuristic, self._client.stamp())
 
         self._client.open()
         self._client.land(plan, "forget branch", transaction_id=key)
 
     def set_timeout(self, key: str, seconds: float, ticket: Ticket | None = None) -> Ending:
-        """Set how long a branch may take, from its start; 0: the default again.
+        """Set how many seconds a branch may take from its start; 0 restores the default.
 
         Returns:
             ``DONE``, or how it was decided before.
 
         Raises:
-            BranchNotFound: There is none, or it is completed.
+            BranchNotFound: There is no such branch, or it is completed.
             NotPermitted: It is restricted to others.
         """
 
@@ -378,17 +381,17 @@ class Branches:
         return self._land(key, act, "set time-out", COORDINATE, ticket)[1]
 
     def timeout_seconds(self, key: str) -> float:
-        """Return how long a branch may take, even if the time is over but not yet acted upon.
+        """Return how many seconds a branch may take, even if they are over but not acted upon yet.
 
         Raises:
-            BranchNotFound: There is none, or it is completed.
+            BranchNotFound: There is no such branch, or it is completed.
         """
         self._client.open()
         branch = self.find(key)
         if branch.ending is not None:
             raise BranchNotFound(
-                f"Branch {key!r} is {branch.ending.value}: its time-out can be asked for until it "
-                "ends.",
+                f"Branch {key!r} is {branch.ending.value}: its time-out is known only until the "
+                "branch ends.",
                 transaction_id=key,
             )
         return branch.timeout_seconds
@@ -408,7 +411,7 @@ class Branches:
         sessions: Sequence[BranchSession],
         choose: Callable[[Branch], tuple[BranchSession, str | None]],
     ) -> BranchSession | Ending:
-        """Associate one of some sessions; ``choose`` says which, and what it resumes."""
+        """Associate the session that ``choose`` returns, together with what it resumes."""
         found: list[BranchSession] = []
         for session in sessions:
             session.ticket = ticket
@@ -418,11 +421,11 @@ class Branches:
                 session.belong_to(branch.attempt, branch.begun)
             found[:] = [s for s in sessions if branch.sessions.get(s.name) == model.ASSOCIATED]
             if found:
-                return Ending.DONE  # an earlier try landed, unheard
+                return Ending.DONE  # an earlier try landed without a reply
             if branch.prepared is not None:
                 raise BranchMisused(
-                    f"Branch {key!r} is prepared and takes no more work: commit it or roll "
-                    "it back, and start another branch.",
+                    f"Branch {key!r} is prepared and takes no more work: commit it or roll it "
+                    "back, then start another branch.",
                     transaction_id=key,
                 )
             if branch.rollback_only is not None:
@@ -443,7 +446,7 @@ class Branches:
     def _land(
         self, key: str, act: Act, operation: str, role: str, ticket: Ticket | None
     ) -> tuple[Landed | None, Ending]:
-        """Append what is wanted of a branch, unless it is decided or took too long."""
+        """Append an operation on a branch, unless the branch is decided or took too long."""
         client = self._client
         client.open()
         answer = Ending.DONE
@@ -474,7 +477,7 @@ class Branches:
 
 
 def _rolling_back(error: QueueError, stamp: Stamp) -> Act:
-    """Roll a branch back whose queue was dropped under it; nothing else can become of it."""
+    """Roll back a branch whose queue was dropped meanwhile: it can no longer commit."""
 
     def act(branch: Branch) -> Plan | Ending:
         if branch.prepared is not None:

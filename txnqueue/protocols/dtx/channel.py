@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """Distributed transactions on one manager's queues; it makes channels."""
+    """A connection for distributed transactions on the queues of one manager."""
 
     def __init__(
         self,
@@ -28,10 +28,10 @@ class Connection:
         """Use a manager.
 
         Args:
-            manager: Its actor is the principal that tickets speak of.
-            default_timeout_seconds: So long a branch that is started here may take until it
-                is prepared, unless a time-out is set.
-            join_supported: Whether channels here may join branches that others started.
+            manager: The manager, whose actor is the principal named in tickets.
+            default_timeout_seconds: How long a branch started here may take until it is
+                prepared, unless a time-out is set.
+            join_supported: Whether channels of this connection may join existing branches.
         """
         check_number("default_timeout_seconds", default_timeout_seconds, 0.001, BRANCH_SECONDS_MAX)
         self.manager = manager
@@ -41,25 +41,25 @@ class Connection:
 
     @property
     def principal(self) -> str:
-        """Who works here."""
+        """The principal of this connection."""
         return self.manager._client.runtime.actor
 
     def channel(self) -> Channel:
-        """Open a channel; one for each thread that works in branches."""
+        """Open a channel; each thread that works in branches needs its own."""
         return Channel(self)
 
 
 class Channel(DtxDemarcation, DtxCoordination, Querying):
-    """A channel of a connection; as a block it is closed at the end."""
+    """A channel of a connection; a ``with`` block closes it at its end."""
 
     def __init__(self, connection: Connection) -> None:
-        """Open it; ``Connection.channel`` does."""
+        """Open a channel; use ``Connection.channel``."""
         DtxDemarcation.__init__(self, connection)
         DtxCoordination.__init__(self, connection)
         Querying.__init__(self, connection.manager)
 
     def __enter__(self) -> Channel:
-        """Use it in a block."""
+        """Enter the block."""
         return self
 
     def __exit__(
@@ -68,5 +68,5 @@ class Channel(DtxDemarcation, DtxCoordination, Querying):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Close the channel."""
         self.close()

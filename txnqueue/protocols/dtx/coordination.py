@@ -1,4 +1,4 @@
-"""The class dtx-coordination: branches are prepared, decided, recovered, timed and forgotten."""
+"""The class dtx-coordination: prepare, decide, recover, forget and time branches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class DtxCoordination(Lifetime):
-    """What a transaction manager does with branches, whichever sessions worked in them."""
+    """The operations of a transaction manager on branches, whichever sessions worked in them."""
 
     def __init__(self, connection: Connection) -> None:
         """Coordinate branches on a connection."""
@@ -35,15 +35,15 @@ class DtxCoordination(Lifetime):
         self._scanned: set[str] | None = None
 
     def prepare(self, xid: Xid, *, ticket: Ticket | None = None) -> XaStatus:
-        """Prepare a branch: from now on it can be committed and rolled back, whatever fails.
+        """Prepare a branch, which can then be committed or rolled back, whatever fails.
 
         Args:
-            xid: The branch; every channel has ended its work in it.
-            ticket: One of the branch's realm.
+            xid: The branch, in which every channel has ended its work.
+            ticket: A ticket of the branch's realm.
 
         Returns:
-            xa-ok; xa-rdonly: there was nothing to do, and it is committed; xa-rbrollback or
-            xa-rbtimeout: it was rolled back.
+            xa-ok; xa-rdonly if there was nothing to do and it is committed; xa-rbrollback or
+            xa-rbtimeout if it was rolled back.
 
         Raises:
             NotFound: There is no such branch, or it is completed.
@@ -58,21 +58,21 @@ class DtxCoordination(Lifetime):
     def commit(
         self, xid: Xid, *, one_phase: bool = False, ticket: Ticket | None = None
     ) -> XaStatus:
-        """Commit a branch: what it sent can be received, what it received is gone.
+        """Commit a branch: the messages it sent become available, those it received are consumed.
 
         Args:
             xid: The branch.
             one_phase: Whether it is committed without having been prepared.
-            ticket: One of the branch's realm.
+            ticket: A ticket of the branch's realm.
 
         Returns:
-            xa-ok; xa-heurcom or xa-heurrb: an operator has decided; xa-rbrollback or
-            xa-rbtimeout: it was rolled back.
+            xa-ok; xa-heurcom or xa-heurrb if an operator has decided; xa-rbrollback or
+            xa-rbtimeout if it was rolled back.
 
         Raises:
             NotFound: There is no such branch, or it is completed.
             CommandInvalid: A channel works in it, work is suspended, or ``one_phase`` does not
-                fit: a prepared branch takes two phases, any other one.
+                fit: it must be false for a prepared branch, and true for any other.
             NotAllowed: The branch is restricted to others.
             InternalError: It failed.
         """
@@ -80,11 +80,11 @@ class DtxCoordination(Lifetime):
             return STATUS[branches.commit(xid.transaction_id, one_phase=one_phase, ticket=ticket)]
 
     def rollback(self, xid: Xid, *, ticket: Ticket | None = None) -> XaStatus:
-        """Roll a branch back: what it sent is dropped, what it received can be received again.
+        """Roll back a branch: messages it sent are dropped, those it received are available again.
 
         Args:
             xid: The branch, prepared or not.
-            ticket: One of the branch's realm.
+            ticket: A ticket of the branch's realm.
 
         Returns:
             As ``commit``.
@@ -104,20 +104,20 @@ class DtxCoordination(Lifetime):
         """List the branches that are prepared or heuristically completed.
 
         Args:
-            startscan: Begin a scan, at its start again if one is open.
-            endscan: End the scan afterwards.
-            ticket: Leaves out the branches of other realms.
+            startscan: Whether to begin a scan; one that is open starts again.
+            endscan: Whether to end the scan afterwards.
+            ticket: Excludes the branches of other realms.
 
         Returns:
-            Those that this scan has not listed yet.
+            The branches that this scan has not listed yet.
 
         Raises:
-            CommandInvalid: Neither is given, and no scan is open: ``recover_all`` needs none.
+            CommandInvalid: Neither is given, and no scan is open; ``recover_all`` needs none.
             InternalError: It failed.
         """
         self._check_open()
         if not (startscan or endscan) and self._scanned is None:
-            raise CommandInvalid("No scan is open: recover(startscan=True) begins one.")
+            raise CommandInvalid("No scan is open: begin one with recover(startscan=True).")
         with replying():
             keys = self._connection.branches.waiting(ticket)
         listed = set() if startscan or self._scanned is None else self._scanned
@@ -125,7 +125,7 @@ class DtxCoordination(Lifetime):
         return [Xid.from_transaction_id(key) for key in keys if key not in listed]
 
     def recover_all(self, *, ticket: Ticket | None = None) -> list[Xid]:
-        """List all branches that are prepared or heuristically completed, whatever scan is open.
+        """List all branches that are prepared or heuristically completed, independently of scans.
 
         Args:
             ticket: As in ``recover``.
@@ -139,7 +139,7 @@ class DtxCoordination(Lifetime):
         return [Xid.from_transaction_id(key) for key in keys]
 
     def forget(self, xid: Xid, *, ticket: Ticket | None = None) -> None:
-        """Forget a branch that an operator has decided: its outcome stays, the xid is gone.
+        """Forget a branch that an operator has decided: its outcome remains, but not its xid.
 
         Raises:
             NotFound: There is no such branch, or it is completed or forgotten.
@@ -155,13 +155,13 @@ class DtxCoordination(Lifetime):
 
         Args:
             xid: The branch.
-            seconds: 0 is the default again.
-            ticket: One of the branch's realm.
+            seconds: The time-out in seconds; 0 restores the default.
+            ticket: A ticket of the branch's realm.
 
         Raises:
             NotFound: There is no such branch, or it is completed.
             NotAllowed: The branch is restricted to others.
-            InternalError: It failed, or so long a time-out cannot be set.
+            InternalError: It failed, or the time-out is too long.
         """
         with self._asked(xid) as branches:
             try:
@@ -173,10 +173,10 @@ class DtxCoordination(Lifetime):
             raise NotFound(f"{xid.transaction_id!r} is {ending.value}.")
 
     def get_timeout(self, xid: Xid) -> float:
-        """Return how many seconds a branch may take: as last set, or the default.
+        """Return the time-out of a branch in seconds: as last set, or the default.
 
-        That they are over is noticed by a client that starts or ends work in the branch, decides
-        it, wants what it holds, or recovers.
+        A time-out takes effect when a client next starts or ends work in the branch, decides it,
+        needs messages that it holds, or recovers.
 
         Raises:
             NotFound: There is no such branch, or it is completed.
@@ -187,7 +187,7 @@ class DtxCoordination(Lifetime):
 
     @contextmanager
     def _asked(self, xid: Xid) -> Iterator[Branches]:
-        """Check that the channel may be asked about a branch, and answer its errors by codes."""
+        """Check that the channel can be used for a branch, and translate errors to reply codes."""
         check_xid(xid)
         self._check_open()
         with about_branches():

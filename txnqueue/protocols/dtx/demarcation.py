@@ -1,4 +1,4 @@
-"""The class dtx-demarcation: where the work of a channel in a branch begins and ends."""
+"""The class dtx-demarcation: begin and end of a channel's work in a branch."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class DtxDemarcation(Lifetime):
-    """Where the work of a channel in a branch begins and ends.
+    """Begin and end of a channel's work in a branch.
 
-    Between ``start`` and ``end`` what ``queue`` gave works in the branch; outside of them
-    each call is a transaction of its own.
+    Between ``start`` and ``end``, queues from ``queue`` work in the branch; otherwise each call
+    is a transaction of its own.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -43,7 +43,7 @@ class DtxDemarcation(Lifetime):
         self._working: BranchSession | None = None
         self._suspended: dict[Xid, BranchSession] = {}
         self._doubtful: dict[Xid, BranchSession] = {}
-        """Whose association may land, or have landed unheard: their names tell."""
+        """Sessions whose association is in doubt; by their names the journal shows if it landed."""
 
     @property
     def working(self) -> bool:
@@ -51,7 +51,7 @@ class DtxDemarcation(Lifetime):
         return self._working is not None
 
     def select(self) -> None:
-        """Use the channel for distributed transactions; again does nothing."""
+        """Use the channel for distributed transactions; repeating it does nothing."""
         self._check_open()
         self._selected = True
 
@@ -63,43 +63,45 @@ class DtxDemarcation(Lifetime):
         resume: bool = False,
         ticket: Ticket | None = None,
     ) -> XaStatus:
-        """Work in a branch from now on: a new one, or one that was started before.
+        """Begin work in a branch, new or already started.
 
         Args:
             xid: The branch; without ``join`` and ``resume`` it must not have been used before.
-            join: Whether the branch was started before, by this channel or another one.
-            resume: Whether work in it goes on that was suspended, here or elsewhere.
-            ticket: Who may work in the branch and who may decide it, when it is started; one
-                of the same realm, later.
+            join: Whether the branch was already started, by this channel or another one.
+            resume: Whether to resume work in it that was suspended here or elsewhere.
+            ticket: Who may work in a new branch and who may decide it; for an existing branch, a
+                ticket of its realm.
 
         Returns:
-            xa-ok; or xa-rbrollback: the branch can only be rolled back, and the channel does
+            xa-ok; or xa-rbrollback if the branch can only be rolled back, and the channel does
             not work in it.
 
         Raises:
             CommandInvalid: The channel is not selected, or works in a branch; ``join`` and
-                ``resume`` together; the branch is not suspended, is prepared, or was decided
-                by an operator.
-            NotAllowed: The xid was used before; the ticket keeps us out.
+                ``resume`` are both given; the branch is not suspended, is prepared, or was
+                decided by an operator.
+            NotAllowed: The xid was used before, or the ticket excludes this principal.
             NotFound: There is no such branch, or it is completed.
-            NotImplementedHere: Joining is not offered here.
-            InternalError: It failed. Start it again in the same way: if it has landed all the
-                same, the channel works in the branch; ``end`` and ``close`` end that, too.
+            NotImplementedHere: This connection does not support joining.
+            InternalError: It failed. Start it again in the same way: if it landed after all, the
+                channel works in the branch; ``end`` and ``close`` end that work too.
         """
         check_xid(xid)
         self._check_selected()
         if join and resume:
-            raise CommandInvalid("join and resume exclude each other.")
+            raise CommandInvalid("join and resume exclude each other: give one of them.")
         if self._working is not None:
             raise CommandInvalid(f"The channel works in {self._working.id!r}: end that first.")
         if join and not self._connection.join_supported:
-            raise NotImplementedHere("Branches that others started cannot be joined here.")
+            raise NotImplementedHere(
+                "This connection does not support joining: create one with join_supported=True."
+            )
         found = self._associated(xid, ticket, join=join, resume=resume)
         if isinstance(found, BranchSession):
             self._working = found
         if resume:
             self._suspended.pop(xid, None)
-        self._doubtful.pop(xid, None)  # not before: whatever interrupts, the channel knows of it
+        self._doubtful.pop(xid, None)  # not earlier: after an interrupt the channel must know it
         return XaStatus.RBROLLBACK if isinstance(found, Ending) else XaStatus.OK
 
     def end(
@@ -110,12 +112,12 @@ class DtxDemarcation(Lifetime):
         suspend: bool = False,
         ticket: Ticket | None = None,
     ) -> XaStatus:
-        """Work in a branch no more: done, failed, or suspended for later.
+        """End work in a branch: done, failed, or suspended for later.
 
         Args:
             xid: The branch that the channel works in.
-            fail: The branch can only be rolled back.
-            suspend: The work goes on later, by ``start(resume=True)``.
+            fail: Whether the branch can only be rolled back from now on.
+            suspend: Whether the work is resumed later, by ``start(resume=True)``.
             ticket: As in ``start``.
 
         Returns:
@@ -123,16 +125,16 @@ class DtxDemarcation(Lifetime):
             (it took too long, and was rolled back).
 
         Raises:
-            CommandInvalid: The channel is not selected; ``fail`` and ``suspend`` together.
-            NotFound: The channel does not work in this branch, or not any more: its work is
+            CommandInvalid: The channel is not selected, or ``fail`` and ``suspend`` are both given.
+            NotFound: The channel does not work in this branch, or no longer does: its work is
                 suspended, or others have decided it.
-            InternalError: It failed: end it again. Until then the branch takes no more work of
-                the channel, as its part may be sealed.
+            InternalError: It failed: end it again. Until then the branch takes no more work from
+                the channel, because its part may be sealed.
         """
         check_xid(xid)
         self._check_selected()
         if fail and suspend:
-            raise CommandInvalid("fail and suspend exclude each other.")
+            raise CommandInvalid("fail and suspend exclude each other: give one of them.")
         session = self._working
         if session is None or session.id != xid.transaction_id:
             session = self._regained(xid)
@@ -140,10 +142,10 @@ class DtxDemarcation(Lifetime):
         return self._end(xid, session, ticket, suspend=suspend, fail=fail)
 
     def queue(self, name: str) -> Queue:
-        """Give a queue: between ``start`` and ``end`` it works in the branch.
+        """Return a queue, which works in the branch between ``start`` and ``end``.
 
-        One that is taken before ``start`` works in whichever branch the channel works in; one
-        that is taken between ``start`` and ``end`` belongs to that work, and to no other.
+        A queue taken before ``start`` works in whichever branch the channel works in; one taken
+        between ``start`` and ``end`` belongs only to that work.
 
         Raises:
             QueueNotFound: There is no such queue.
@@ -155,7 +157,7 @@ class DtxDemarcation(Lifetime):
         return ChannelQueue(self._connection.manager.queue(name), self._at_work)
 
     def exchange(self, name: str = "") -> Exchange:
-        """Give an exchange: between ``start`` and ``end`` it publishes in the branch, as ``queue``.
+        """Return an exchange, which publishes in the branch between ``start`` and ``end``.
 
         Raises:
             ExchangeNotFound: There is no such exchange.
@@ -167,9 +169,9 @@ class DtxDemarcation(Lifetime):
         return ChannelExchange(self._connection.manager.exchange(name), self._at_work)
 
     def close(self) -> None:
-        """Close the channel; the work that it has not ended has failed.
+        """Close the channel; work that it has not ended counts as failed.
 
-        Again does nothing, or ends what could not be ended before.
+        Repeating it does nothing, or ends what could not be ended before.
 
         Raises:
             InternalError: Work could not be ended: close it again, or wait for the time-out.
@@ -178,7 +180,7 @@ class DtxDemarcation(Lifetime):
         working = self._working
         if working is not None:
             xid = Xid.from_transaction_id(working.id)
-            with suppress(NotFound):  # it has ended before
+            with suppress(NotFound):  # it has already ended
                 self._end(xid, working, working.ticket, suspend=False, fail=True)
         for xid in list(self._doubtful):
             with suppress(NotFound):  # it never landed
@@ -191,7 +193,7 @@ class DtxDemarcation(Lifetime):
     def _associated(
         self, xid: Xid, ticket: Ticket | None, *, join: bool, resume: bool
     ) -> BranchSession | Ending:
-        """Associate with a branch; when that is in doubt, the next try goes on with it."""
+        """Associate with a branch; if that is in doubt, the next try continues it."""
         branches, key = self._connection.branches, xid.transaction_id
         earlier = self._doubtful.get(xid)
         session = self._doubtful[xid] = earlier or branches.session(key)
@@ -204,15 +206,15 @@ class DtxDemarcation(Lifetime):
                 seconds = self._connection.default_timeout_seconds
                 return branches.start(key, seconds, ticket, session)
         except (NotFound, CommandInvalid, NotAllowed, InvalidInput):
-            if earlier is None:  # nothing was changed, by this try
+            if earlier is None:  # this try changed nothing
                 del self._doubtful[xid]
             raise
 
     def _regained(self, xid: Xid) -> BranchSession:
-        """Find the session of an association that was never heard of, and has landed.
+        """Find the session of an association in doubt that has landed.
 
         Raises:
-            NotFound: There is none.
+            NotFound: There is no such session.
         """
         state = None
         for known in (self._doubtful, self._suspended):
@@ -231,13 +233,13 @@ class DtxDemarcation(Lifetime):
     def _end(
         self, xid: Xid, session: BranchSession, ticket: Ticket | None, *, suspend: bool, fail: bool
     ) -> XaStatus:
-        """End a session's work; unless that is in doubt, the channel works in it no more."""
+        """End a session's work; unless that is in doubt, the channel no longer works in it."""
         try:
             with about_branches():
                 ending = self._connection.branches.end(
                     session, suspend=suspend, fail=fail, ticket=ticket
                 )
-        except NotFound:  # an earlier end landed unheard, and others went on from there
+        except NotFound:  # an earlier end landed without a reply, and others continued from there
             self._left(xid, session)
             raise
         self._left(xid, session)
@@ -246,7 +248,7 @@ class DtxDemarcation(Lifetime):
         return STATUS[ending]
 
     def _left(self, xid: Xid, session: BranchSession) -> None:
-        """Record that a session works no more."""
+        """Record that a session has stopped working."""
         if self._working is session:
             self._working = None
         for known in (self._doubtful, self._suspended):
@@ -254,11 +256,13 @@ class DtxDemarcation(Lifetime):
                 del known[xid]
 
     def _at_work(self) -> BranchSession | None:
-        """Find what a call works in whose queue was taken outside of any branch."""
+        """Return the session for calls on a queue that was taken outside any branch."""
         self._check_open()
         return self._working
 
     def _check_selected(self) -> None:
         self._check_open()
         if not self._selected:
-            raise CommandInvalid("The channel is not used for distributed transactions: select().")
+            raise CommandInvalid(
+                "The channel is not in use for distributed transactions: call select() first."
+            )

@@ -1,4 +1,4 @@
-"""The class execution: which command ids have been executed, by a mark and what is above it."""
+"""The class execution: the executed command ids, as a mark and the ids above it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ COMMAND_ID_MAX = (1 << 63) - 2
 
 
 class Execution:
-    """What has been executed of one sequence of commands; durable, and shared by its name.
+    """The executed commands of one sequence; durable, and shared by its name.
 
-    Every id below ``mark`` has been executed. Above it some may have been; the first one
-    above it has not.
+    Every id below ``mark`` has been executed, ``mark`` itself has not, and ids above it may have
+    been.
 
     Example::
 
@@ -31,11 +31,11 @@ class Execution:
     """
 
     def __init__(self, manager: QueueManager, name: str) -> None:
-        """Look at a sequence of commands.
+        """Open a sequence of commands.
 
         Args:
             manager: The store.
-            name: Names the sequence: letters, digits, '.', '_' or '-'.
+            name: The name of the sequence: letters, digits, '.', '_' or '-'.
         """
         self._client = manager._client
         self._stream = f"execution/{check_name(name, 'sequence of commands')}"
@@ -52,7 +52,7 @@ class Execution:
         return bool(ranges.intersection(self._done(self._newest()), wanted))
 
     def gaps(self) -> list[Range]:
-        """List what has not been executed between the mark and the last id that has."""
+        """List the ids between the mark and the last executed id that have not been executed."""
         done = self._done(self._newest())
         if not done:
             return []
@@ -62,17 +62,17 @@ class Execution:
         """Record that commands have been executed; repeating it changes nothing.
 
         Args:
-            command_ids: Whole numbers from 0.
+            command_ids: Whole numbers of at least 0.
 
         Returns:
             The mark.
 
         Raises:
-            InvalidInput: Something is no command id.
+            InvalidInput: One of them is not a command id.
         """
         for one in command_ids:
             if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= COMMAND_ID_MAX:
-                raise InvalidInput(f"command_id={one!r}: give whole numbers from 0.")
+                raise InvalidInput(f"command_id={one!r}: give whole numbers of at least 0.")
         said = ranges.of_offsets(sorted(set(command_ids)))
         mark = 0
 

@@ -1,4 +1,4 @@
-"""Queues and exchanges as a channel holds them that works in no branch yet."""
+"""Queues and exchanges taken from a channel outside any branch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txnqueue.queue import Queue
 from txnqueue.transactions.attempt import Attempt
 
 AtWork = Callable[[], BranchSession | None]
-"""Says in which branch's session a channel works now, if in any."""
+"""Returns the branch session in which a channel works now, if any."""
 
 
 class ChannelQueue(Queue):

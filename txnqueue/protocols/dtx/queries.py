@@ -1,4 +1,4 @@
-"""The queries of the classes exchange and binding: what is not there is an answer, no error."""
+"""The queries of the classes exchange and binding; what does not exist is not an error."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Querying(Lifetime):
-    """What a channel answers about exchanges and their bindings."""
+    """A channel's queries about exchanges and their bindings."""
 
     def __init__(self, manager: QueueManager) -> None:
-        """Answer from a manager's catalog."""
+        """Query a manager's catalog."""
         self._manager = manager
 
     def exchange_query(
@@ -28,12 +28,12 @@ class Querying(Lifetime):
         """Describe an exchange.
 
         Args:
-            exchange: Its name; the default exchange when left out.
-            ticket: Not needed: what there is in a store is no secret in it.
+            exchange: Its name; the default exchange if omitted.
+            ticket: Ignored: queries are not restricted.
 
         Returns:
-            type, durable, not_found and arguments; of an exchange that is not there the type
-            and the arguments are empty, and durable is None.
+            type, durable, not_found and arguments; if there is no such exchange, the type and
+            the arguments are empty, and durable is None.
 
         Raises:
             InternalError: It failed.
@@ -52,13 +52,13 @@ class Querying(Lifetime):
         *,
         ticket: Ticket | None = None,
     ) -> BindingAnswer:
-        """Describe how an exchange is bound; an omitted field is not looked for.
+        """Describe how an exchange is bound; omitted fields are not checked.
 
         Args:
-            exchange: Its name; the default exchange when left out.
-            queue: Is this queue bound to it?
-            routing_key: Has a binding of it this key?
-            arguments: Has a binding of it these arguments?
+            exchange: Its name; the default exchange if omitted.
+            queue: A queue that may be bound to it.
+            routing_key: The routing key of a binding.
+            arguments: The arguments of a binding.
             ticket: As in ``exchange_query``.
 
         Returns:

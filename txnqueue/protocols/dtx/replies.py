@@ -1,4 +1,4 @@
-"""What the methods answer: a status, or a channel exception with a reply code."""
+"""Replies of the methods: a status, or a channel exception with a reply code."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from txnqueue.errors import (
 
 
 class XaStatus(str, enum.Enum):
-    """How a method of a branch went.
+    """The status of a method on a branch.
 
-    ``HEURHAZ`` and ``HEURMIX`` are never answered here: one append decides all of a branch,
-    and the journal always says how.
+    ``HEURHAZ`` and ``HEURMIX`` are never returned: one append decides the whole branch, and the
+    journal always records how.
     """
 
     OK = "xa-ok"
@@ -45,7 +45,7 @@ STATUS = {
     Ending.HEURISTIC_COMMIT: XaStatus.HEURCOM,
     Ending.HEURISTIC_ROLLBACK: XaStatus.HEURRB,
 }
-"""The core's word and the text's."""
+"""The specification's status for each ending of the core."""
 
 
 class ReplyCode(enum.IntEnum):
@@ -59,13 +59,13 @@ class ReplyCode(enum.IntEnum):
 
 
 class ChannelException(TxnQueueError):
-    """A method was refused; the reply code says why. The channel can be used further."""
+    """A method was refused; the reply code says why. The channel remains usable."""
 
     reply_code: ReplyCode = ReplyCode.INTERNAL_ERROR
 
     @property
     def reply_text(self) -> str:
-        """The reason in words."""
+        """The reason as text."""
         return str(self)
 
 
@@ -94,7 +94,7 @@ class NotImplementedHere(ChannelException):
 
 
 class InternalError(ChannelException):
-    """541: the method failed; its cause is this error's. Ask again what became of it."""
+    """541: the method failed; see the cause, and ask for the outcome before repeating it."""
 
     reply_code = ReplyCode.INTERNAL_ERROR
 
@@ -114,7 +114,7 @@ class HeuristicallyCompleted(TransactionError):
 
 @contextmanager
 def replying() -> Iterator[None]:
-    """Answer with the text's reply codes; what is no branch's matter goes through.
+    """Translate errors about branches to the specification's reply codes; others pass through.
 
     Raises:
         ChannelException: For what the core refused, or failed to do.
@@ -135,7 +135,7 @@ def replying() -> Iterator[None]:
 
 @contextmanager
 def about_branches() -> Iterator[None]:
-    """Answer as ``replying``; where there is no store yet, there is no branch.
+    """Translate errors as ``replying`` does; without a store there is no branch.
 
     Raises:
         ChannelException: As in ``replying``.
@@ -148,15 +148,15 @@ def about_branches() -> Iterator[None]:
 
 
 class Lifetime:
-    """What is open until it is closed."""
+    """Something that is open until it is closed."""
 
     _closed = False
 
     def _check_open(self) -> None:
-        """Check that it is not closed.
+        """Check that it is open.
 
         Raises:
-            CommandInvalid: It is.
+            CommandInvalid: It is closed.
         """
         if self._closed:
             raise CommandInvalid("The channel is closed: open another one.")

@@ -15,21 +15,21 @@ from txnqueue.transactions.attempt import Attempt
 
 
 class BranchSession(Attempt):
-    """One session's work in a branch: queues work in it, its coordinator decides it."""
+    """One session's work in a branch, which its coordinator decides."""
 
     def __init__(self, client: Client, branch: str, attempt: str, begun: int, name: str) -> None:
-        """Make a session; ``Branches`` does, and lets it work.
+        """Create a session; use ``Branches``, which lets it work.
 
         Args:
-            client: Whose session it is.
+            client: The client that it belongs to.
             branch: The branch's key.
             attempt: The branch's only attempt; empty until it has been read.
-            begun: Where the branch began.
-            name: Tells it from all other sessions.
+            begun: The version of the journal at which the branch began.
+            name: Its unique name.
         """
         super().__init__(client)
-        self.keeps = False  # this process does not learn of the commit
-        self.takes_transient = False  # other processes may decide it, and prepare it
+        self.keeps = False  # this process is not told of the commit
+        self.takes_transient = False  # other processes may prepare and decide it
         self.id, self.name = branch, name
         self.belong_to(attempt, begun)
         self.status = Status.ACTIVE
@@ -37,14 +37,14 @@ class BranchSession(Attempt):
         self.ticket: Ticket | None = None
 
     def belong_to(self, attempt: str, begun: int) -> None:
-        """Take over what the journal says of the branch."""
+        """Take over the attempt and the begin of the branch from the journal."""
         self.attempt_id, self.begun = attempt, begun
 
     def check_active(self) -> None:
         """Check that it takes more work.
 
         Raises:
-            TransactionFinished: It has ended, or is suspended, or that is in doubt.
+            TransactionFinished: It has ended or is suspended, or that is in doubt.
         """
         if not self.at_work:
             raise TransactionFinished(
@@ -66,12 +66,12 @@ class BranchSession(Attempt):
             )
 
     def sealed(self, stamp: Stamp) -> tuple[list[Entry], list[Entry]]:
-        """Write what it has done: what a commit posts and settles, and what goes back if not."""
+        """Return the entries of its work: those of a commit, and those of a rollback."""
         gathered = self.work.gathered(self.client, self.owner, stamp)
         return gathered.facts, self.work.released(stamp, "rolled back")
 
     def queue(self, name: str) -> Queue:
-        """Give a queue whose calls work in the branch.
+        """Return a queue whose calls work in the branch.
 
         Raises:
             QueueNotFound: There is no such queue.
@@ -79,7 +79,7 @@ class BranchSession(Attempt):
         return Queue(self.client, self.client.cache.queue(name), self)
 
     def exchange(self, name: str) -> Exchange:
-        """Give an exchange that publishes in the branch.
+        """Return an exchange that publishes in the branch.
 
         Raises:
             ExchangeNotFound: There is no such exchange.

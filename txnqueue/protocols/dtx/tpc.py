@@ -1,7 +1,7 @@
-"""Python's names for it: the two-phase commit of the DB-API 2.0 (PEP 249).
+"""The two-phase commit of Python's DB-API 2.0 (PEP 249) on a store of queues.
 
-So a transaction manager that drives databases drives a store of queues just the same; one of
-them is this library, in another store: ``tx.enlist("orders", TpcConnection(manager))``.
+A transaction manager for databases can drive a store of queues in the same way. This library is
+one, so a transaction can span two stores: ``tx.enlist("orders", TpcConnection(manager))``.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _ROLLED_BACK = (XaStatus.RBROLLBACK, XaStatus.RBTIMEOUT)
 
 
 class TpcXid(NamedTuple):
-    """An xid as PEP 249 has it: text, not octets.
+    """An xid in the form of PEP 249: text, not octets.
 
     Attributes:
-        format_id: A whole number from 0.
-        gtrid: What names the transaction; with ``bqual`` 128 bytes at most.
-        bqual: What names the branch.
-        prepared: When the branch was prepared; known of those that ``tpc_recover`` lists.
+        format_id: A whole number of at least 0.
+        gtrid: The name of the transaction; together with ``bqual`` at most 128 bytes.
+        bqual: The name of the branch.
+        prepared: When the branch was prepared; set by ``tpc_recover``.
     """
 
     format_id: int
@@ -50,35 +50,35 @@ class TpcXid(NamedTuple):
 
     @property
     def xid(self) -> Xid:
-        """The same in octets.
+        """The same xid as octets.
 
         Raises:
-            InvalidInput: It has no octets, too many of them, or is out of range.
+            InvalidInput: It cannot be encoded, is too long, or is out of range.
         """
         return Xid.of(self.format_id, _octets("gtrid", self.gtrid), _octets("bqual", self.bqual))
 
     @classmethod
     def of(cls, xid: Xid, prepared: datetime.datetime | None = None) -> TpcXid:
-        """Read octets as text; what is no UTF-8 survives all the same."""
+        """Convert octets to text; bytes that are not UTF-8 are preserved."""
         gtrid, bqual = (part.decode("utf-8", "surrogateescape") for part in (xid.gtrid, xid.bqual))
         return cls(xid.format_id, gtrid, bqual, prepared)
 
 
 def _octets(name: str, part: object) -> bytes:
-    """Write a part of an xid as octets."""
+    """Convert a part of an xid to octets."""
     try:
         if isinstance(part, str):
             return part.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         pass
-    raise InvalidInput(f"{name}={part!r}: give text that can be written in UTF-8.", name=name)
+    raise InvalidInput(f"{name}={part!r}: give text that can be encoded in UTF-8.", name=name)
 
 
 class _TpcChannel(Channel):
-    """A channel on which no call is a transaction of its own while another one is open."""
+    """A channel on which no call is its own transaction while a transaction is open."""
 
     xid: Xid | None = None
-    """The transaction that is open, from its begin to its decision."""
+    """The open transaction, from its begin to its decision."""
 
     def _at_work(self) -> BranchSession | None:
         session = super()._at_work()
@@ -91,19 +91,19 @@ class _TpcChannel(Channel):
 
 
 class TpcConnection:
-    """A store of queues as a resource that a transaction manager decides.
+    """A store of queues as a resource of a transaction manager.
 
-    Between ``tpc_begin`` and ``tpc_prepare``, or the decision, ``queue`` gives queues that work
-    in the branch. A transaction that is prepared takes no more work until it is decided; outside
-    of one each call is a transaction of its own.
+    Between ``tpc_begin`` and ``tpc_prepare`` or the decision, ``queue`` returns queues that work
+    in the branch. A prepared transaction takes no more work; outside a transaction, each call is
+    a transaction of its own.
     """
 
     def __init__(self, manager: QueueManager, *, ticket: Ticket | None = None) -> None:
-        """Offer a manager's queues.
+        """Create a connection to a manager's queues.
 
         Args:
             manager: The store.
-            ticket: For the branches that are begun here.
+            ticket: The ticket for branches begun here.
         """
         self._connection = Connection(manager)
         self._channel = _TpcChannel(self._connection)
@@ -111,7 +111,7 @@ class TpcConnection:
         self._ticket = ticket
         self._prepared: XaStatus | None = None
         self._in_doubt = False
-        """Whether it may be prepared, by a try of ours that was unheard."""
+        """Whether the branch may be prepared by an earlier try without a reply."""
 
     def xid(self, format_id: int, gtrid: str, bqual: str) -> TpcXid:
         """Make an xid for this connection.
@@ -120,15 +120,15 @@ class TpcConnection:
             InvalidInput: It is too long, or out of range.
         """
         made = TpcXid(format_id, gtrid, bqual)
-        _ = made.xid  # its limits are checked now, not when it is used
+        _ = made.xid  # checks its limits now, not when it is used
         return made
 
     def queue(self, name: str) -> Queue:
-        """Give a queue: in a transaction one that works in its branch, and in no other.
+        """Return a queue; one taken in a transaction works only in that branch.
 
-        One that is taken outside works in whichever transaction is open, and its calls raise
-        ``CommandInvalid`` from ``tpc_prepare`` to the decision; those of one that was taken in the
-        transaction raise ``TransactionFinished`` from then on.
+        A queue taken outside a transaction works in whichever one is open; its calls raise
+        ``CommandInvalid`` between ``tpc_prepare`` and the decision. After ``tpc_prepare``, calls on
+        a queue taken in the transaction raise ``TransactionFinished``.
 
         Raises:
             QueueNotFound: There is no such queue.
@@ -136,29 +136,31 @@ class TpcConnection:
         return self._channel.queue(name)
 
     def tpc_begin(self, xid: TpcXid) -> None:
-        """Begin a branch; its xid may not have been used before.
+        """Begin a branch with an xid that was not used before.
 
         Raises:
             CommandInvalid: A transaction is open.
             NotAllowed: The xid was used before.
-            BranchRolledBack: An earlier try has begun it, and it was rolled back since.
+            BranchRolledBack: An earlier try began it, and it was rolled back since.
         """
         if self._channel.xid is not None:
-            raise CommandInvalid("A transaction is open on this connection: end it first.")
+            raise CommandInvalid(
+                "A transaction is open on this connection: commit it or roll it back first."
+            )
         begun = _of_text(xid)
         self._channel.xid, self._prepared, self._in_doubt = begun, None, False
         try:
             _told(begun, self._channel.start(begun, ticket=self._ticket), "begun")
-        except BaseException:  # also one that interrupts what has begun: that can be rolled back
+        except BaseException:  # also an interrupt: what has begun can then be rolled back
             if not self._channel.working:
                 self._channel.xid = None
             raise
 
     def tpc_prepare(self) -> None:
-        """Prepare what was done since ``tpc_begin``.
+        """Prepare the work since ``tpc_begin``.
 
         Raises:
-            CommandInvalid: No transaction is open, or it is prepared.
+            CommandInvalid: No transaction is open, or it is already prepared.
             NotFound: It is completed, or unknown here.
             BranchRolledBack: It was rolled back, by its time-out or by another client.
         """
@@ -169,14 +171,14 @@ class TpcConnection:
             self._prepared = self._prepare(xid)
 
     def tpc_commit(self, xid: TpcXid | None = None) -> None:
-        """Commit the transaction, prepared or not; or a prepared one of another time.
+        """Commit the open transaction, prepared or not, or a recovered one.
 
         Args:
-            xid: One that ``tpc_recover`` listed; the open transaction when left out.
+            xid: An xid from ``tpc_recover``; if omitted, the open transaction.
 
         Raises:
             CommandInvalid: Another transaction is open, or none.
-            NotFound: It is completed, maybe by an earlier try; or unknown here.
+            NotFound: It is completed, perhaps by an earlier try, or unknown here.
             BranchRolledBack: It was rolled back.
             HeuristicallyCompleted: An operator rolled it back.
         """
@@ -193,14 +195,14 @@ class TpcConnection:
         self._channel.xid = None
 
     def tpc_rollback(self, xid: TpcXid | None = None) -> None:
-        """Roll the transaction back, prepared or not; or a prepared one of another time.
+        """Roll back the open transaction, prepared or not, or a recovered one.
 
         Args:
             xid: As in ``tpc_commit``.
 
         Raises:
             CommandInvalid: Another transaction is open, or none.
-            NotFound: It is completed, maybe by an earlier try; or unknown here.
+            NotFound: It is completed, perhaps by an earlier try, or unknown here.
             HeuristicallyCompleted: An operator committed it.
         """
         if xid is not None:
@@ -223,7 +225,7 @@ class TpcConnection:
             return [TpcXid.of(xid, self._prepared_at(xid)) for xid in found]
 
     def commit(self) -> None:
-        """Do nothing: outside of a two-phase transaction each call has committed itself.
+        """Do nothing: outside a two-phase transaction, each call commits by itself.
 
         Raises:
             CommandInvalid: A two-phase transaction is open.
@@ -231,7 +233,7 @@ class TpcConnection:
         self._nothing_open()
 
     def rollback(self) -> None:
-        """Do nothing: outside of a two-phase transaction nothing is left to be undone.
+        """Do nothing: outside a two-phase transaction, there is nothing to undo.
 
         Raises:
             CommandInvalid: A two-phase transaction is open.
@@ -239,23 +241,23 @@ class TpcConnection:
         self._nothing_open()
 
     def cursor(self) -> NoReturn:
-        """Refuse: a store of queues runs no statements.
+        """Refuse, because a store of queues runs no statements.
 
         Raises:
             NotImplementedHere: Always.
         """
-        raise NotImplementedHere("There are no cursors here: queue(name) gives queues.")
+        raise NotImplementedHere("Cursors are not supported: get queues with queue(name).")
 
     def close(self) -> None:
-        """Close the connection; what it has not ended has failed, what is prepared stays."""
+        """Close the connection; work that is not ended fails, prepared transactions remain."""
         self._channel.close()
         self._channel.xid = None
 
     @contextmanager
     def _open(self) -> Iterator[Xid]:
-        """Give the open transaction; once it is known to be completed, it is open no more."""
+        """Yield the open transaction; if it turns out to be completed, it is no longer open."""
         if self._channel.xid is None:
-            raise CommandInvalid("No transaction is open: tpc_begin(xid) begins one.")
+            raise CommandInvalid("No transaction is open: begin one with tpc_begin(xid).")
         try:
             yield self._channel.xid
         except (NotFound, BranchRolledBack, HeuristicallyCompleted):
@@ -264,15 +266,17 @@ class TpcConnection:
 
     def _nothing_open(self) -> None:
         if self._channel.xid is not None:
-            raise CommandInvalid("A two-phase transaction is open: tpc_commit or tpc_rollback.")
+            raise CommandInvalid(
+                "A two-phase transaction is open: end it with tpc_commit or tpc_rollback."
+            )
 
     def _end(self, xid: Xid) -> None:
-        """End the work, unless an earlier try has; what it says, the decision says again."""
+        """End the work unless an earlier try has; the decision will return the same status."""
         if self._channel.working:
             self._channel.end(xid, ticket=self._ticket)
 
     def _prepare(self, xid: Xid) -> XaStatus:
-        """Prepare the branch, unless an earlier try has, unheard."""
+        """Prepare the branch, unless an earlier try without a reply has."""
         in_doubt, self._in_doubt = self._in_doubt, True
         try:
             status = self._channel.prepare(xid, ticket=self._ticket)
@@ -285,7 +289,7 @@ class TpcConnection:
         return status
 
     def _commit(self, xid: Xid) -> XaStatus:
-        """Commit the branch: in two phases if it is prepared, if by a try that was unheard."""
+        """Commit the branch; without one_phase if it is prepared, even by a try without a reply."""
         one_phase = self._prepared is None
         try:
             return self._channel.commit(xid, one_phase=one_phase, ticket=self._ticket)
@@ -295,7 +299,7 @@ class TpcConnection:
         return self._channel.commit(xid, ticket=self._ticket)
 
     def _has_prepared(self, xid: Xid) -> bool:
-        """Return whether a try of ours that was unheard has prepared the branch."""
+        """Return whether an earlier try without a reply has prepared the branch."""
         if not self._in_doubt:
             return False
         with replying():
@@ -313,18 +317,18 @@ def _of_text(xid: object) -> Xid:
     """Read an xid of this interface.
 
     Raises:
-        InvalidInput: It is none.
+        InvalidInput: It is not an xid.
     """
     if not isinstance(xid, TpcXid):
-        raise InvalidInput(f"xid={xid!r}: give what xid() or tpc_recover() gave.", name="xid")
+        raise InvalidInput(f"xid={xid!r}: give what xid() or tpc_recover() returned.", name="xid")
     return xid.xid
 
 
 def _told(xid: Xid, status: XaStatus, wanted: str) -> None:
-    """Raise what is no success.
+    """Raise an error for a status that is not the wanted one.
 
     Raises:
-        BranchRolledBack: It was rolled back, and should not be.
+        BranchRolledBack: The branch was rolled back instead.
         HeuristicallyCompleted: An operator decided otherwise.
     """
     key = xid.transaction_id

@@ -1,4 +1,4 @@
-"""What names a branch: an xid, of a transaction manager's making."""
+"""The xid: a branch's name, assigned by a transaction manager."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ FORMAT_ID_MAX = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """The name of a branch; two are the same if all their parts are.
+    """The name of a branch; xids are equal if all their parts are.
 
     Attributes:
-        format_id: Which transaction manager made it, and how it is to be read.
-        gtrid_length: How many octets of the data name the distributed transaction.
-        bqual_length: How many octets after them name the branch.
-        data: The octets, 128 at most.
+        format_id: Its format, which depends on the transaction manager.
+        gtrid_length: The number of octets that name the distributed transaction.
+        bqual_length: The number of following octets that name the branch.
+        data: The octets, at most 128.
 
     Raises:
-        InvalidInput: The lengths are not those of the data, or a part has another type.
+        InvalidInput: The lengths do not fit the data, or a part has another type.
         LimitExceeded: The data is too long, or the format id out of range.
     """
 
@@ -42,25 +42,25 @@ class Xid:
             raise InvalidInput(f"data={self.data!r}: give bytes.", name="data")
         if not 0 <= self.format_id <= FORMAT_ID_MAX:
             raise LimitExceeded(
-                f"format_id={self.format_id}: it may be 0 to {FORMAT_ID_MAX}.", name="format_id"
+                f"format_id={self.format_id}: the range is 0 to {FORMAT_ID_MAX}.", name="format_id"
             )
         if len(self.data) > DATA_LENGTH_MAX:
             raise LimitExceeded(
-                f"The xid has {len(self.data)} octets of data, and {DATA_LENGTH_MAX} are the most: "
-                "use shorter ids.",
+                f"The xid has {len(self.data)} octets of data; at most {DATA_LENGTH_MAX} are "
+                "allowed: use shorter ids.",
                 name="data",
             )
         lengths = (self.gtrid_length, self.bqual_length)
         if min(lengths) < 0 or sum(lengths) != len(self.data):
             raise InvalidInput(
-                f"An xid's lengths, {self.gtrid_length} and {self.bqual_length}, do not make up "
-                f"the {len(self.data)} octets of its data: use Xid.of to build it of its parts.",
+                f"An xid's lengths, {self.gtrid_length} and {self.bqual_length}, do not add up to "
+                f"the {len(self.data)} octets of its data: build it from its parts with Xid.of.",
                 name="data",
             )
 
     @classmethod
     def of(cls, format_id: int, gtrid: bytes, bqual: bytes = b"") -> Xid:
-        """Make an xid of a transaction's and a branch's id."""
+        """Make an xid from the ids of a transaction and a branch."""
         for name, part in (("gtrid", gtrid), ("bqual", bqual)):
             if not isinstance(part, bytes):
                 raise InvalidInput(f"{name}={part!r}: give bytes.", name=name)
@@ -68,23 +68,23 @@ class Xid:
 
     @property
     def gtrid(self) -> bytes:
-        """What names the distributed transaction."""
+        """The octets that name the distributed transaction."""
         return self.data[: self.gtrid_length]
 
     @property
     def bqual(self) -> bytes:
-        """What names the branch in it."""
+        """The octets that name the branch in it."""
         return self.data[self.gtrid_length :]
 
     @property
     def transaction_id(self) -> str:
-        """What the branch is called in the store: by ``manager.outcome`` and in its views."""
+        """The branch's id in the store, for ``manager.outcome`` and in views."""
         parts = (quote_from_bytes(part, safe="") for part in (self.gtrid, self.bqual))
         return f"{BRANCH_PREFIX}{self.format_id}:{':'.join(parts)}"
 
     @classmethod
     def from_transaction_id(cls, key: str) -> Xid:
-        """Read an xid back from what the branch is called in the store."""
+        """Read an xid from the branch's id in the store."""
         format_id, gtrid, bqual = key.removeprefix(BRANCH_PREFIX).split(":")
         return cls.of(int(format_id), unquote_to_bytes(gtrid), unquote_to_bytes(bqual))
 

@@ -1,7 +1,7 @@
-"""Message flows: coordinated and uncoordinated transactions of an integration broker.
+"""Message flows: the coordinated and uncoordinated transactions of an integration broker.
 
-A flow takes a message from its input queue and hands it to its nodes, which write messages and
-change tables. Its *main* transaction spans the input message, the output messages and, where the
+A flow takes a message from its input queue and passes it to its nodes, which write messages and
+change tables. Its *main* transaction spans the input message, the output messages and, if the
 flow is coordinated, the tables; each data source has *auxiliary* transactions beside it.
 """
 

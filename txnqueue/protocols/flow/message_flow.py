@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 AUTOMATIC = "automatic"
-"""The mode in which each message says whether it is processed in a main transaction."""
+"""The mode in which each message determines whether it is processed in a main transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class DataSource:
 
     Attributes:
         name: The data source name.
-        connect: Opens a connection (DB-API 2.0), outside of any transaction.
+        connect: Opens a connection (DB-API 2.0) without an open transaction.
         last: Whether it takes part in the main transaction as the last resource: a database
-            without two-phase commit, such as sqlite3. There can be one.
-        mixed: Whether one flow may use it both inside its main transaction and in auxiliary
-            ones. Databases that refuse that need two data sources, one for each.
+            without two-phase commit, such as sqlite3. There can be only one.
+        mixed: Whether one flow may use it both in its main transaction and in auxiliary ones.
+            A database that does not allow that needs two data sources.
 
     Raises:
-        InvalidInput: One of them cannot be used.
+        InvalidInput: An attribute cannot be used.
     """
 
     name: str
@@ -54,7 +54,7 @@ class DataSource:
     mixed: bool = True
 
     def __post_init__(self) -> None:
-        """Check what was given."""
+        """Check the attributes."""
         if not isinstance(self.name, str) or not self.name:
             raise InvalidInput(f"{self.name!r}: give the data source a name.", name="name")
         check_function("connect", self.connect, "a function that opens a connection")
@@ -64,11 +64,11 @@ class DataSource:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """What became of one input message.
+    """The result of processing one input message.
 
     Attributes:
         message: The message.
-        receipt: The commit of the main transaction; None if it was processed without one.
+        receipt: The receipt of the main transaction; None if there was none.
     """
 
     message: Mapping[str, Any]
@@ -76,18 +76,18 @@ class Processed:
 
 
 Node = Callable[[Processing], object]
-"""A node of a flow: it does something with a message."""
+"""A node of a flow, which processes a message."""
 
 
 class MessageFlow:
-    """A message flow: an input queue, and nodes that process its messages one by one.
+    """An input queue, and nodes that process its messages one by one.
 
     Example::
 
         def book(processing):
             amount = processing.message["amount"]
             processing.execute("audit", "INSERT INTO seen VALUES (?)", [amount], uncoordinated=True)
-            processing.commit("audit")                # stays, whatever becomes of the message
+            processing.commit("audit")                # stays even if the message is rolled back
             processing.put("mortgage", [{"amount": amount}])
             processing.table("bank.payments").append([{"amount": amount}])
 
@@ -105,35 +105,35 @@ class MessageFlow:
         transacted: bool | str = True,
         data_sources: Iterable[DataSource] = (),
     ) -> None:
-        """Describe a flow; no message is taken and no database opened yet.
+        """Create a flow; no message is taken and no database is opened yet.
 
         Args:
             manager: The store of the queues.
-            input_queue: Where its messages come from.
-            nodes: What is done with each, one after another.
-            coordinated: Whether tables belong to the main transaction; otherwise every
-                reference to one is outside of it.
+            input_queue: The queue of its input messages.
+            nodes: The nodes that process each message, one after another.
+            coordinated: Whether tables belong to the main transaction; otherwise every change of
+                one is outside it.
             transacted: Whether there is a main transaction at all; otherwise each get, put and
-                change of a table is permanent once it is made. ``"automatic"``: there is one
-                for a message that the store keeps, and none for a transient one.
+                change of a table is permanent at once. ``"automatic"``: there is one for a
+                durable message, and none for a transient one.
             data_sources: The databases besides the Delta tables.
 
         Raises:
-            InvalidInput: An attribute cannot be used, or they contradict each other.
-            QueueNotFound: There is no such input queue.
+            InvalidInput: An argument cannot be used, or arguments contradict each other.
+            QueueNotFound: The input queue does not exist.
         """
         check_flag("coordinated", coordinated)
         if not isinstance(transacted, bool) and transacted != AUTOMATIC:
             raise InvalidInput(
-                f"transacted={transacted!r}: say True, False or {AUTOMATIC!r}.", name="transacted"
+                f"transacted={transacted!r}: give True, False or {AUTOMATIC!r}.", name="transacted"
             )
         if coordinated and not transacted:
             raise InvalidInput(
-                "transacted=False with coordinated=True: give coordinated=False, as there is no "
-                "main transaction to coordinate.",
+                "transacted=False with coordinated=True: give coordinated=False, because there is "
+                "no main transaction to coordinate.",
                 name="coordinated",
             )
-        self.nodes: list[Node] = _listed("nodes", nodes)  # once: what makes them may give them once
+        self.nodes: list[Node] = _listed("nodes", nodes)  # an iterator yields them only once
         for node in self.nodes:
             check_function("nodes", node, "functions that take a Processing")
         manager.queue(input_queue)
@@ -144,7 +144,9 @@ class MessageFlow:
         self._sources: dict[str, DataSource] = {}
         for source in _listed("data_sources", data_sources):
             if not isinstance(source, DataSource):
-                raise InvalidInput(f"{source!r}: give each as a DataSource.", name="data_sources")
+                raise InvalidInput(
+                    f"data_sources={source!r}: give each one as a DataSource.", name="data_sources"
+                )
             if source.name in self._sources or source.name == LAKEHOUSE:
                 raise InvalidInput(
                     f"The data source name {source.name!r} is taken: use another one."
@@ -158,21 +160,21 @@ class MessageFlow:
     def process(self, wait_seconds: float = 0.0) -> Processed | None:
         """Process one message.
 
-        After an error the main transaction is rolled back, with every auxiliary one that is
-        still open, and the message is in its queue again.
+        After an error, the main transaction and every open auxiliary one are rolled back, and
+        the message returns to its queue.
 
         Args:
-            wait_seconds: Wait so long for one.
+            wait_seconds: How long to wait for a message.
 
         Returns:
-            What became of it; None if there is none.
+            The result; None if there was no message.
 
         Raises:
-            DataSourceFailed: An auxiliary transaction that was open at the end could not be
+            DataSourceFailed: An auxiliary transaction still open at the end could not be
                 committed.
-            InvalidInput: Another thread processes a message by this flow, or one of its own nodes
-                asks for the next one.
-            Exception: What a node raised.
+            InvalidInput: Another thread is processing a message with this flow, or one of its own
+                nodes called it.
+            Exception: The error that a node raised.
         """
         with self._alone():
             return self._process(wait_seconds)
@@ -205,24 +207,23 @@ class MessageFlow:
         return Processed(message, main.receipt)
 
     def run(self, messages_max: int | None = None, errors_max: int = 20) -> int:
-        """Process messages until none waits.
+        """Process messages until none is available.
 
-        A message that fails is rolled back and comes again, until it succeeds or its queue has
-        delivered it as often as it may. One without a main transaction is gone when it fails,
-        which ends the run.
+        A message that fails is rolled back and delivered again, until it succeeds or reaches its
+        queue's maximum of deliveries. A message without a main transaction is lost when it
+        fails, which ends the run.
 
         Args:
-            messages_max: The number of successes at most.
-            errors_max: The failures in a row after which it gives up.
+            messages_max: The maximum number of successes; None: any number.
+            errors_max: The number of failures in a row after which the run ends.
 
         Returns:
-            How many were processed.
+            The number of messages processed.
 
         Raises:
-            DataSourceFailed: At once: it is rarely the message that keeps a database from
-                committing.
+            DataSourceFailed: Raised at the first failure, because the message is rarely its cause.
             InvalidInput: As in ``process``.
-            Exception: What a node raised last.
+            Exception: The last error that a node raised.
         """
         check_number("errors_max", errors_max, 1, math.inf)
         if messages_max is not None:
@@ -258,7 +259,7 @@ class MessageFlow:
         """Find a data source.
 
         Raises:
-            InvalidInput: There is none of that name.
+            InvalidInput: There is no data source with that name.
         """
         source = self._sources.get(name)
         if source is None:
@@ -267,19 +268,19 @@ class MessageFlow:
         return source
 
     def source(self, name: str, *, coordinated: bool) -> tuple[DataSource, Any]:
-        """Find a data source with a connection for one of the two uses.
+        """Return a data source and its connection for coordinated or uncoordinated work.
 
         Raises:
-            InvalidInput: It is unknown, or takes one use only and has the other one; or its
-                connection is in use.
+            InvalidInput: It is unknown, it does not allow both uses and already has the other
+                one, or its connection is in use.
         """
         source = self.check_source(name)
         self._uses.add((name, coordinated))
         if not source.mixed and (name, not coordinated) in self._uses:
             self._uses.discard((name, coordinated))
             raise InvalidInput(
-                f"{name!r} does not take coordinated and uncoordinated work of one flow: make two "
-                "data sources, one for each.",
+                f"{name!r} cannot take both coordinated and uncoordinated work of one flow: "
+                "create a data source for each.",
                 name=name,
             )
         key = (name, coordinated)
@@ -287,15 +288,15 @@ class MessageFlow:
             opened = source.connect()
             if any(opened is known for known in self._connections.values()):
                 raise InvalidInput(
-                    f"{name!r} gave a connection that this flow uses already: let connect open "
-                    "one each time, as what ends the one's work would end the other's.",
+                    f"{name!r} gave a connection that this flow already uses, so ending one use "
+                    "would end the other: let connect open a new one each time.",
                     name=name,
                 )
             self._connections[key] = opened
         return source, self._connections[key]
 
     def roll_back(self, name: str, *, coordinated: bool) -> None:
-        """Roll back what a connection has open; one that cannot is replaced at its next use."""
+        """Roll back a connection's open work; if that fails, it is replaced at its next use."""
         connection = self._connections.pop((name, coordinated))
         try:
             connection.rollback()
@@ -308,13 +309,13 @@ class MessageFlow:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Let what is open on the connections be of one message at a time."""
+        """Keep the connections' open work to one message at a time."""
         mine = object()
-        try:  # around all of it: whatever interrupts, the next message is not refused
+        try:  # around everything, so that an interrupt does not block the next message
             if self._at_work.setdefault("message", mine) is not mine:
                 raise InvalidInput(
-                    "This flow is at work on a message: make a MessageFlow for each thread, and "
-                    "another one for what a node processes."
+                    "This flow is processing a message: create a MessageFlow for each thread, and "
+                    "another one for processing inside a node."
                 )
             yield
         finally:
@@ -322,7 +323,7 @@ class MessageFlow:
                 del self._at_work["message"]
 
     def _process_at_once(self, wait_seconds: float) -> Processed | None:
-        """Process a message without a main transaction: what was done before a failure stays."""
+        """Process a message without a main transaction: work before a failure is permanent."""
         queue = self.manager.queue(self.input_queue)
         batch = queue.receive(1, wait_seconds=wait_seconds, transaction=None)
         if not len(batch):
@@ -331,12 +332,12 @@ class MessageFlow:
         try:
             batch.accept(transaction=None)
         except TransactionUnknown:
-            self._comes_again = False  # it may be gone: somebody has to hear of it
+            self._comes_again = False  # the message may be lost, so the error must be raised
             raise
         return self._processed_at_once(message)
 
     def _processed_at_once(self, message: Mapping[str, Any]) -> Processed:
-        """Hand on a message that is taken for good."""
+        """Process a message that is already consumed."""
         self._comes_again = False
         processing = Processing(self, message, None)
         try:
@@ -346,7 +347,7 @@ class MessageFlow:
         return Processed(message, None)
 
     def _at_once(self, batch: Batch) -> bool:
-        """Return whether a message is processed without a main transaction, once it is taken."""
+        """Return whether a received message is processed without a main transaction."""
         return self.transacted == AUTOMATIC and claims_of(batch)[0].info.transient
 
     def _through_nodes(self, processing: Processing) -> None:

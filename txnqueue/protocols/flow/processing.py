@@ -1,4 +1,4 @@
-"""One message on its way through a flow: what the nodes work with."""
+"""The processing of one message: the object that nodes work with."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 LAKEHOUSE = "lakehouse"
-"""The data source that all Delta tables belong to."""
+"""The name of the data source of all Delta tables."""
 
 
 class DataSourceFailed(TransactionAborted):
-    """A data source could not commit what was left open; the message is rolled back."""
+    """A data source could not commit its open work, so the message was rolled back."""
 
     name: str
-    """The data source; ``transaction_id`` is empty if the flow has no main transaction."""
+    """The data source. ``transaction_id`` is empty if there is no main transaction."""
 
 
 class Processing:
-    """One message on its way through a flow: what its nodes work with.
+    """The processing of one message by the nodes of a flow.
 
     Attributes:
-        message: The input message: the queue's columns and ``_message``.
+        message: The input message, with the queue's columns and ``_message``.
     """
 
     def __init__(
         self, flow: MessageFlow, message: Mapping[str, Any], main: Transaction | None
     ) -> None:
-        """Begin; flows do."""
+        """Begin the processing; called by the flow."""
         self._flow = flow
         self._main = main
         self._enlisted: dict[str, Any] = {}
@@ -58,10 +58,10 @@ class Processing:
         """Write output messages.
 
         Args:
-            queue: Where to.
+            queue: The queue to write to.
             rows: The messages.
-            uncoordinated: Outside of the main transaction: they are there at once, and no roll
-                back can take them away.
+            uncoordinated: Whether to write outside the main transaction: the messages are
+                available at once, and no rollback removes them.
         """
         self._check()
         transaction = None if uncoordinated else self._main
@@ -71,9 +71,10 @@ class Processing:
         """Take further messages.
 
         Args:
-            queue: Where from.
+            queue: The queue to take from.
             limit: The maximum number.
-            uncoordinated: Outside of the main transaction: they are gone at once.
+            uncoordinated: Whether to take them outside the main transaction: they are consumed
+                at once.
         """
         self._check()
         transaction = None if uncoordinated else self._main
@@ -93,14 +94,14 @@ class Processing:
         *,
         uncoordinated: bool = False,
     ) -> Any:
-        """Execute a statement of SQL on a database.
+        """Execute an SQL statement on a database.
 
         Args:
             data_source: The data source name.
             statement: The statement.
-            parameters: Its parameters, in the way of the database's library.
-            uncoordinated: In the data source's auxiliary transaction, as every statement is
-                in a flow that is not coordinated.
+            parameters: Its parameters, in the style of the database's driver.
+            uncoordinated: Whether to use the data source's auxiliary transaction, which every
+                statement uses in a flow that is not coordinated.
 
         Returns:
             The cursor.
@@ -115,7 +116,7 @@ class Processing:
                 cursor.execute(statement, parameters)
                 connection.commit()
             except BaseException:
-                # The connection serves later messages, and others wait for what it has locked.
+                # The connection is used for later messages, and its locks would block others.
                 flow.roll_back(data_source, coordinated=coordinated)
                 raise
             return cursor
@@ -130,11 +131,11 @@ class Processing:
         return cursor
 
     def table(self, name: str, *, uncoordinated: bool = False) -> TableChanges | Immediate:
-        """Change a Delta table, by ``append``, ``merge``, ``update`` and ``delete``.
+        """Give a Delta table to change, by ``append``, ``merge``, ``update`` and ``delete``.
 
         Args:
             name: As in ``Transaction.table``.
-            uncoordinated: In the auxiliary transaction of the Delta tables.
+            uncoordinated: Whether to use the auxiliary transaction of the Delta tables.
         """
         self._check()
         if self._main is None:
@@ -148,13 +149,13 @@ class Processing:
     def commit(self, data_source: str) -> None:
         """Commit the auxiliary transaction of a data source; the next change begins another.
 
-        The main transaction, and those of other data sources, go on as they are. One of the Delta
-        tables that is in doubt stays open: ``rollback`` finds out what became of it, or makes
-        sure that it does not happen; the end of the message does so too.
+        The main transaction and those of other data sources are not affected. An auxiliary
+        transaction of the Delta tables that is in doubt stays open: ``rollback``, or the end of
+        the message, finds out its outcome or makes sure that it does not happen.
 
         Raises:
-            Exception: What the data source raises if it cannot commit; for the Delta tables as
-                ``Transaction.commit``.
+            Exception: The data source's error if it cannot commit; for the Delta tables, the
+                errors of ``Transaction.commit``.
         """
         self._end_auxiliary(data_source, commit=True)
 
@@ -162,22 +163,22 @@ class Processing:
         """Roll back the auxiliary transaction of a data source, and nothing else.
 
         Raises:
-            TransactionFinished: One of the Delta tables, which was in doubt, is committed.
-            Exception: What the data source raises if it cannot roll back.
+            TransactionFinished: A transaction of the Delta tables that was in doubt is committed.
+            Exception: The data source's error if it cannot roll back.
         """
         self._end_auxiliary(data_source, commit=False)
 
     # ------------------------------------------------------------------------------ end
 
     def end(self) -> None:
-        """Take no more work; flows do, once the nodes are through."""
+        """Take no more work; called by the flow when the nodes have finished."""
         self._ended = True
 
     def commit_open(self) -> None:
-        """Commit the auxiliary transactions that are left open; flows do, before the main one.
+        """Commit the open auxiliary transactions; called by the flow before the main commit.
 
         Raises:
-            DataSourceFailed: One of them could not be committed; those after it are still open.
+            DataSourceFailed: One of them could not be committed; the remaining ones are open.
         """
         self.end()
         for name, auxiliary in self._auxiliaries.items():
@@ -189,13 +190,13 @@ class Processing:
             self._tables = None
 
     def roll_back_open(self) -> None:
-        """Roll back what is still open; flows do, once the main transaction is rolled back."""
+        """Roll back the open auxiliary transactions; called by the flow after the main one's."""
         self.end()
         for name, auxiliary in self._auxiliaries.items():
             _quietly(name, auxiliary.rollback)
         if self._tables is not None:
             _quietly(LAKEHOUSE, self._tables.rollback)
-        self._flow.close()  # what a connection still holds goes with it
+        self._flow.close()  # closing a connection releases what it holds
 
     def _end_auxiliary(self, data_source: str, *, commit: bool) -> None:
         self._check()
@@ -206,7 +207,7 @@ class Processing:
                     _commit(tables) if commit else tables.rollback()
                 finally:
                     if tables.status in (Status.COMMITTED, Status.ROLLED_BACK):
-                        self._tables = None  # else it is still open, or in doubt
+                        self._tables = None  # after an error it is still open or in doubt
             return
         self._flow.check_source(data_source)
         auxiliary = self._auxiliaries.get(data_source)
@@ -216,15 +217,15 @@ class Processing:
     def _check(self) -> None:
         if self._ended:
             raise TransactionFinished(
-                "This message has been processed: call its methods inside the nodes only."
+                "This message has been processed: call its methods only inside the nodes."
             )
 
 
 class Immediate:
-    """A Delta table in a flow without a main transaction: each change commits by itself."""
+    """A Delta table outside any transaction of the flow: each change commits by itself."""
 
     def __init__(self, manager: QueueManager, name: str) -> None:
-        """Change a table."""
+        """Open a table for changes."""
         self._manager = manager
         self._name = name
 
@@ -250,7 +251,7 @@ class Immediate:
 
 
 def committed_after_all(transaction: Transaction) -> bool:
-    """Settle a commit in doubt: it has happened, it is rolled back now, or it stays unknown."""
+    """Return whether a commit in doubt has happened; if not, roll it back, if that is possible."""
     try:
         transaction.rollback("in doubt")
     except TransactionFinished:
@@ -262,12 +263,12 @@ def committed_after_all(transaction: Transaction) -> bool:
 
 @contextmanager
 def _committing(data_source: str, main: Transaction | None) -> Iterator[None]:
-    """Tell whose commit failed."""
+    """Name the data source in the error of a failed commit."""
     try:
         yield
     except Exception as error:
         raise DataSourceFailed(
-            f"The data source {data_source!r} could not commit, and the message is rolled back: "
+            f"The data source {data_source!r} could not commit, so the message was rolled back: "
             f"{error}",
             transaction_id=main.id if main is not None else "",
             name=data_source,

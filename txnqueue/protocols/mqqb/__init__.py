@@ -1,9 +1,9 @@
 """The transactions of MS-MQQB on the queues of a store.
 
-A ``LocalQueueManager`` has a collection of transactions, a transaction a collection of
-operations: Enqueue, Dequeue with its reason, Move. A *message position* says that a message
-is in a queue; a move makes a new position of the same message. The events Transaction
-Commit and Transaction Abort decide all operations of a transaction at once.
+A ``LocalQueueManager`` has a collection of transactions, and a transaction has a collection of
+operations: Enqueue, Dequeue with its reason, Move. A *message position* represents a message in a
+queue; a move creates a new position of the same message. The events Transaction Commit and
+Transaction Abort decide all operations of a transaction at once.
 
 Example::
 

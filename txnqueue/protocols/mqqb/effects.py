@@ -1,6 +1,6 @@
-"""What the decision of a transaction did to positions, as the entries of the journal say.
+"""The effects of a transaction's decision on positions, according to the journal.
 
-Where a message is at a later look is something else: others may have taken it by then.
+The present place of a message may differ, because others may have taken it since.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from txnqueue.protocols.mqqb.events import Event, MessagePositionAvailable, Mess
 
 Origin = Mapping[str, Any] | None
 PURGED = "purged"
-"""Why a message that was purged is deleted, if no reason was given."""
+"""The reason for which a purged message is deleted if none was given."""
 
 
 class Effects:
-    """What became of each operation of a transaction; made before its decision, asked after it."""
+    """The effects of a transaction's operations; created before its decision, queried after it."""
 
     def __init__(self, client: Client, transaction: Transaction) -> None:
-        """Look at a transaction that is about to be decided."""
+        """Record the state before a transaction is decided."""
         self._client = client
         self._owner: AttemptOwner = transaction.owner
         operations = transaction.transactional_operation_collection
         self._queues = _queues_of(operations)
         positions = [operation.message_position_reference for operation in operations]
-        # The memory forgets what it needs no more with the decision itself.
+        # The transient store discards with the decision what it no longer needs.
         self._marked = {position for position in positions if self._is_marked(position)}
         self._known: list[Entry] | None = None
 
     def of_commit(self, operation: TransactionalOperation) -> Event:
-        """Return what the commit did with an operation."""
+        """Return the event of an operation that was committed."""
         position, kind = operation.message_position_reference, operation.operation_type
         queue, message = position.queue_reference, position.message_reference
         if kind is OperationType.DEQUEUE:
@@ -58,7 +58,7 @@ class Effects:
         return MessagePositionAvailable(target, moved)
 
     def of_abort(self, operation: TransactionalOperation) -> Event | None:
-        """Return what the abort did with an operation; None if no message was concerned."""
+        """Return the event of an operation that was aborted; None if no message was affected."""
         position = operation.message_position_reference
         queue = position.queue_reference
         if operation.operation_type is OperationType.ENQUEUE or self._dropped(queue):
@@ -78,9 +78,9 @@ class Effects:
 
     @property
     def _entries(self) -> list[Entry]:
-        """What came since the transaction began: one query, however many operations ask."""
+        """The entries since the transaction began, read once for all operations."""
         if self._known is None:
-            self._known = []  # what could not be read is not asked for again
+            self._known = []  # a read that failed is not repeated
             self._known = self._read()
         return self._known
 
@@ -89,7 +89,7 @@ class Effects:
         begun = -1 if self._owner.begun is None else self._owner.begun
         infos = [queue.core.info for queue in self._queues.values()]
         entries = list(client.store.journal.read(_shards(infos), after=begun).entries)
-        if model.horizon(entries) > begun:  # it was prepared so long ago
+        if model.horizon(entries) > begun:  # it was prepared long ago
             entries += client.store.journal.archive.read(kinds=[model.PURGE_PENDING])
         if client.store.transient.used:
             here = [info.in_memory() for info in infos]
@@ -97,7 +97,7 @@ class Effects:
         return sorted(entries, key=lambda entry: entry.place)
 
     def _look_for(self, posted: MessagePosition, came: Callable[[Origin], bool]) -> None:
-        """Find the position that the commit posted, wherever it has gone since."""
+        """Find the position that the commit posted, wherever its message has gone since."""
         send_id, offset = posted.message_reference.place
         for entry in self._mine(posted.queue_reference, model.POSTED):
             here = entry.body["send"] == send_id and _within(entry.ranges, offset)
@@ -119,7 +119,7 @@ class Effects:
         return any(e.kind == model.QUEUE_DROPPED and e.stream == stream for e in self._entries)
 
     def _is_free(self, position: MessagePosition) -> bool:
-        """Return whether no other attempt holds a message that no abort names."""
+        """Return whether no other attempt holds a message that no rollback names."""
         standing = position.queue_reference.standing_of(position)
         ours = standing.claim is not None and standing.claim.attempt_id == self._owner.attempt
         return standing.state is State.AVAILABLE or ours
@@ -137,7 +137,7 @@ class Effects:
 
 
 def _queues_of(operations: Iterable[TransactionalOperation]) -> dict[str, Queue]:
-    """List the queues that operations are about, by name."""
+    """Return the queues of operations, by name."""
     found: dict[str, Queue] = {}
     for operation in operations:
         here, target = (

@@ -1,4 +1,4 @@
-"""The elements of the text's data model; what they say is read from the store each time."""
+"""The elements of the specification's data model; their state is read from the store each time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class State(enum.Enum):
 
 
 class OperationType(enum.Enum):
-    """What a transactional operation does; there are no others."""
+    """The kinds of transactional operations."""
 
     ENQUEUE = "Enqueue"
     DEQUEUE = "Dequeue"
@@ -40,7 +40,7 @@ class OperationType(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The message at a position: the same message, wherever it was moved to.
+    """A message, which stays the same wherever it is moved.
 
     Attributes:
         identifier: Its id in the store, ``<send id>:<offset>``.
@@ -50,15 +50,15 @@ class Message:
 
     @property
     def place(self) -> tuple[str, int]:
-        """The send and the offset that it has in the store's tables.
+        """The send and the offset of the message in the store's tables.
 
         Raises:
-            InvalidInput: It is no such id.
+            InvalidInput: The identifier is not a message id.
         """
         send_id, _, offset = str(self.identifier).rpartition(":")
         if not (send_id and offset.isdecimal()):
             raise InvalidInput(
-                f"{self.identifier!r} is no id of a message, which is <send id>:<offset>.",
+                f"{self.identifier!r} is not a message id: give '<send id>:<offset>'.",
                 name="identifier",
             )
         return send_id, int(offset)
@@ -71,8 +71,8 @@ class MessagePosition:
     Attributes:
         queue_reference: The queue.
         message_reference: The message.
-        position_id: The position of the store that it is in; None until a commit posts it.
-        pending: The identifier of the transaction that is to post it, while it is undecided.
+        position_id: The store's position that it is in; None until a commit posts it.
+        pending: The identifier of the undecided transaction that will post it.
     """
 
     queue_reference: Queue
@@ -82,7 +82,7 @@ class MessagePosition:
 
     @property
     def state(self) -> State:
-        """Where it is now, as the store's tables say."""
+        """The present state, according to the store's tables."""
         if self.position_id is None and self.pending() is not None:
             return State.LOCKED
         self._look()
@@ -90,7 +90,7 @@ class MessagePosition:
 
     @property
     def transaction_identifier(self) -> str | None:
-        """The transaction that has it Locked: it is to post it or to take it out; else None."""
+        """The transaction that locks it, to post it or to take it out; None if it is not Locked."""
         if self.position_id is None and (identifier := self.pending()) is not None:
             return identifier
         self._look()
@@ -99,23 +99,23 @@ class MessagePosition:
 
     @property
     def body(self) -> dict[str, Any] | None:
-        """What the message carries, and ``_message``; None unless it is there."""
+        """The message's columns and ``_message``; None if it is not there."""
         self._look()
         return self.queue_reference.body_of(self)
 
     def _look(self) -> None:
-        """Find where it was posted, by any client."""
+        """Find the position at which any client posted it."""
         if self.position_id is None:
             queue, message = self.queue_reference, self.message_reference
             found = queue.find(message, lambda one: not model.was_moved(one.origin))
             self.position_id = found.position_id if found is not None else None
 
     def __eq__(self, other: object) -> bool:
-        """Return whether it is the same place of the same message."""
+        """Return whether both are the same place of the same message."""
         return isinstance(other, MessagePosition) and self._identity == other._identity
 
     def __hash__(self) -> int:
-        """Hash what makes it up."""
+        """Hash the queue, the message and the position."""
         return hash((self.queue_reference.name, self.message_reference))
 
     @property
@@ -124,7 +124,7 @@ class MessagePosition:
 
 
 class Standing(NamedTuple):
-    """Where a position is now, under which claim if it is in flight, how often it was delivered."""
+    """The present state of a position, its claim if it is in flight, and its delivery count."""
 
     state: State
     claim: Claim | None = None
@@ -135,7 +135,7 @@ class Queue:
     """A queue, with the list of its message positions."""
 
     def __init__(self, client: Client, queue: core.Queue) -> None:
-        """Look at a queue of the store; users get it from ``LocalQueueManager.queue``."""
+        """Represent a queue of the store; use ``LocalQueueManager.queue``."""
         self._client = client
         self.core = queue
 
@@ -149,14 +149,15 @@ class Queue:
         return f"<Queue {self.name}>"
 
     def purge(self, reason: str | None, deleted: list[MessagePosition] | None) -> int:
-        """Delete what is Available, and mark what is Locked.
+        """Delete Available positions, and mark Locked ones.
 
         Args:
-            reason: Why.
-            deleted: Is given what is Deleted at once, by the list's rules; None: not needed.
+            reason: The reason.
+            deleted: A list that receives the positions Deleted at once, in the list's order;
+                None if they are not needed.
 
         Returns:
-            How many are Deleted at once.
+            The number of positions Deleted at once.
         """
         left: list[tuple[Position, Range]] = []
         try:
@@ -164,15 +165,15 @@ class Queue:
                 None if deleted is None else lambda one, part: left.extend((one, p) for p in part)
             )
             return self.core._purge(gone, None, reason)
-        finally:  # what has left has left, whatever came after
+        finally:  # what was deleted is deleted, even after an error
             if deleted is not None:
                 deleted.extend(self._listed(left))
 
     @property
     def message_position_list(self) -> list[MessagePosition]:
-        """All positions, by the list's rules: the highest priority first, then the oldest.
+        """All positions in the list's order: by priority, highest first, then oldest first.
 
-        Lanes of a queue have no order among each other; here they are listed as one.
+        The lanes of a queue have no order among each other; they are listed as one.
         """
 
         def standing(fold: QueueState) -> list[tuple[Position, Range]]:
@@ -181,7 +182,7 @@ class Queue:
         return self._listed(one for found in self._in_each_part(standing) for one in found)
 
     def find(self, message: Message, wanted: Callable[[Position], bool]) -> MessagePosition | None:
-        """Find the position of a message here."""
+        """Find the position of a message in this queue."""
         send_id, offset = message.place
 
         def here(fold: QueueState) -> list[Position]:
@@ -197,7 +198,7 @@ class Queue:
         return self._position(found[0], offset) if found else None
 
     def standing_of(self, position: MessagePosition) -> Standing:
-        """Return where a position is now."""
+        """Return the present standing of a position."""
         _, offset = position.message_reference.place
 
         def here(fold: QueueState) -> Standing:
@@ -218,7 +219,7 @@ class Queue:
         return next((one for one in found if one.state is not State.DELETED), found[-1])
 
     def body_of(self, position: MessagePosition) -> dict[str, Any] | None:
-        """Read what a message carries."""
+        """Read the columns of a message."""
         _, offset = position.message_reference.place
         standing = self.standing_of(position)
         if standing.state is State.DELETED:
@@ -234,7 +235,7 @@ class Queue:
     # -------------------------------------------------------------------------- helpers
 
     def _in_each_part(self, look: Callable[[QueueState], Found]) -> list[Found]:
-        """Look at the durable part of the queue and at the transient one, if there is one."""
+        """Query the durable part of the queue, and the transient part if there is one."""
         found = []
         for part in self._client.parts_of(self.core.info):
             with part.state_for_read() as state:
@@ -262,9 +263,9 @@ class TransactionalOperation:
 
     Attributes:
         operation_type: Enqueue, Dequeue or Move.
-        message_position_reference: The position that it is about.
-        dequeue_reason: Why a Dequeue takes the message out.
-        target_queue_reference: Where a Move puts it.
+        message_position_reference: The position that it concerns.
+        dequeue_reason: The reason of a Dequeue.
+        target_queue_reference: The target of a Move.
     """
 
     operation_type: OperationType
@@ -278,12 +279,13 @@ class Transaction:
     """A transaction, with its operations in their order.
 
     Attributes:
-        identifier: Its id in the store: ``manager.outcome`` knows it.
-        transactional_operation_collection: What it will do.
-        core: The plain transaction, if it was begun here; what is done with it through the
-            plain interface belongs to it. None: it is prepared, by another client or before.
-        prepared: The attempt that is prepared, if it was not begun here.
-        asked: Whether a decision was asked for that is not answered.
+        identifier: Its id in the store, for ``manager.outcome``.
+        transactional_operation_collection: Its operations.
+        core: The plain transaction, if it was begun here; work done with it through the plain
+            interface belongs to this transaction. None: it was prepared by another client or
+            earlier.
+        prepared: The prepared attempt, if it was not begun here.
+        asked: Whether a requested decision has not been answered.
     """
 
     identifier: str
@@ -294,17 +296,17 @@ class Transaction:
 
     @property
     def owner(self) -> AttemptOwner:
-        """The attempt of the store."""
+        """The attempt in the store."""
         found = attempt_of(self.core).owner if self.core is not None else self.prepared
         assert found is not None
         return found
 
 
 class TransactionCollection(Mapping[str, Transaction]):
-    """The transactions of a queue manager: those begun here, and what is prepared in the store."""
+    """The transactions of a queue manager: those begun here, and those prepared in the store."""
 
     def __init__(self, read: Callable[[], dict[str, Transaction]]) -> None:
-        """Look at transactions; each look reads the store."""
+        """Create the collection; each access reads the store."""
         self._read = read
 
     def __getitem__(self, identifier: str) -> Transaction:
@@ -321,7 +323,7 @@ class TransactionCollection(Mapping[str, Transaction]):
 
 
 def identifier_of(transaction: Transaction | str) -> str:
-    """Accept a transaction, or its identifier.
+    """Return the identifier of a transaction, or the identifier itself.
 
     Raises:
         InvalidInput: It is neither.
@@ -330,7 +332,7 @@ def identifier_of(transaction: Transaction | str) -> str:
         return transaction.identifier
     if not isinstance(transaction, str):
         raise InvalidInput(
-            f"{transaction!r}: give a transaction, or its identifier.",
+            f"{transaction!r}: give a transaction or its identifier.",
             name="transaction_identifier",
         )
     return transaction

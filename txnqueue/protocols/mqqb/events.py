@@ -1,4 +1,4 @@
-"""What a queue manager answers, and the events that it generates."""
+"""The results that a queue manager returns, and the events that it generates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txnqueue.protocols.mqqb.elements import MessagePosition, Queue
 
 
 class RStatus(enum.IntEnum):
-    """How a Transaction Commit or Transaction Abort event was processed."""
+    """The result of a Transaction Commit or Transaction Abort event."""
 
     MQ_OK = 0x00000000
     MQ_ERROR_TRANSACTION_SEQUENCE = 0xC00E0051
@@ -17,7 +17,7 @@ class RStatus(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MessagePositionDeleted:
-    """The event Message Position Deleted: a message is there no more, and why."""
+    """The event Message Position Deleted: a message has left its position, with the reason."""
 
     queue: Queue
     position: MessagePosition
@@ -26,7 +26,7 @@ class MessagePositionDeleted:
 
 @dataclass(frozen=True, slots=True)
 class MessagePositionAvailable:
-    """The event Message Position Available: a message can be dequeued there."""
+    """The event Message Position Available: a message can be dequeued from its position."""
 
     queue: Queue
     position: MessagePosition

@@ -24,21 +24,21 @@ _GONE = (TransactionAborted, LeaseLost, *_UNDECIDABLE)
 
 
 class LocalQueueManager(Operations):
-    """A store's queues and transactions under the names of MS-MQQB.
+    """The queues and transactions of a store, under the names of MS-MQQB.
 
-    Its transactions are the store's: they are listed, recovered and decided through the
-    plain interface too, and what is prepared there can be decided here. Wherever a transaction
-    is asked for by its identifier, the transaction itself will do.
+    Its transactions are transactions of the store: they are listed, recovered and decided through
+    the plain interface too, and transactions prepared there can be decided here. A transaction
+    can be given instead of its identifier.
     """
 
     def transaction_prepare(self, transaction_identifier: Transaction | str) -> RStatus:
-        """Prepare a transaction: from now on nothing but a decision ends it.
+        """Prepare a transaction, which then ends only by a decision.
 
         Returns:
             As ``transaction_commit``.
 
         Raises:
-            TransactionUnknown: In doubt; ask for it again, which finds out.
+            TransactionUnknown: The outcome is in doubt; call it again to find out.
             SettlementPending: Another prepared transaction settles messages of a lease that this
                 one settles too: nothing was changed; decide that one, and ask for it again.
         """
@@ -51,11 +51,11 @@ class LocalQueueManager(Operations):
     def transaction_commit(self, transaction_identifier: Transaction | str) -> RStatus:
         """Process a Transaction Commit event.
 
-        All operations happen by one append; then each is processed in order, and removed.
+        One append carries out all operations; then each is processed in order and removed.
 
         Returns:
-            MQ_OK, or MQ_ERROR_TRANSACTION_SEQUENCE if there is no such transaction (any more):
-            then nothing is changed.
+            MQ_OK, or MQ_ERROR_TRANSACTION_SEQUENCE if there is no such transaction or it has
+            ended; then nothing is changed.
 
         Raises:
             TransactionUnknown: In doubt; generate the event again, which finds out.
@@ -75,7 +75,7 @@ class LocalQueueManager(Operations):
         return self._decided(transaction, effects)
 
     def transaction_abort(self, transaction_identifier: Transaction | str) -> RStatus:
-        """Process a Transaction Abort event: locked positions are Available again.
+        """Process a Transaction Abort event, which makes Locked positions Available again.
 
         Returns:
             As ``transaction_commit``.
@@ -95,10 +95,10 @@ class LocalQueueManager(Operations):
                 self.manager.rollback(identifier, "aborted")
             else:
                 transaction.core.rollback("aborted")
-        except (TransactionFinished, *_UNDECIDABLE):  # it is decided: there is none any more
+        except (TransactionFinished, *_UNDECIDABLE):  # it is already decided
             core = transaction.core
             if core is None or core.status is not Status.COMMITTED:
-                self._own.pop(identifier, None)  # else whoever asked for the commit asks again
+                self._own.pop(identifier, None)  # otherwise the commit will be requested again
             return RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
         return self._decided(transaction, effects, abort=True)
 
@@ -107,26 +107,26 @@ class LocalQueueManager(Operations):
     def _decided(
         self, transaction: Transaction, effects: Effects, *, abort: bool = False
     ) -> RStatus:
-        """Process what was decided, unless who asked at the same time does."""
+        """Process a decided transaction, unless a concurrent request does."""
         begun_here = transaction.core is not None
         try:
             if begun_here and self._own.pop(transaction.identifier, None) is None:
                 return RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
             self._process(transaction, effects, abort=abort)
-        except BaseException:  # interrupted: who asks again hears of the other operations
+        except BaseException:  # interrupted: a repeated request processes the other operations
             if begun_here:
                 self._own[transaction.identifier] = transaction
             raise
         return RStatus.MQ_OK
 
     def _prepared(self, transaction: Transaction) -> bool:
-        """Prepare; false if that is impossible for good."""
+        """Prepare; return false if that is permanently impossible."""
         core = transaction.core
         if core is None:
             return True
         in_doubt = core.status is Status.UNKNOWN or attempt_of(core).interrupted
         if in_doubt and self._look(core) == model.COMMITTED:
-            return False  # the commit that was in doubt is to be asked for again
+            return False  # the commit in doubt must be requested again
         if core.status is Status.ACTIVE:
             try:
                 core.prepare()
@@ -138,7 +138,7 @@ class LocalQueueManager(Operations):
         return core.status is Status.PREPARED
 
     def _look(self, core: CoreTransaction) -> str | None:
-        """See how a transaction in doubt is decided, or that it is prepared."""
+        """Return the decision of a transaction in doubt, or that it is prepared."""
         state = self._client.cache.key_state(core.id)
         attempt = attempt_of(core)
         decided = state.decided(attempt.attempt_id)
@@ -147,7 +147,7 @@ class LocalQueueManager(Operations):
         return decided
 
     def _committed(self, transaction: Transaction) -> bool:
-        """Commit; false if that is impossible for good."""
+        """Commit; return false if that is permanently impossible."""
         core = transaction.core
         if core is not None and core.status is Status.UNKNOWN:
             self._look(core)
@@ -163,7 +163,7 @@ class LocalQueueManager(Operations):
         return True
 
     def _was_committed(self, core: CoreTransaction) -> bool:
-        """Find out what became of a commit that was in doubt; it is over after that."""
+        """Return whether a commit in doubt has happened; the transaction is finished afterwards."""
         try:
             core.rollback("in doubt")
         except TransactionFinished:

@@ -1,4 +1,4 @@
-"""Read the operations of a prepared transaction from what the store keeps of it."""
+"""Reading the operations of a prepared transaction from the store."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def operations_of(
     prepared: Entry,
     pending: Callable[[], str | None],
 ) -> list[TransactionalOperation]:
-    """List what a prepared transaction will do: what it posts first, then what it settles.
+    """List the operations of a prepared transaction: first its posts, then its settlements.
 
     Args:
-        client: Reads what its claims hold.
-        queue: Finds a queue by name.
+        client: The client that reads its claims.
+        queue: Returns a queue by name.
         prepared: The entry that prepared it.
-        pending: Its identifier, while it is undecided.
+        pending: Returns its identifier while it is undecided.
     """
     known = {info.queue_id: info for info in client.cache.queues().values()}
     manifest: dict[str, Any] = prepared.body.get("manifest", {})
@@ -67,7 +67,7 @@ def _settles(
     with client.lock:
         fold = client.states.fold(info)
         claim = fold.claim(entry.claim_lane or 0, entry.claim_sequence or 0)
-        if not items and claim is not None:  # all that it holds
+        if not items and claim is not None:  # the whole claim
             items = list(claim.items.items())
         positions = {name: fold.positions.get(name) for name, _ in items}
     for position_id, part in items:

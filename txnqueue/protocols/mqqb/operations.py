@@ -1,4 +1,4 @@
-"""What is done with messages: in transactions, or at once."""
+"""Operations on messages, in transactions or at once."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 RECEIVED = "received"
-"""The dequeue reason unless another is given."""
+"""The default dequeue reason."""
 Work = tuple[CoreTransaction, list[TransactionalOperation]]
-"""Where an operation is done, and the operations that it is added to."""
+"""The transaction of an operation, and the list to which it is added."""
 
 
 class Operations:
-    """The operations of a local queue manager, its transactions, and who hears of events."""
+    """The operations, transactions and event listener of a local queue manager."""
 
     def __init__(
         self, manager: QueueManager, on_event: Callable[[Event], object] | None = None
@@ -58,11 +58,11 @@ class Operations:
 
         Args:
             manager: The plain interface.
-            on_event: Called with each event that is generated: Message Position Deleted,
-                Message Position Available. What it raises is logged.
+            on_event: Called with each generated event: Message Position Deleted or Message
+                Position Available. Its errors are logged.
 
         Raises:
-            InvalidInput: Events cannot be given to that.
+            InvalidInput: ``on_event`` cannot be called with an event.
         """
         if on_event is not None:
             check_function("on_event", on_event, "a function that gets an event")
@@ -73,15 +73,14 @@ class Operations:
 
     @property
     def transaction_collection(self) -> TransactionCollection:
-        """The transactions that Transaction Commit and Transaction Abort find.
+        """The transactions that Transaction Commit and Transaction Abort can decide.
 
-        Those begun here that are undecided, and those that are prepared in the store,
-        whichever client prepared them.
+        They are the undecided ones begun here, and those prepared in the store by any client.
         """
         return TransactionCollection(self._transactions)
 
     def queue(self, name: str) -> Queue:
-        """Look at a queue.
+        """Return a queue.
 
         Raises:
             QueueNotFound: There is no such queue.
@@ -91,11 +90,11 @@ class Operations:
     def create_transaction(
         self, identifier: str | None = None, *, lease_seconds: float | None = None
     ) -> Transaction:
-        """Create a transaction; an identifier is used once.
+        """Create a transaction; an identifier can be used only once.
 
         Args:
-            identifier: Its id in the store; a new one when left out.
-            lease_seconds: For how long its locked positions are left alone by others.
+            identifier: Its id in the store; generated if omitted.
+            lease_seconds: How long other clients leave its Locked positions alone.
 
         Raises:
             TransactionFinished: The identifier was used before.
@@ -105,7 +104,7 @@ class Operations:
         state = self._client.cache.key_states([core.id])[core.id]
         if core.already_committed or state.decisions or state.prepared or core.id in self._own:
             raise TransactionFinished(
-                f"The transaction identifier {core.id!r} was used before: take a new one.",
+                f"The transaction identifier {core.id!r} was used before: use a new one.",
                 transaction_id=core.id,
             )
         made = self._own[core.id] = Transaction(core.id, core=core)
@@ -125,11 +124,11 @@ class Operations:
             queue: The queue's name.
             body: The queue's columns.
             transaction_identifier: The transaction whose commit makes it available, or its
-                identifier; None makes it available at once.
+                identifier; None: it is available at once.
             priority: 0 to 9.
 
         Returns:
-            The position: Locked until the transaction is decided.
+            The position, which is Locked until the transaction is decided.
 
         Raises:
             TransactionNotFound: There is no such transaction here.
@@ -155,13 +154,13 @@ class Operations:
         """Take a message out of its queue.
 
         Args:
-            position: Its position: Available.
-            reason: The dequeue reason; it is recorded in the store's history.
+            position: Its position, which must be Available.
+            reason: The dequeue reason, which is recorded in the store's history.
             transaction_identifier: The transaction whose commit deletes the position, or its
-                identifier; until then it is Locked. None deletes it at once.
+                identifier; until then it is Locked. None: it is deleted at once.
 
         Returns:
-            What the message carries, and ``_message``.
+            The message's columns and ``_message``.
 
         Raises:
             InvalidInput: The position is not Available.
@@ -178,7 +177,7 @@ class Operations:
                 found = messages_of(batch, core)[0]
                 batch.accept(reason=reason, transaction=core)
                 operations.append(operation)
-            except BaseException:  # who did not get the message does not find it consumed
+            except BaseException:  # the caller did not get the message, so it is not consumed
                 unsay(batch, core)
                 with contextlib.suppress(Exception):
                     batch.release(transaction=core)
@@ -192,11 +191,11 @@ class Operations:
         target_queue: str,
         transaction_identifier: Transaction | str | None = None,
     ) -> None:
-        """Move a message to another queue: there it is a new position of the same message.
+        """Move a message to another queue, where it has a new position.
 
         Args:
-            position: Its position: Available.
-            target_queue: The other queue's name; it has the same columns.
+            position: Its position, which must be Available.
+            target_queue: The name of the other queue, which must have the same columns.
             transaction_identifier: As in ``dequeue_message``.
 
         Raises:
@@ -226,15 +225,15 @@ class Operations:
     def purge_queue(self, queue: str, reason: str | None = PURGED) -> int:
         """Delete a queue's messages; a Locked position becomes PurgePending.
 
-        It is deleted when its transaction is aborted, instead of becoming Available. Message
-        Position Deleted is generated for each position when it is deleted, with this reason.
+        Such a position is deleted when its transaction is aborted, instead of becoming Available.
+        Message Position Deleted is generated for each position on its deletion, with this reason.
 
         Args:
             queue: The queue's name.
-            reason: Why; it is recorded in the store's history.
+            reason: The reason, which is recorded in the store's history.
 
         Returns:
-            How many positions are Deleted at once.
+            The number of positions Deleted at once.
         """
         place = self.queue(queue)
         deleted: list[MessagePosition] | None = None if self._on_event is None else []
@@ -247,7 +246,7 @@ class Operations:
     # -------------------------------------------------------------------------- helpers
 
     def _claimed(self, queue: CoreQueue, attempt: Attempt, position: MessagePosition) -> Batch:
-        """Acquire the message of a position, unless it is not available any more."""
+        """Acquire the message of a position if it is still available."""
         wanted = _only(position)
         return claim_batch(self._client, queue.info, queue.schema, 1, attempt, wanted=wanted)
 
@@ -274,7 +273,7 @@ class Operations:
 
     @contextmanager
     def _work(self, transaction: Transaction | str | None) -> Iterator[Work]:
-        """Find the transaction that takes an operation; None: it happens at once."""
+        """Yield the transaction for an operation; with None, one that is committed at once."""
         if transaction is not None:
             working = self._working(identifier_of(transaction))
             assert working.core is not None
@@ -284,7 +283,7 @@ class Operations:
         made = Transaction(alone.id, core=alone)
         try:
             yield alone, made.transactional_operation_collection
-        except BaseException as error:  # the message was not seen: its delivery does not count
+        except BaseException as error:  # nobody saw the message: its delivery does not count
             self._tell(partial(alone.rollback, describe_error(error), counted=False), made)
             raise
         with of_a_call(attempt_of(alone)):
@@ -295,14 +294,14 @@ class Operations:
         transaction = self._transactions().get(identifier)
         if transaction is None or transaction.core is None:
             raise TransactionNotFound(
-                f"There is no transaction {identifier!r} here that takes work: create one.",
+                f"There is no open transaction {identifier!r} here: create one.",
                 transaction_id=identifier,
             )
         attempt_of(transaction.core).check_active()
         return transaction
 
     def _available(self, position: MessagePosition) -> Queue:
-        """Find the queue of a position that must be Available, as this manager sees it."""
+        """Check that a position is Available to this manager, and return its queue."""
         if not isinstance(position, MessagePosition):
             raise InvalidInput(
                 f"position={position!r}: give one of a queue's message_position_list.",
@@ -315,8 +314,8 @@ class Operations:
     def _process(self, transaction: Transaction, effects: Effects, *, abort: bool = False) -> None:
         """Process each operation of a decided transaction in order, and remove it.
 
-        What was decided is decided, though a listener cannot be told: that is logged. All events
-        are known before a listener hears of one, and may act on it.
+        The decision stands even if a listener cannot be notified, which is logged. All events are
+        determined before the first one is delivered, because a listener may act on it.
         """
         operations = transaction.transactional_operation_collection
         what = effects.of_abort if abort else effects.of_commit
@@ -346,18 +345,18 @@ class Operations:
 
 
 def _is_open(transaction: Transaction, state: TransactionState) -> bool:
-    """Return whether a transaction begun here is undecided, also by who began it."""
+    """Return whether a transaction begun here is undecided, here and in the journal."""
     core = transaction.core
     assert core is not None
     attempt = attempt_of(core)
-    if core.status in (Status.COMMITTED, Status.ROLLED_BACK):  # of which the journal may be silent
+    if core.status in (Status.COMMITTED, Status.ROLLED_BACK):  # the journal may not record it
         return False
     in_doubt = core.status is Status.UNKNOWN or attempt.interrupted
     return in_doubt or state.decided(attempt.attempt_id) is None
 
 
 def _only(position: MessagePosition) -> Callable[[LaneState, Sequence[Segment]], list[Segment]]:
-    """Cut one message out of segments of a lane."""
+    """Select one message from the segments of a lane."""
     _, offset = position.message_reference.place
 
     def wanted(_lane: LaneState, segments: Iterable[Segment]) -> list[Segment]:

@@ -1,9 +1,9 @@
 """OpenAMQ's message transactions on the queues of a store.
 
-A *channel* has two lists. What it sent in a transaction is in its ``transact_list`` until
-it commits; what was dispatched to it is in its ``dispatch_list`` until it acknowledges it or
-gives it back. A commit is one decision over both. A roll back drops what was sent and takes the
-acknowledgements back; it gives no message back to a queue: that is what ``unget`` is for.
+A *channel* has two lists: ``transact_list`` holds the messages sent in a transaction until it
+commits, and ``dispatch_list`` holds dispatched messages until they are acknowledged or given back.
+A commit is one decision over both. A rollback drops the sent messages and takes acknowledgements
+back; it does not return messages to their queues, as ``unget`` does.
 
 Example::
 
@@ -14,7 +14,7 @@ Example::
     channel.ack()
     channel.commit()
 
-A dispatch is a lease of the core, bound to the transaction by the commit that acknowledges it.
+A dispatch is a lease; the commit that acknowledges it binds it to the transaction.
 """
 
 from txnqueue.protocols.openamq.channel import Channel

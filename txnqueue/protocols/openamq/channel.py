@@ -1,4 +1,4 @@
-"""Channels: what is sent and acknowledged on one can be a transaction."""
+"""Channels, whose sends and acknowledgements can be transactional."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _ROUTING = signature(Exchange.publish).parameters.keys() - _OWN
 
 
 class Channel(Dispatches):
-    """A conversation with the store: what it sends and acknowledges can be a transaction."""
+    """A conversation with the store, whose sends and acknowledgements can be transactional."""
 
     def __init__(self, connection: Connection, *, lease_seconds: float | None = None) -> None:
-        """Open a channel, not transacted; users get it from ``Connection.channel``."""
+        """Open a channel without transactions; use ``Connection.channel``."""
         super().__init__(connection, lease_seconds)
         self._transacted = False
         self._transactional = False
@@ -48,7 +48,7 @@ class Channel(Dispatches):
 
     @property
     def transact_list(self) -> list[Held]:
-        """What was sent in the transaction that is open, in order."""
+        """The messages sent in the open transaction, in order."""
         if self._transaction is None:
             return []
         client = self._manager._client
@@ -66,13 +66,13 @@ class Channel(Dispatches):
 
     @property
     def transaction_id(self) -> str | None:
-        """The id of the open transaction, as ``manager.outcome`` knows it; None: there is none."""
+        """The id of the open transaction, for ``manager.outcome``; None if there is none."""
         return self._transaction.id if self._transaction is not None else None
 
     def select(self, *, transacted: bool = True) -> Reply:
-        """Set whether sends and acknowledgements belong to a transaction from now on.
+        """Set the default: whether sends and acknowledgements belong to a transaction.
 
-        A send or an acknowledgement may say otherwise for itself.
+        Each send or acknowledgement can override it.
 
         Raises:
             TransactionFinished: The channel is closed.
@@ -91,18 +91,18 @@ class Channel(Dispatches):
         transacted: bool | None = None,
         **placing: Any,
     ) -> Reply:
-        """Send complete messages, one per row: held until the commit, or straight to the queue.
+        """Send messages, one per row: held until the commit, or directly to the queue.
 
         Args:
             queue: The queue's name.
             rows: As in ``Queue.send``.
-            persistent: Whether the store keeps them; others are in memory only.
-            transacted: Whether they belong to the transaction; as selected when left out.
-            **placing: What ``Queue.send`` takes besides: priority, headers, …
+            persistent: Whether the store keeps them; otherwise they are in memory only.
+            transacted: Whether they belong to the transaction; if omitted, as selected.
+            **placing: Other arguments of ``Queue.send``: priority, headers, …
 
         Raises:
             SchemaMismatch: As in ``Queue.send``; nothing is held and nothing was sent.
-            TransactionUnknown: Sent straight, in doubt; or an earlier commit is.
+            TransactionUnknown: A direct send, or an earlier commit, is in doubt.
         """
         self._check_open()
         check_flag("persistent", persistent)
@@ -126,7 +126,7 @@ class Channel(Dispatches):
         transacted: bool | None = None,
         **placing: Any,
     ) -> Reply:
-        """Send messages to an exchange, whose bindings say which queues get them.
+        """Send messages to an exchange, whose bindings determine which queues get them.
 
         Args:
             exchange: The exchange's name.
@@ -134,11 +134,11 @@ class Channel(Dispatches):
             routing_key: The routing key of all these messages.
             persistent: As in ``send``.
             transacted: As in ``send``.
-            **placing: What ``Exchange.publish`` takes besides: ``routing_key_column``,
-                priority, headers, …
+            **placing: Other arguments of ``Exchange.publish``: ``routing_key_column``, priority,
+                headers, …
 
         Returns:
-            How many were published; ``published`` says which queues get them.
+            The number published; ``published`` tells which queues get them.
 
         Raises:
             Unroutable: As in ``Exchange.publish``; nothing is held and nothing was sent.
@@ -160,20 +160,21 @@ class Channel(Dispatches):
     # -------------------------------------------------------------------- acknowledgements
 
     def ack(self, tags: Tags | None = None, *, transacted: bool | None = None) -> Reply:
-        """Acknowledge dispatched messages: at once, or with the commit.
+        """Acknowledge dispatched messages, at once or with the commit.
 
         Args:
-            tags: One tag, or several, as a ``range`` or a list; all that are not acknowledged
-                when left out. A tag that matches nothing is no error.
-            transacted: Whether it belongs to the transaction; as selected when left out.
+            tags: One tag, or several as a ``range`` or a list; if omitted, all that are not
+                acknowledged. A tag that matches nothing is not an error.
+            transacted: Whether it belongs to the transaction; if omitted, as selected.
 
         Returns:
-            How many were acknowledged.
+            The number acknowledged.
 
         Raises:
-            LeaseLost: Other clients may have some of them now, and these have left the
-                dispatch list; nothing was acknowledged.
-            QueueNotFound: The same, because a queue was dropped; ``QueueClosed`` while it is.
+            LeaseLost: Other clients may have some of them now; these have left the dispatch list,
+                and nothing was acknowledged.
+            QueueNotFound: The same, because a queue was dropped; ``QueueClosed`` while it is being
+                dropped.
         """
         self._check_open()
         found = self._unacknowledged(tags)
@@ -189,28 +190,28 @@ class Channel(Dispatches):
     # ------------------------------------------------------------------------- transactions
 
     def commit(self) -> Reply:
-        """Decide: what was sent is in its queues, what was acknowledged is gone. One append.
+        """Commit what was sent and acknowledged, in one append.
 
-        What is dispatched and not acknowledged stays as it is. Queues that got messages are
-        then dispatched to the consumers that wait for them.
+        Dispatched messages that are not acknowledged stay as they are. The queues that got
+        messages are then dispatched to waiting consumers.
 
         Returns:
-            How many messages were sent and acknowledged, and the receipt.
+            The number of messages sent and acknowledged, and the receipt.
 
         Raises:
-            TransactionAborted: Surely not committed; it is as after a roll back. What was
-                dispatched of a queue that was dropped has left the dispatch list.
+            TransactionAborted: Certainly not committed; the state is that after a rollback.
+                Messages of a dropped queue have left the dispatch list.
             LeaseLost: The same, because other clients may have some of the messages now.
-            TransactionUnknown: In doubt; ``commit`` again asks what became of it.
-            TransactionNotGiven: Nothing on this channel was ever to be part of a transaction:
-                what it sent and acknowledged has happened.
+            TransactionUnknown: In doubt; call ``commit`` again to find out the outcome.
+            TransactionNotGiven: The channel never used transactions: what it sent and
+                acknowledged has taken effect.
         """
         self._check_open()
         self._check_transactional("commit")
         transaction, acknowledged = self._transaction, self._acknowledged()
         if transaction is None:
             return Reply()
-        if transaction.receipt is not None:  # it happened, and was interrupted right after
+        if transaction.receipt is not None:  # it committed, and was interrupted afterwards
             receipt = transaction.receipt
         elif transaction.status is Outcome.UNKNOWN:
             receipt = self._settled_doubt(transaction)
@@ -219,14 +220,14 @@ class Channel(Dispatches):
         return self._committed(receipt, acknowledged)
 
     def rollback(self) -> Reply:
-        """Drop what was sent, and take acknowledgements back; no message goes to its queue.
+        """Drop sent messages and take acknowledgements back; no message returns to its queue.
 
         Returns:
-            How many messages were dropped and are unacknowledged again.
+            The number of messages dropped or unacknowledged again.
 
         Raises:
             TransactionFinished: A commit that was in doubt has happened.
-            TransactionUnknown: It still is in doubt.
+            TransactionUnknown: It is still in doubt.
             TransactionNotGiven: As in ``commit``.
         """
         self._check_open()
@@ -246,10 +247,10 @@ class Channel(Dispatches):
         return Reply(count=count + len(acknowledged))
 
     def close(self) -> Reply:
-        """Roll the open transaction back, and give back whatever is dispatched.
+        """Roll back the open transaction, and give back all dispatched messages.
 
-        Messages that were not looked at are as if they had never been dispatched; the
-        deliveries of the others count. Consumers of other channels that wait for them get them.
+        For messages that were never looked at, the delivery does not count; for the others it
+        does. Waiting consumers of other channels get them.
         """
         if self._closed:
             return Reply()
@@ -267,7 +268,7 @@ class Channel(Dispatches):
             with self._forgetting_lost():
                 for batch, names in by_batch(acknowledged):
                     if not attempt_of(transaction).interrupted:
-                        unsay(batch, transaction)  # as far as a commit came that was interrupted
+                        unsay(batch, transaction)  # settled by an interrupted commit
                         batch.accept(matching=names, transaction=transaction)
                 return transaction.commit()
         except (TransactionAborted, LeaseLost):
@@ -276,10 +277,10 @@ class Channel(Dispatches):
             raise
 
     def _settled_doubt(self, transaction: Transaction) -> Receipt:
-        """Ask what became of a commit that was in doubt.
+        """Return the receipt of a commit that was in doubt.
 
         Raises:
-            TransactionUnknown: The outcome is in doubt; ``rollback`` decides it.
+            TransactionUnknown: It is still in doubt; ``rollback`` decides it.
             TransactionAborted: It was rolled back.
         """
         outcome = self._manager.outcome(transaction.id)
@@ -288,13 +289,13 @@ class Channel(Dispatches):
         if outcome.status is Outcome.ROLLED_BACK:
             self._rolled_back()
             raise TransactionAborted(
-                f"Transaction {transaction.id!r} was rolled back: what it received "
-                "comes again; repeat its work.",
+                f"Transaction {transaction.id!r} was rolled back, and its messages will be "
+                "delivered again: repeat its work.",
                 transaction_id=transaction.id,
             )
         raise TransactionUnknown(
-            f"The outcome of {transaction.id!r} is in doubt still: rollback() decides it, unless "
-            "it happened.",
+            f"The outcome of {transaction.id!r} is still in doubt: call rollback(), which rolls "
+            "it back unless it was committed.",
             transaction_id=transaction.id,
         )
 
@@ -313,7 +314,7 @@ class Channel(Dispatches):
         self._transaction = None
 
     def _is_transacted(self, *, transacted: bool | None) -> bool:
-        """Return whether an operation belongs to the transaction: as it says, else as selected."""
+        """Return whether an operation belongs to the transaction: by argument, or the default."""
         if transacted is None:
             return self._transacted
         self._transactional = check_flag("transacted", transacted) or self._transactional
@@ -322,8 +323,9 @@ class Channel(Dispatches):
     def _check_transactional(self, operation: str) -> None:
         if not self._transactional:
             raise TransactionNotGiven(
-                f"{operation} on a channel without transactions: what it sent and acknowledged has "
-                "happened. select(transacted=True) before, or say transacted=True in each call."
+                f"{operation} on a channel without transactions: what it sent and acknowledged "
+                "has taken effect. Call select(transacted=True) first, or pass transacted=True in "
+                "each call."
             )
 
     def _open_transaction(self) -> Transaction:
@@ -336,7 +338,7 @@ class Channel(Dispatches):
         return [dispatch for dispatch in self.dispatch_list if dispatch.acknowledged]
 
     def __enter__(self) -> Channel:
-        """Use the channel for a block."""
+        """Use the channel in a block."""
         return self
 
     def __exit__(
@@ -345,12 +347,12 @@ class Channel(Dispatches):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it; an error that led here is the one to see."""
+        """Close the channel; an error of the block takes precedence."""
         close_after(error, "channel", self.close)
 
 
 def close_after(error: BaseException | None, what: str, close: Callable[[], object]) -> None:
-    """Close something at the end of its block; an error that led there is the one to see."""
+    """Close something at the end of its block; an error of the block takes precedence."""
     if error is None:
         close()
         return
@@ -365,16 +367,16 @@ def _accepted(batch: Batch, names: list[str], inside: Transaction | None) -> Non
 
 
 def _check_given(operation: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Check the names of arguments that are handed on.
+    """Check the names of arguments that are passed on.
 
     Raises:
-        InvalidInput: One of them is unknown, or is the channel's own.
+        InvalidInput: One of them is unknown, or is set by the channel.
     """
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise InvalidInput(
-            f"{operation} takes no {unknown[0]}=: a channel has its own transaction, which "
-            "transacted= speaks of, and persistent= says what is kept. It takes "
-            f"{', '.join(sorted(known))} besides.",
+            f"{operation} takes no {unknown[0]}=: a channel has its own transaction (transacted=) "
+            f"and its own setting of durability (persistent=). It takes {', '.join(sorted(known))} "
+            "as well.",
             name=unknown[0],
         )

@@ -1,4 +1,4 @@
-"""A connection: channels on one manager's queues, and who waits on them."""
+"""A connection: channels on one manager's queues, and their waiting consumers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("txnqueue")
 
 
 class Connection:
-    """Channels on one manager's queues, and the consumers that wait on them."""
+    """The channels on one manager's queues, and their waiting consumers."""
 
     def __init__(self, manager: QueueManager) -> None:
         """Use a manager."""
@@ -38,15 +38,15 @@ class Connection:
 
     @property
     def client_id(self) -> str:
-        """What dispatched messages are marked with: the manager's consumer id."""
+        """The name that marks dispatched messages: the manager's consumer id."""
         return self.manager._client.consumer
 
     def channel(self, *, lease_seconds: float | None = None) -> Channel:
-        """Open a channel; one for each thread.
+        """Open a channel; each thread needs its own.
 
         Args:
-            lease_seconds: For how long dispatched messages are held before other clients may
-                have them; each queue's setting when left out.
+            lease_seconds: How long dispatched messages are held before other clients may get
+                them; if omitted, each queue's setting.
 
         Raises:
             TransactionFinished: The connection is closed.
@@ -58,14 +58,14 @@ class Connection:
         return made
 
     def close(self) -> None:
-        """Close every channel; a connection whose channel could not be can be closed again.
+        """Close every channel; if closing a channel fails, the connection can be closed again.
 
         Raises:
-            TransactionUnknown: What a channel was about to commit is still in doubt.
+            TransactionUnknown: A commit of a channel is still in doubt.
             TransactionFinished: A commit that was in doubt has happened.
         """
         self._closed = True
-        self.consumers.clear()  # what one channel gives back is not for its neighbour
+        self.consumers.clear()  # messages that a channel gives back must not go to another one
         failed: Exception | None = None
         for channel in list(self._channels):
             try:
@@ -76,18 +76,18 @@ class Connection:
             raise failed
 
     def forget(self, channel: Channel) -> None:
-        """Record that a channel is closed; channels do."""
+        """Record that a channel is closed; called by channels."""
         with contextlib.suppress(ValueError):
-            self._channels.remove(channel)  # in place: other threads open theirs meanwhile
+            self._channels.remove(channel)  # in place, because other threads open channels
 
     def cancel(self, consumers: Iterable[Consumer]) -> None:
-        """Record that consumers wait no more; channels do."""
+        """Record that consumers no longer wait; called by channels."""
         for consumer in consumers:
             with contextlib.suppress(ValueError):
                 self.consumers.remove(consumer)
 
     def message_list(self, queue: str) -> list[Queued]:
-        """List the messages of a queue: those that wait, and those marked as dispatched."""
+        """List the messages of a queue, waiting or marked as dispatched."""
         opened = self.manager.queue(queue)
         client = opened._client
         found: list[Queued] = []
@@ -99,15 +99,15 @@ class Connection:
     def dispatch_waiting(
         self, queues: Iterable[str], given_back_by: Dispatches | None = None
     ) -> None:
-        """Dispatch queues that have new messages to the consumers that wait for them.
+        """Dispatch queues with new messages to the waiting consumers.
 
-        What cannot be dispatched now waits in its queue for the next time. What consumers send
-        and give back meanwhile is dispatched after that, and never again to a channel that gave
-        messages of the queue back: it cannot process them now.
+        Messages that cannot be dispatched now wait for the next time. Messages that consumers send
+        or give back meanwhile are dispatched afterwards, but not to a channel that gave back
+        messages of the queue, because it cannot process them now.
 
         Args:
-            queues: The queues' names.
-            given_back_by: The channel that gave the messages back; None: they are new.
+            queues: The names of the queues.
+            given_back_by: The channel that gave the messages back; None if they are new.
         """
         mine = False
         try:
@@ -125,7 +125,7 @@ class Connection:
                     if consumer.queue == queue and not gave_back:
                         self._deliver(consumer)
         except BaseException:
-            if mine:  # else nobody would ever dispatch again
+            if mine:  # otherwise nobody would ever dispatch again
                 with self._lock:
                     self._end()
             raise
@@ -146,11 +146,11 @@ class Connection:
     def _deliver(consumer: Consumer) -> None:
         try:
             consumer.channel.deliver(consumer)
-        except Exception as error:  # what was sent is sent, though it cannot be delivered now
+        except Exception as error:  # the send stands even if its messages cannot be delivered now
             logger.warning("queue not dispatched queue=%s error=%s", consumer.queue, error)
 
     def __enter__(self) -> Connection:
-        """Use the connection for a block."""
+        """Use the connection in a block."""
         return self
 
     def __exit__(
@@ -159,5 +159,5 @@ class Connection:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it; an error that led here is the one to see."""
+        """Close the connection; an error of the block takes precedence."""
         close_after(error, "connection", self.close)

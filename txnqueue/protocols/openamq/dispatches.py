@@ -1,4 +1,4 @@
-"""What is dispatched to a channel: how it gets there, and how it leaves."""
+"""The messages dispatched to a channel: dispatching and settling."""
 
 from __future__ import annotations
 
@@ -54,40 +54,41 @@ Settle = Callable[[Batch, list[str], "Transaction | None"], object]
 """Settles some messages of a receive, at once or in a transaction."""
 DISPATCHED_MAX = 1_000
 _LOST = (LeaseLost, AlreadySettled, QueueError)
-"""What says that messages are not ours any more: others have them, or nobody has."""
+"""The errors that show that messages are no longer ours."""
 
 
 class Dispatches:
-    """The messages that a channel's client holds, and the consumers that wait on it."""
+    """The messages held by a channel's client, and its waiting consumers."""
 
     def __init__(self, connection: Connection, lease_seconds: float | None) -> None:
-        """Begin with nothing; users get channels from ``Connection.channel``."""
+        """Begin without messages; use ``Connection.channel``."""
         if lease_seconds is not None:
             check_number("lease_seconds", lease_seconds, 0.001, LEASE_SECONDS_MAX)
         self._connection = connection
         self._manager = connection.manager
         self._lease_seconds = lease_seconds
         self._closed = False
-        self._tags = itertools.count(1)  # a commit of another thread may dispatch here
+        self._tags = itertools.count(1)  # thread-safe: commits of other threads may dispatch here
         self._consumer = 0
         self._dispatched: dict[int, Dispatch] = {}
 
     @property
     def dispatch_list(self) -> list[Dispatch]:
-        """What is dispatched to this channel, and not settled; in the order of the tags.
+        """The messages dispatched to this channel and not settled, in the order of their tags.
 
-        What a consumer is yet to be called with is not there, and no call settles it.
+        It does not contain messages that a consumer has yet to be called with; no call settles
+        those.
         """
         return [dispatch for dispatch in self._all() if dispatch._waits is None]
 
     # ------------------------------------------------------------------------- dispatching
 
     def dispatch(self, queue: str | None = None, *, limit: int = DISPATCHED_MAX) -> Reply:
-        """Dispatch waiting messages to this channel, of both kinds.
+        """Dispatch waiting messages, durable and transient, to this channel.
 
         Args:
-            queue: The queue; when left out all that have messages, but for those that take
-                the dead letters of other queues, or ever did.
+            queue: The queue; if omitted, all queues with messages, except those that take, or
+                ever took, the dead letters of other queues.
             limit: The maximum number per queue.
         """
         self._check_open()
@@ -111,20 +112,20 @@ class Dispatches:
     def consume(
         self, queue: str, deliver: Callable[[Dispatch], object], *, limit: int = DISPATCHED_MAX
     ) -> Reply:
-        """Wait for messages of a queue: they are dispatched here whenever a channel adds some.
+        """Wait for messages of a queue, which are dispatched here whenever a channel adds some.
 
-        What waits already is dispatched at once. A consumer hears of sends and commits of the
-        channels of its connection, and of what others of them give back; what other clients
-        send comes with the next ``dispatch``.
+        Messages that already wait are dispatched at once. A consumer gets what the channels of its
+        connection send and commit, and what other channels of it give back; messages from other
+        clients arrive with the next ``dispatch``.
 
         Args:
             queue: The queue's name.
-            deliver: Called with each dispatch. What it raises is logged, and the message
-                stays dispatched.
+            deliver: Called with each dispatch. Its errors are logged, and the message stays
+                dispatched.
             limit: The maximum number at a time.
 
         Returns:
-            How many were dispatched, and the consumer's number.
+            The number dispatched, and the consumer's number.
         """
         self._check_open()
         _check_limit(limit)
@@ -140,13 +141,13 @@ class Dispatches:
             raise
 
     def cancel(self, consumer: int) -> Reply:
-        """Stop waiting: a consumer gets nothing more. What it has got stays dispatched.
+        """Stop a consumer; messages that it already has stay dispatched.
 
         Args:
             consumer: Its number, from the reply to ``consume``.
 
         Returns:
-            The status ``NO_MATCH`` if there is no such consumer on this channel any more.
+            The status ``NO_MATCH`` if this channel has no such consumer.
         """
         self._check_open()
         _check_whole("consumer", consumer)
@@ -155,23 +156,23 @@ class Dispatches:
         return Reply(Status.OK if mine else Status.NO_MATCH)
 
     def deliver(self, consumer: Consumer) -> int:
-        """Dispatch what a consumer waits for; answers how much that is."""
+        """Dispatch the messages that a consumer waits for, and return their number."""
         if consumer not in self._connection.consumers:
             return 0
         call = object()
         try:
             found = self._dispatch(self._manager.queue(consumer.queue), consumer.limit, call)
             for number, dispatch in enumerate(found):
-                if consumer not in self._connection.consumers:  # cancelled by what it was given
+                if consumer not in self._connection.consumers:  # cancelled by its own call
                     rest = [one for one in found[number:] if one.tag in self._dispatched]
                     self._connection.dispatch_waiting(self._give_back(rest), given_back_by=self)
                     return number
-                if dispatch.tag not in self._dispatched:  # and this one was lost meanwhile
+                if dispatch.tag not in self._dispatched:  # lost meanwhile
                     continue
                 dispatch._waits = None
                 try:
                     check_ran(consumer.deliver(dispatch), "deliver")
-                except Exception as error:  # what is committed is so, though a consumer fails
+                except Exception as error:  # a commit stands even if a consumer fails
                     logger.warning("consumer failed queue=%s error=%s", consumer.queue, error)
             return len(found)
         finally:
@@ -180,7 +181,7 @@ class Dispatches:
                     dispatch._waits = None
 
     def _dispatch(self, source: Queue, limit: int, waits: object = None) -> list[Dispatch]:
-        """Claim until there are enough or nothing is left: redelivered messages come in pieces."""
+        """Claim until there are enough or none is left: redelivered messages come in pieces."""
         found: list[Dispatch] = []
         while len(found) < limit:
             try:
@@ -216,17 +217,17 @@ class Dispatches:
     # ---------------------------------------------------------------------------- settling
 
     def unget(self, tag: int) -> Reply:
-        """Give one dispatched message back to its queue, at once, for anybody.
+        """Give one dispatched message back to its queue at once, for any client.
 
-        It could not be processed: the delivery counts, so that a message that no consumer can
-        process becomes a dead letter. Other channels' consumers that wait for it get it.
+        The delivery counts as failed, so a message that no consumer can process becomes a dead
+        letter. Waiting consumers of other channels get it.
 
         Args:
             tag: Its tag.
 
         Returns:
-            The status ``NO_MATCH``, and nothing has changed, if no dispatched message has this
-            tag, or if its acknowledgement waits for the commit.
+            The status ``NO_MATCH``, with nothing changed, if no dispatched message has this tag or
+            its acknowledgement waits for the commit.
 
         Raises:
             LeaseLost: Other clients may have it now.
@@ -241,14 +242,14 @@ class Dispatches:
         return Reply(count=1)
 
     def reject(self, tags: Tags | None = None, *, reason: str | None = None) -> Reply:
-        """Move dispatched messages to their dead-letter queues, at once; without one they go.
+        """Move dispatched messages to their dead-letter queues at once; without one, delete them.
 
         Args:
             tags: As in ``ack``. Those whose acknowledgement waits for the commit stay.
-            reason: Why; it is recorded as the dead letters' ``_message.origin.reason``.
+            reason: The reason, recorded in the dead letters' ``_message.origin.reason``.
 
         Returns:
-            How many were rejected.
+            The number rejected.
 
         Raises:
             LeaseLost: Other clients may have some of them now; nothing was rejected.
@@ -266,18 +267,19 @@ class Dispatches:
         return Reply(count=len(found))
 
     def extend_lease(self, seconds: float) -> Reply:
-        """Hold what is dispatched longer: for a number of seconds from now.
+        """Extend the lease of all dispatched messages.
 
         Args:
-            seconds: The new lease, from now.
+            seconds: The new lease in seconds, from now.
 
         Returns:
-            How many messages are held.
+            The number of messages held.
 
         Raises:
             LeaseLost: Other clients may have some of them now, and these have left the
                 dispatch list; extend the lease again for the rest.
-            QueueNotFound: The same, because a queue was dropped; ``QueueClosed`` while it is.
+            QueueNotFound: The same, because a queue was dropped; ``QueueClosed`` while it is being
+                dropped.
         """
         self._check_open()
         check_number("seconds", seconds, 0.001, LEASE_SECONDS_MAX)
@@ -291,7 +293,7 @@ class Dispatches:
         return Reply(count=len(self._dispatched))
 
     def _settle(self, found: list[Dispatch], settle: Settle) -> None:
-        """Settle messages at once: by one append, whenever they were dispatched."""
+        """Settle messages at once, in one append whenever they were dispatched."""
         by_receive = by_batch(found)
         with self._forgetting_lost():
             if len(by_receive) == 1:
@@ -305,13 +307,13 @@ class Dispatches:
         self._destroy(found)
 
     def _give_back(self, found: list[Dispatch]) -> list[str]:
-        """Give messages back; the delivery of those that were not looked at does not count.
+        """Give messages back; if nobody looked at a message, its delivery does not count.
 
         Returns:
-            The queues that they are in again.
+            The queues to which they returned.
         """
         for seen, settle in ((True, _failed), (False, _untouched)):
-            for _ in range(2):  # once more without those that are lost
+            for _ in range(2):  # a second time without the lost ones
                 left = [o for o in found if o.looked_at == seen and o.tag in self._dispatched]
                 with contextlib.suppress(*_LOST):
                     self._settle(left, settle)
@@ -328,14 +330,14 @@ class Dispatches:
         return [one for one in list(self._connection.consumers) if one.channel is self]
 
     def _all(self) -> list[Dispatch]:
-        return list(self._dispatched.values())  # other threads dispatch here meanwhile
+        return list(self._dispatched.values())  # other threads may dispatch here meanwhile
 
     def _check_open(self) -> None:
         if self._closed:
             raise TransactionFinished("The channel is closed: open another one.")
 
     def _matching(self, tags: Tags | None) -> list[Dispatch]:
-        """Find the dispatched messages that are meant, in the order of their tags."""
+        """Find the dispatched messages with the given tags, in the order of their tags."""
         if tags is None:
             return self.dispatch_list
         wanted: Container[int]
@@ -356,7 +358,7 @@ class Dispatches:
 
     @contextmanager
     def _forgetting_lost(self) -> Iterator[None]:
-        """Take what is not ours any more out of the list, when it turns out so."""
+        """Remove lost messages from the list when an error shows that some are lost."""
         try:
             yield
         except (*_LOST, TransactionAborted) as error:
@@ -365,7 +367,7 @@ class Dispatches:
             raise
 
     def _forget_lost(self) -> None:
-        """Keep in the list what is ours still; all of it if that cannot be found out now."""
+        """Keep only messages that are still ours; keep all if that cannot be determined now."""
         by_receive: dict[Batch, list[Dispatch]] = {}
         for dispatch in self._all():
             by_receive.setdefault(dispatch.batch, []).append(dispatch)
@@ -373,7 +375,7 @@ class Dispatches:
             for batch, mine in by_receive.items():
                 held = set(held_by(self._manager._client, batch))
                 self._destroy(one for one in mine if one.message_id not in held)
-        except Exception as error:  # what led here is the error to see
+        except Exception as error:  # the original error takes precedence
             logger.warning("dispatch list not looked through error=%s", error)
 
 
@@ -391,7 +393,7 @@ def _check_limit(limit: object) -> None:
 
 
 def _check_whole(name: str, value: object) -> int:
-    """Check that something is a whole number, as tags and consumers are called.
+    """Check that a tag or a consumer's number is a whole number.
 
     Raises:
         InvalidInput: It is not.

@@ -1,4 +1,4 @@
-"""What channels and queues have lists of, and what operations report."""
+"""The elements of the lists of channels and queues, and the replies of operations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Status(str, enum.Enum):
-    """What an operation reports; what cannot be done at all is an exception."""
+    """The status of an operation; one that is impossible raises an exception."""
 
     OK = "OK"
     NO_MATCH = "NO_MATCH"
@@ -34,16 +34,16 @@ class Status(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What an operation answers.
+    """The reply of an operation.
 
     Attributes:
-        status: OK, or that an unget did not match one dispatched message, or a cancel one
+        status: OK, or ``NO_MATCH`` if an unget matched no dispatched message, or a cancel no
             consumer.
-        count: How many messages it was about.
-        dispatches: What was dispatched.
-        receipt: The commit.
+        count: The number of messages concerned.
+        dispatches: The dispatched messages.
+        receipt: The receipt of a commit.
         consumer: The number of a new consumer, for ``cancel``.
-        published: What became of a publish: which queues get how many, and what is unroutable.
+        published: The result of a publish: how many each queue gets, and how many are unroutable.
     """
 
     status: Status = Status.OK
@@ -55,15 +55,15 @@ class Reply:
 
 
 class Delivery:
-    """What one receive brought: read once, however often its messages are looked at."""
+    """The messages of one receive, read only once."""
 
     def __init__(self, batch: Batch) -> None:
-        """Hold a batch; nothing is read yet."""
+        """Hold a batch without reading it yet."""
         self.batch = batch
         self._messages: dict[str, Message] | None = None
 
     def message(self, message_id: str) -> Message:
-        """Give a message of the batch."""
+        """Return a message of the batch."""
         if self._messages is None:
             rows = self.batch.messages()
             self._messages = {row["_message"]["id"]: row for row in rows}
@@ -72,15 +72,15 @@ class Delivery:
 
 @dataclass(eq=False)
 class Dispatch:
-    """A message that was dispatched to a channel.
+    """A message dispatched to a channel.
 
     Attributes:
         tag: Its number on the channel: 1, 2, 3, …
-        queue: The queue that it comes from.
+        queue: Its queue.
         message_id: Its id.
         persistent: Whether the store keeps it.
         acknowledged: Whether an acknowledgement waits for the commit.
-        looked_at: Whether anybody has read the message here.
+        looked_at: Whether the message has been read through this object.
     """
 
     tag: int
@@ -90,7 +90,7 @@ class Dispatch:
     acknowledged: bool = field(default=False, init=False)
     looked_at: bool = field(default=False, init=False)
     _waits: object = field(default=None, repr=False, kw_only=True)
-    """What it waits for until its consumer is called with it; None: the client has it."""
+    """Marks that its consumer has not been called with it yet; None: the client has it."""
     _delivery: Delivery = field(repr=False, kw_only=True)
     _held: HeldClaim = field(repr=False, kw_only=True)
 
@@ -103,17 +103,17 @@ class Dispatch:
 
     @property
     def batch(self) -> Batch:
-        """The receive that brought it."""
+        """The receive in which it was dispatched."""
         return self._delivery.batch
 
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Messages that were sent in a transaction, by one send, and wait for its end.
+    """The messages of one send in a transaction, which wait for its end.
 
     Attributes:
-        queue: The queue that they are for.
-        count: How many they are.
+        queue: The target queue.
+        count: Their number.
         persistent: Whether the store will keep them.
     """
 
@@ -147,12 +147,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A message of a queue's list.
+    """A message in the list of a queue.
 
     Attributes:
         message_id: Its id.
         persistent: Whether the store keeps it.
-        client_id: To whom it is dispatched; None: it waits. A message that is in memory only
+        client_id: The client to which it is dispatched; None if it waits. A transient message
             leaves the list when it is dispatched.
     """
 
@@ -186,14 +186,14 @@ def queued(fold: QueueState, *, persistent: bool) -> Iterator[Queued]:
 
 
 def ids(send_id: str, ranges: Iterable[Range]) -> Iterator[str]:
-    """Name the messages at some offsets of a send."""
+    """Yield the ids of the messages at some offsets of a send."""
     for first, last in ranges:
         for offset in range(first, last + 1):
             yield f"{send_id}:{offset}"
 
 
 def by_batch(found: Iterable[Dispatch]) -> list[tuple[Batch, list[str]]]:
-    """Sort dispatched messages by the receive that brought them."""
+    """Group dispatched messages by the receive that they belong to."""
     batches: dict[Batch, list[str]] = {}
     for dispatch in found:
         batches.setdefault(dispatch.batch, []).append(dispatch.message_id)
@@ -201,7 +201,7 @@ def by_batch(found: Iterable[Dispatch]) -> list[tuple[Batch, list[str]]]:
 
 
 def held_by(client: Client, batch: Batch) -> Iterator[str]:
-    """List the messages of a batch that are still ours; none is of a queue that is dropped."""
+    """List the messages of a batch that are still ours; none if the queue is dropped."""
     for one in claims_of(batch):
         side = client.of(one.info)
         with side.lock:

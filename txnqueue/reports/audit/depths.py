@@ -1,4 +1,4 @@
-"""What queues held, and what came and went, between two moments (pure)."""
+"""The depths of queues, and their arrivals and departures, between two moments (pure)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txnqueue.reports.audit.figures import DepthPoint, LaneLag, QueueDifference,
 from txnqueue.reports.tally import Tally
 
 VERSIONS_MAX = 250
-"""A queue has about so many points at most."""
+"""The approximate maximum number of points of a queue."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class _Held:
     oldest_at_ms: int | None = None
 
     def add(self, lane: LaneState, at_ms: int, rules: Redelivery) -> None:
-        """Count what a lane holds: each message is in one state.
+        """Count the messages of a lane, each of which is in one state.
 
         Nothing makes most messages wait, and there may be many: that is asked here.
         """

@@ -1,4 +1,4 @@
-"""What an audit report says, in figures (pure)."""
+"""The figures of an audit report (pure)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txnqueue.types import DeadLetterCount
 
 
 def instant(at_ms: int) -> datetime.datetime:
-    """Read what a clock has recorded."""
+    """Convert a recorded time."""
     return datetime.datetime.fromtimestamp(at_ms / 1000, datetime.timezone.utc)
 
 

@@ -1,4 +1,4 @@
-"""What reached beyond the queues: changes of tables, and decisions of operators (pure)."""
+"""Effects beyond the queues: changes of tables, and decisions of operators (pure)."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def page_of(report: AuditReport) -> str:
 
 
 def script_data(value: object) -> str:
-    """Write a value as JSON that can stand in a script element, whatever texts it has.
+    """Write a value as JSON that is safe inside a script element, whatever texts it has.
 
     Nothing in it can end the element or begin a comment there, nor be taken for a line's end.
     """

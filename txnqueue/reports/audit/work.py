@@ -1,4 +1,4 @@
-"""Who did what between two moments: runs, attempts of transactions, what went astray (pure)."""
+"""The work between two moments: runs, attempts of transactions, and failures (pure)."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class Attempts:
             )
 
     def _forget_ended(self, commit_seq: int) -> None:
-        """Put what an earlier commit has ended aside: what it did stands in that commit."""
+        """Set aside attempts that an earlier commit ended, as their work belongs to that commit."""
         newest, ended = self._ended_in
         if commit_seq == newest:
             return

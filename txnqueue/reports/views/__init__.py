@@ -1,9 +1,9 @@
 """Views for SQL: queues, transactions, dispatches, bindings, and one per queue.
 
-The view of a queue shows the state of each message that the journal's entries fold to. Temporary
-views stand still: the driver folds (``ledger``), and ``pieces`` joins it with the payload.
-The others say the fold in SQL (``messages``). A query reads the journal at one version, so it
-never sees half of a transaction, and payload only where a commit has posted it.
+The view of a queue shows the state of each message according to the fold of the journal's entries.
+Temporary views do not change: the driver folds (``ledger``), and ``pieces`` joins the result with
+the payload. The others express the fold in SQL (``messages``). A query reads the journal at one
+version, so it never sees half of a transaction, and payload only if a commit has posted it.
 
 A view is called like its queue, with '_' for '.' and '-'. If that is taken (by a view of the
 store, or by another queue), the queue's id follows instead of its name. A column of a queue's
@@ -186,7 +186,8 @@ def statements(
     """
     if not _PREFIX.fullmatch(prefix):
         raise InvalidName(
-            f"prefix={prefix!r}: give letters, digits and '_', a letter first.", name="prefix"
+            f"prefix={prefix!r}: give letters, digits and '_', beginning with a letter.",
+            name="prefix",
         )
     queries = {
         "queues": queues(names, commit_seq),
@@ -206,7 +207,7 @@ def statements(
         path = [*schema, prefix + view]
         if schema and path[-1].lower().startswith(TABLE_PREFIX):
             raise InvalidName(
-                f"The view {path[-1]!r} would be called like a table of the store: give another "
+                f"The view {path[-1]!r} would have the name of a table of the store: give another "
                 "prefix=.",
                 name=path[-1],
             )

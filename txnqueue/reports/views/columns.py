@@ -1,4 +1,4 @@
-"""The columns of a queue's view, however its rows are found; and whose payload it shows."""
+"""The columns of a queue's view, and the owners of the payload that it shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OF_HEADERS = {
 
 
 def shown(info: QueueInfo, told: Mapping[str, str], *, payload: bool = True) -> list[str]:
-    """List the columns of a queue's view: the payload's, then what is told of each message.
+    """List the columns of a queue's view: the payload's, then the metadata of each message.
 
     What is called like a column of the payload gets a '_' before it.
 

@@ -1,4 +1,4 @@
-"""The view of a queue: its messages, the state of each, and who did what when."""
+"""The view of a queue: its messages, and the state and history of each."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _TAKING = literals(sorted({model.CLAIMED, *model.REMOVALS}))
 _ALTERED = literal(model.QUEUE_ALTERED)
 _PURGED, _PURGE_PENDING = literal(model.PURGED), literal(model.PURGE_PENDING)
 _ONCE = "rand() >= 0.0"
-"""Always true, but Spark evaluates what depends on chance once, wherever a query names it."""
+"""Always true; Spark evaluates a nondeterministic expression once, wherever a query names it."""
 _CHOSEN_FROM = 4
-"""From so many payload tables on it is cheaper to ask first which of them matter."""
+"""Above this number of payload tables it is cheaper to query first which of them matter."""
 _SAID = (
     "payload string, slice bigint, send string, available_at bigint, expires_at bigint, "
     "items array<array<string>>, supersedes array<bigint>, delivery_count int, counted boolean, "
@@ -103,7 +103,7 @@ def _if_posted(names: TableNames, info: QueueInfo, owner: Owner) -> str:
 
 
 def _owners(infos: Mapping[str, QueueInfo], info: QueueInfo, exchanges: Topology) -> list[Owner]:
-    """Find whose payload may stand in a queue: of those that it is dead letters of, and moved.
+    """Find the owners whose payload may be in a queue: by dead letters and by moves.
 
     Each brings along the exchanges that it is or was bound to.
     """

@@ -1,4 +1,4 @@
-"""The view of a queue at one moment: what its ledger told, joined with the payload."""
+"""The view of a queue at one moment: its ledger joined with the payload."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _TOLD_OF = {
     "message_id": "concat(p.send_id, ':', send_offset)",
     **{name: f"p.{name}" for name, _, _ in _TOLD if name not in ("slice", "send_id")},
 }
-"""The columns that say what became of a message, of a range ``p``."""
+"""The columns with the fate of the messages of a range ``p``."""
 _PLACE = (("bin", pa.int64()), ("first", pa.int64()), ("last", pa.int64()))
 _SCHEMA = pa.schema([*((name, kind) for name, kind, _ in _TOLD), *_PLACE])
 _SAME_SEND = "d.slice = p.slice AND d.send_id = p.send_id"

@@ -60,9 +60,9 @@ def still_known(names: TableNames, commit_seq: int) -> str:
 
 
 def none_erased_since(names: TableNames, known: int) -> str:
-    """Write a condition that is true, or fails: payload was erased of which a view is not told.
+    """Return a condition that is true, or fails if payload was erased that a view does not know of.
 
-    Such an entry never leaves the journal, so that their number says it.
+    Such entries never leave the journal, so their number is sufficient.
 
     Args:
         names: How the store's tables are called.
@@ -101,7 +101,7 @@ def _known(names: TableNames, commit_seq: int | None, by: str) -> str:
 
 
 def queues(names: TableNames, commit_seq: int | None) -> str:
-    """Write the query of the queues that there are."""
+    """Return the query for the existing queues."""
     return (
         "SELECT said.name AS queue, queue_id, said.settings.lanes AS lanes,\n"
         "  said.settings.group_by AS group_by, said.settings.lease_seconds AS lease_seconds,\n"

@@ -1,1 +1,1 @@
-"""A store read from its files alone: without Spark, and without writing anything."""
+"""Read-only access to a store through its files, without Spark."""

@@ -1,8 +1,8 @@
-"""Small Arrow arrays of known values, made of their bytes.
+"""Small Arrow arrays of known values, built from their bytes.
 
-``pa.array`` and ``pa.scalar`` load pandas where it is installed, which takes longer than reading
-a whole store. The bytes are in Arrow's own memory, which any thread may let go of at any time:
-letting go of Python's ends the process if the interpreter is just ending (see ``parquet``).
+``pa.array`` and ``pa.scalar`` load pandas if it is installed, which takes longer than reading a
+whole store. The bytes are in Arrow's own memory, which any thread may release at any time;
+releasing Python's memory while the interpreter shuts down ends the process (see ``parquet``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def empty(schema: pa.Schema) -> pa.Table:
 
 
 def _copied(content: array[int] | bytes) -> pa.Buffer:
-    """Copy bytes of Python's into memory of Arrow's."""
+    """Copy bytes from Python into Arrow's memory."""
     copy = pa.BufferOutputStream()
     copy.write(memoryview(content))
     return copy.getvalue()

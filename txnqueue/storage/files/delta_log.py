@@ -1,4 +1,4 @@
-"""A Delta table's log, read from its files: which data files a version of the table has."""
+"""The log of a Delta table, read from its files to find the data files of a version."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 _COMMIT = re.compile(r"(\d{20})\.json")
 _TRACE = re.compile(r"(?:(\d{20})\.crc|\.(\d{20})\.json\.crc)")
-"""What is written after a commit, and shows that it was there."""
+"""Files written after a commit, which prove that it existed."""
 _CHECKPOINT = re.compile(
     r"(?P<version>\d{20})\.checkpoint"
     r"(?:\.(?P<part>\d{10})\.(?P<parts>\d{10})|\.(?P<v2>[0-9a-f-]{36}))?\.(?P<form>parquet|json)"
 )
 _READABLE = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
-"""The features of readers that change nothing of how the rows lie in the data files."""
+"""Reader features that do not change how rows are stored in the data files."""
 _ELSEWHERE = ("catalogManaged", "coordinatedCommits")
-"""How the features begin by which commits are not, or not at once, in the folder."""
+"""Prefixes of features with which commits are not, or not immediately, in the folder."""
 _TRIES = 3
-"""How often a log is listed whose files are cleaned up while they are read."""
+"""How often a log is listed if its files are cleaned up while they are read."""
 _CHECKPOINT_COLUMNS = [
     *(f"add.{name}" for name in ("path", "partitionValues", "size", "stats")),
     *("add.defaultRowCommitVersion", "add.deletionVector", "metaData", "protocol", "sidecar"),
@@ -42,10 +42,10 @@ class DataFile:
     """A data file of a table.
 
     Attributes:
-        path: Where it is, below the table's folder or as a whole.
-        partition: Its partition's values, as Delta writes them.
-        row_commit_version: Which version its rows are of that do not say it themselves.
-        stats: What the log says of the values in it, as JSON.
+        path: Its path, below the table's folder or complete.
+        partition: The values of its partition, as Delta writes them.
+        row_commit_version: The version of its rows that do not carry one themselves.
+        stats: The log's statistics of its values, as JSON.
         size: Its length in bytes.
     """
 
@@ -58,16 +58,16 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """What the log says of one version of a table.
+    """One version of a table, according to the log.
 
     Attributes:
         version: The version.
-        files: Its data files, by the paths that the log gives them.
+        files: Its data files, by their paths in the log.
         properties: The table's properties.
-        table_id: What tells the table from another one in its place.
+        table_id: The id that distinguishes the table from another one in its place.
         columns: The names of its columns.
-        mark: The length and the time of the commit's file: another file is another commit.
-        commits: What the log calls the commits that were read last.
+        mark: The length and the time of the commit's file, which identify the commit.
+        commits: The commits that were read last, as described in the log.
     """
 
     version: int = -1
@@ -80,14 +80,14 @@ class TableVersion:
 
 
 class DeltaLog:
-    """The log of one table; it is only read."""
+    """The log of one table, read-only."""
 
     def __init__(self, filesystem: FileSystem, folder: str) -> None:
         """Name the table; nothing is read yet.
 
         Args:
-            filesystem: Where it is.
-            folder: The table's folder there.
+            filesystem: The file system of the table.
+            folder: The table's folder.
         """
         self.filesystem = filesystem
         self.folder = folder
@@ -98,15 +98,15 @@ class DeltaLog:
         return any(_COMMIT.fullmatch(name) or _CHECKPOINT.fullmatch(name) for name in self._list())
 
     def newest(self, known: TableVersion | None = None) -> TableVersion:
-        """Read what the newest version of the table is.
+        """Read the newest version of the table.
 
         Args:
-            known: What was read before; only what came since is read then.
+            known: The version read before; if given, only later commits are read.
 
         Raises:
             FileNotFoundError: There is no table.
             FilesNotReadable: The table is of a kind that only Spark can read.
-            StoreCorrupt: A file of the log is damaged, or gone.
+            StoreCorrupt: A file of the log is damaged or missing.
         """
         if known is not None and not self._stands(known):
             known = None
@@ -118,10 +118,10 @@ class DeltaLog:
         """Read the commits that follow a version, one by one, without listing the folder.
 
         Args:
-            known: What was read before.
+            known: The version read before.
 
         Returns:
-            The newest version; None if the log was cleaned up beyond what was known, or replaced.
+            The newest version; None if the log was cleaned up beyond ``known``, or replaced.
 
         Raises:
             FileNotFoundError: A commit was removed while it was read.
@@ -142,7 +142,7 @@ class DeltaLog:
             return replace(_applied(known, commits), mark=mark)
 
     def commits(self, since: int) -> tuple[LoggedCommit, ...]:
-        """Read what the log calls the commits from a version on, or from the first it has."""
+        """Read the descriptions of the commits from a version on, or from the first in the log."""
         return _repeated(lambda _: self._listed(since))
 
     def _listed(self, since: int) -> tuple[LoggedCommit, ...]:
@@ -167,7 +167,7 @@ class DeltaLog:
             missing = next(v for v in range(found.version + 1, wanted[-1]) if v not in wanted)
             raise FilesNotReadable(
                 f"The log at {self._log} has no commit {missing}: it is damaged, or its commits "
-                "are kept elsewhere; use Spark.",
+                "are stored elsewhere; use Spark.",
                 path=self._log,
             )
         named: list[LoggedCommit] = []
@@ -179,24 +179,24 @@ class DeltaLog:
         return replace(found, mark=self._mark(found.version), commits=tuple(named))
 
     def _check_newest(self, commits: Sequence[int], names: Sequence[str], *, last: bool) -> None:
-        """Check that no commit is gone of which there is a trace.
+        """Check that no commit is missing of which there is a trace.
 
         Raises:
-            FileNotFoundError: There seems to be one: the folder may have changed meanwhile.
-            StoreCorrupt: There is one, although it was looked for more than once.
+            FileNotFoundError: One seems to be missing, but the folder may have changed meanwhile.
+            StoreCorrupt: One is missing, even after several attempts.
         """
         traces = (int(m[1] or m[2]) for m in map(_TRACE.fullmatch, names) if m)
         newest = max(traces, default=-1)
         if commits and newest > commits[-1]:
             if not last:
                 raise FileNotFoundError(self._commit(newest))
-            raise damaged(self._commit(newest), "it is gone, and what was written with it is there")
+            raise damaged(self._commit(newest), "it is missing, but files written with it exist")
 
     def _check_sum(self, found: TableVersion, names: Sequence[str]) -> None:
-        """Compare a version with what Delta wrote down of it, as far as that can be read.
+        """Compare a version with Delta's checksum file of it, if that can be read.
 
         Raises:
-            StoreCorrupt: It has other files.
+            StoreCorrupt: It has different files.
         """
         name = f"{found.version:020d}.crc"
         if name not in names:
@@ -205,14 +205,15 @@ class DeltaLog:
             said = json.loads(content_of(self.filesystem, f"{self._log}/{name}"))
             files, size = int(said["numFiles"]), int(said["tableSizeBytes"])
         except (StoreCorrupt, OSError, ValueError, KeyError, TypeError):
-            return  # nothing depends on it
+            return  # nothing depends on this file
         if (files, size) != (len(found.files), sum(one.size for one in found.files.values())):
             raise damaged(
-                self._commit(found.version), f"the table has other files than {name} says"
+                self._commit(found.version),
+                f"the files of the table are not those that {name} lists",
             )
 
     def _checkpoint(self, names: Sequence[str]) -> TableVersion:
-        """Read the newest checkpoint that is complete."""
+        """Read the newest complete checkpoint."""
         found = [m for m in map(_CHECKPOINT.fullmatch, names) if m]
         for version in sorted({int(m["version"]) for m in found}, reverse=True):
             files = _whole([m for m in found if int(m["version"]) == version])
@@ -241,18 +242,18 @@ class DeltaLog:
     def _actions(self, version: int) -> tuple[int, list[dict[str, Any]]]:
         actions = _parsed(content_of(self.filesystem, self._commit(version)))
         if not actions:
-            raise ValueError("it says nothing")
+            raise ValueError("it is empty")
         return version, actions
 
     def _commit(self, version: int) -> str:
         return f"{self._log}/{version:020d}.json"
 
     def _stands(self, known: TableVersion) -> bool:
-        """Return whether the log was neither cleaned up beyond a version, nor replaced."""
+        """Return whether the log was neither cleaned up beyond a version nor replaced."""
         return known.mark is not None and self._mark(known.version) == known.mark
 
     def _mark(self, version: int) -> tuple[int, int] | None:
-        """Look at the file of a commit; None: it is not there."""
+        """Return the mark of a commit's file; None if there is no such file."""
         with reaching(self.folder):
             info = self.filesystem.get_file_info(self._commit(version))
         return (info.size, info.mtime_ns or 0) if info.is_file else None
@@ -266,7 +267,7 @@ class DeltaLog:
 
 
 def _repeated(read: Callable[[bool], Found]) -> Found:
-    """List a log and read it, again if it was cleaned up in between; the last time it is told."""
+    """List and read a log, again if it was cleaned up in between; ``read`` is told the last try."""
     for last in (False,) * (_TRIES - 1) + (True,):
         try:
             return read(last)
@@ -277,7 +278,7 @@ def _repeated(read: Callable[[bool], Found]) -> Found:
 
 
 def _whole(found: Sequence[re.Match[str]]) -> list[str]:
-    """List the files of one checkpoint of which no part is missing; nothing: there is none."""
+    """List the files of a checkpoint without missing parts; empty if there is none."""
     for one in found:
         if one["part"] is None:
             return [one[0]]
@@ -295,7 +296,7 @@ def _parsed(text: bytes) -> list[dict[str, Any]]:
 def _applied(
     before: TableVersion, commits: Iterable[tuple[int, Iterable[Mapping[str, Any]]]]
 ) -> TableVersion:
-    """Apply commits to what the table was before them."""
+    """Apply commits to the version before them."""
     version, files = before.version, dict(before.files)
     properties, table_id, columns = before.properties, before.table_id, before.columns
     named: list[LoggedCommit] = []
@@ -320,7 +321,7 @@ def _applied(
 
 
 def _each(actions: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """List what actions say; a file's removal before its being added again."""
+    """List actions with their kinds; the removal of a file before its addition."""
     said = [(kind, action) for one in actions for kind, action in one.items() if action is not None]
     yield from sorted(said, key=lambda one: one[0] != "remove")
 
@@ -329,8 +330,8 @@ def _data_file(action: Mapping[str, Any]) -> DataFile:
     vector = action.get("deletionVector")
     if vector is not None and vector.get("storageType") is not None:
         raise FilesNotReadable(
-            "A table of the store has deletion vectors, which a reader without Spark does not "
-            "know: use Spark.",
+            "A table of the store has deletion vectors, which cannot be read without Spark: use "
+            "Spark.",
             feature="deletionVectors",
         )
     version = action.get("defaultRowCommitVersion")
@@ -347,14 +348,14 @@ def _check_protocol(action: Mapping[str, Any]) -> None:
     features = {*(action.get("readerFeatures") or ()), *(action.get("writerFeatures") or ())}
     elsewhere = {name for name in features if name.startswith(_ELSEWHERE)}
     unknown = (set(action.get("readerFeatures") or ()) - _READABLE) | elsewhere
-    # Old tables name no features: version 2 is column mapping, 3 names them.
+    # Old tables name no features: version 2 means column mapping, version 3 names features.
     if action.get("minReaderVersion", 1) > 3:
         unknown.add(f"reader version {action['minReaderVersion']}")
-    unknown -= {"deletionVectors", "columnMapping"}  # what is there of them is looked for
+    unknown -= {"deletionVectors", "columnMapping"}  # their actual use is checked elsewhere
     if unknown:
         raise FilesNotReadable(
-            f"A table of the store has {', '.join(sorted(unknown))}, which a reader without Spark "
-            "does not know: use Spark.",
+            f"A table of the store has {', '.join(sorted(unknown))}, which cannot be read without "
+            "Spark: use Spark.",
             feature=sorted(unknown)[0],
         )
 
@@ -362,7 +363,7 @@ def _check_protocol(action: Mapping[str, Any]) -> None:
 def _check_mapping(properties: Mapping[str, str]) -> None:
     if properties.get("delta.columnMapping.mode", "none") != "none":
         raise FilesNotReadable(
-            "A table of the store maps its columns, which a reader without Spark does not know: "
-            "use Spark.",
+            "A table of the store uses column mapping, which cannot be read without Spark: use "
+            "Spark.",
             feature="columnMapping",
         )

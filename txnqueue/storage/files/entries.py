@@ -1,4 +1,4 @@
-"""The entries in the data files of the journal or the archive, read by pyarrow."""
+"""The entries in the data files of the journal or the archive, read with pyarrow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 KEPT_BYTES_MAX = 64 << 20
-"""How much is kept of what was read."""
+"""The size of the cache of what was read."""
 _RANGE = pa.struct([("first", pa.int64()), ("last", pa.int64())])
 _INSTANT = pa.timestamp("us", tz="UTC")
 COLUMNS = pa.schema(
@@ -52,26 +52,26 @@ COLUMNS = pa.schema(
         ("body", pa.string()),
     ]
 )
-"""The columns of entries, as Delta's schema of them is read by Arrow."""
+"""The columns of entries in Arrow types."""
 TABLE = COLUMNS.append(pa.field("commit_seq", pa.int64()))
 _ELSEWHERE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
-"""How a file's path begins that does not lie below the table's folder."""
+"""The beginning of a path that is not below the table's folder."""
 _VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
 
 Moment = Callable[[], TableVersion]
-"""Gives the version of the table that is read."""
+"""Returns the version of the table to read."""
 
 
 class EntryFiles:
-    """The entries of one table at the version that is looked at."""
+    """The entries of one table at one version."""
 
     def __init__(self, filesystem: FileSystem, folder: str, moment: Moment) -> None:
         """Read nothing yet.
 
         Args:
-            filesystem: Where the table is.
-            folder: The table's folder there.
-            moment: Gives the version of the table.
+            filesystem: The file system of the table.
+            folder: The table's folder.
+            moment: Returns the version of the table.
         """
         self._filesystem = filesystem
         self._folder = folder
@@ -80,11 +80,11 @@ class EntryFiles:
         self._known_bytes = 0
 
     def table(self, shards: Collection[str] | None = None, after: int = -1) -> pa.Table:
-        """Read entries as Arrow: the columns of ``TABLE``.
+        """Read entries as an Arrow table with the columns of ``TABLE``.
 
         Args:
-            shards: Those of these shards; None: of all.
-            after: Only those of later versions of the journal.
+            shards: The shards; None: all.
+            after: Only entries of later versions of the journal are read.
         """
         moment = self._moment()
         wanted = [one for one in moment.files.values() if _may_hold(one, shards, after)]
@@ -98,17 +98,17 @@ class EntryFiles:
         return found
 
     def entries(self, shards: Collection[str] | None = None, after: int = -1) -> list[Entry]:
-        """Read entries, in no order; arguments as those of ``table``."""
+        """Read entries in no particular order; arguments as for ``table``."""
         return entries_of(self.table(shards, after))
 
     def find(self, wanted: Collection[EntryFilter]) -> tuple[Entry, ...]:
-        """Read the entries that one of some filters lets through, each once."""
+        """Read the entries that match any of some filters, each once."""
         return model.each_once(self._matching(wanted))
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
-        """Read entries in an order, all that stand there: a copy that differs is not left out.
+        """Read all entries in an order, including copies that differ.
 
-        All of them are in memory then.
+        They are all held in memory.
         """
         yield from sorted(self._matching([wanted]), key=order.key)
 
@@ -118,10 +118,10 @@ class EntryFiles:
         return (entry for entry in entries if any(one.matches(entry) for one in wanted))
 
     def newest(self, wanted: EntryFilter) -> Newest:
-        """Find how far the entries reach that a filter lets through."""
+        """Find the newest of the entries that match a filter."""
         recorded_ms = wanted.recorded_upto_ms
         if wanted == EntryFilter(upto=wanted.upto, recorded_upto_ms=recorded_ms):
-            table = self.table()  # nothing else is needed of the entries
+            table = self.table()  # no other columns of the entries are needed
             instants = table["recorded_at"].cast(pa.int64()).to_pylist()
             places = [
                 (commit_seq, instant // 1000)
@@ -144,15 +144,15 @@ class EntryFiles:
             found = parquet.side_by_side(read, files)
         except FileNotFoundError as error:
             raise FilesNotReadable(
-                f"Files of {self._folder} that this moment of the store needs are gone: they were "
-                "removed because they are old; refresh() looks at the store as it is now.",
+                f"Files of {self._folder} that this state of the store needs were removed because "
+                "they are old: call refresh() to read the store as it is now.",
                 path=self._folder,
             ) from error
         self._keep(files, found)
         return found
 
     def _keep(self, files: Sequence[DataFile], found: Sequence[pa.Table]) -> None:
-        """Keep what was read: a file never changes, and most questions read it twice."""
+        """Cache what was read: a file never changes, and most queries read it twice."""
         if self._known_bytes > KEPT_BYTES_MAX:
             self._known.clear()
             self._known_bytes = 0
@@ -167,7 +167,7 @@ class EntryFiles:
         stored = self._stored(one, moment, [*TABLE.names, str(versions)])
         count = stored.num_rows
         columns = [_column(stored, field, one, count) for field in COLUMNS]
-        if "commit_seq" in stored.column_names:  # the archive says it, the journal's log knows it
+        if "commit_seq" in stored.column_names:  # only the archive has it
             places = stored["commit_seq"]
         else:
             default = _default(one, count)
@@ -178,10 +178,10 @@ class EntryFiles:
         return pa.table([*columns, places], schema=TABLE)
 
     def _stored(self, one: DataFile, moment: TableVersion, columns: Sequence[str]) -> pa.Table:
-        """Read some columns of a file, as far as they are there; instants in microseconds.
+        """Read those of some columns that a file has, with instants in microseconds.
 
         Raises:
-            StoreCorrupt: It is not as it was written.
+            StoreCorrupt: The file is not as it was written.
         """
         path = path_of(self._folder, one)
         with understanding(self._filesystem, path):
@@ -189,15 +189,15 @@ class EntryFiles:
             there = set(file.schema_arrow.names)
             renamed = _renamed(there | one.partition.keys(), moment)
             if renamed is not None:
-                raise KeyError(f"no column of the table is called {renamed!r}")
+                raise KeyError(f"the table has no column {renamed!r}")
             return parquet.read(file, columns)
 
 
 def _renamed(there: Set[str], moment: TableVersion) -> str | None:
-    """Find a column of a file that stands for one of its table: it would be read as missing (pure).
+    """Find a column that was renamed in a file, and would be read as missing (pure).
 
-    A file may lack columns that were added later, and have some of Delta's own, which begin with
-    an underscore or are named by a property.
+    A file may lack columns that were added later, and may have columns of Delta, whose names begin
+    with an underscore or are given by a property.
     """
     known = moment.columns | {*moment.properties.values()}
     unknown = [name for name in there if name not in known and name[:1] != "_"]
@@ -205,22 +205,22 @@ def _renamed(there: Set[str], moment: TableVersion) -> str | None:
 
 
 def path_of(folder: str, one: DataFile) -> str:
-    """Find where a data file is on its file system.
+    """Return the path of a data file on its file system.
 
     Raises:
-        FilesNotReadable: It is another table's, of which this one is a shallow clone.
+        FilesNotReadable: It belongs to another table, of which this one is a shallow clone.
     """
     if _ELSEWHERE.match(one.path):
         raise FilesNotReadable(
-            f"The table at {folder} is a shallow clone, whose files are those of another table, "
-            "which a reader without Spark does not know: use Spark.",
+            f"The table at {folder} is a shallow clone, whose files belong to another table and "
+            "cannot be read without Spark: use Spark.",
             path=one.path,
         )
     return f"{folder}/{one.path}"
 
 
 def entries_of(table: pa.Table) -> list[Entry]:
-    """Make entries of rows as ``TABLE`` has them."""
+    """Make entries from rows with the columns of ``TABLE``."""
     plain = table.drop_columns(["recorded_at", "commit_seq"])
     count = table.num_rows
     milliseconds = pc.divide(table["recorded_at"].cast(pa.int64()), numbers(1000, count))
@@ -230,7 +230,7 @@ def entries_of(table: pa.Table) -> list[Entry]:
 
 
 def in_commit_order(table: pa.Table) -> pa.Table:
-    """Take each entry once, in commit order: what is being moved is in both tables."""
+    """Return each entry once, in commit order: entries being archived are in both tables."""
     numbered = table.append_column("row", pa.array(range(table.num_rows), pa.int64()))
     first = numbered.group_by(["append_id", "index"], use_threads=False).aggregate(
         [("row", "min")]
@@ -263,7 +263,7 @@ def _may_hold(one: DataFile, shards: Collection[str] | None, after: int) -> bool
     shard = one.partition.get("shard")
     if shards is not None and shard is not None and shard not in shards:
         return False
-    # What OPTIMIZE writes again is of older versions than the file, never of later ones.
+    # The entries that OPTIMIZE rewrites are older than the file, never newer.
     return (
         one.row_commit_version is None
         or "shard" not in one.partition

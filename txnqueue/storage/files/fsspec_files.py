@@ -1,4 +1,4 @@
-"""File systems of fsspec, as those of Arrow that the files are read by."""
+"""File systems of fsspec as file systems of Arrow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 
 
 class AskedAnew(FSSpecHandler):  # type: ignore[misc]
-    """Asks for files each time: many of fsspec's remember what was in a folder once."""
+    """Lists files anew each time, because many file systems of fsspec cache listings."""
 
     def get_file_info_selector(self, selector: Any) -> Any:
         """List a folder as it is now."""
@@ -16,11 +16,11 @@ class AskedAnew(FSSpecHandler):  # type: ignore[misc]
         return super().get_file_info_selector(selector)
 
     def get_file_info(self, paths: Any) -> Any:
-        """Tell what there is now of some files."""
+        """Describe some files as they are now."""
         self.fs.invalidate_cache()
         return super().get_file_info(paths)
 
 
 def of_arrow(filesystem: object) -> FileSystem:
-    """Make a file system of fsspec one of Arrow."""
+    """Wrap a file system of fsspec as one of Arrow."""
     return PyFileSystem(AskedAnew(filesystem))

@@ -1,4 +1,4 @@
-"""Whether a file can be read, and is as it was written: otherwise an error names it."""
+"""Checks that a file can be read and is as it was written; errors name the file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _HEADER = struct.Struct(">4si")
-"""How the sums of a file begin that Hadoop keeps beside it: a magic number, and bytes per sum."""
+"""The header of Hadoop's checksum file: a magic number, and the bytes per checksum."""
 
 
 def damaged(path: str, how: str) -> StoreCorrupt:
-    """Make the error that names a damaged file, and what to do."""
+    """Build the error that names a damaged file and the remedy."""
     return StoreCorrupt(
         f"{path} is damaged: {how}. Stop writing to the store, keep it as it is, and put this file "
         "back from a copy."
@@ -29,10 +29,10 @@ def damaged(path: str, how: str) -> StoreCorrupt:
 
 @contextmanager
 def reaching(path: str) -> Iterator[None]:
-    """Name what cannot be read because the storage is out of reach, or refuses.
+    """Name in the error what cannot be read because the storage is unreachable or refuses.
 
     Raises:
-        FilesNotReadable: Instead of what the file system raises; what is not there is no such case.
+        FilesNotReadable: Replaces errors of the file system, except that a file does not exist.
     """
     try:
         yield
@@ -40,21 +40,21 @@ def reaching(path: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise FilesNotReadable(
-            f"{path!r} cannot be read ({error}): check the credentials and the address of the "
-            "storage in this process's environment, give look() a filesystem=, or use Spark, "
-            "which has its own.",
+            f"{path!r} cannot be read ({error}): check the storage's credentials and address in "
+            "the environment of this process, give look() a filesystem=, or use Spark, which has "
+            "its own settings.",
             path=path,
         ) from error
 
 
 @contextmanager
 def understanding(filesystem: FileSystem, path: str) -> Iterator[None]:
-    """Tell what cannot be understood of a file from a storage that cannot be reached.
+    """Distinguish a file that cannot be parsed from storage that cannot be reached.
 
     Raises:
-        FileNotFoundError: It is not there.
+        FileNotFoundError: The file does not exist.
         FilesNotReadable: The file cannot be read.
-        StoreCorrupt: The file can be read, but it says nothing that makes sense.
+        StoreCorrupt: The file can be read, but not parsed.
     """
     try:
         yield
@@ -71,22 +71,22 @@ def understanding(filesystem: FileSystem, path: str) -> Iterator[None]:
 
 
 def content_of(filesystem: FileSystem, path: str) -> bytes:
-    """Read a file, and compare it with the sums that a local disk has of it.
+    """Read a file, and compare it with its checksums if it is on a local disk.
 
     Raises:
-        FileNotFoundError: It is not there.
-        StoreCorrupt: It is not what was written.
+        FileNotFoundError: The file does not exist.
+        StoreCorrupt: The contents differ from what was written.
     """
     with filesystem.open_input_stream(path) as stream:
         content = bytes(stream.read())
     sums = _sums(filesystem, path)
     if sums is not None and not _holds(content, sums):
-        raise damaged(path, "it is not what the sums say that were written with it")
+        raise damaged(path, "its contents do not match the checksum file written with it")
     return content
 
 
 def _sums(filesystem: FileSystem, path: str) -> bytes | None:
-    """Read what Hadoop keeps beside a file on a local disk, and nowhere else."""
+    """Read the checksum file that Hadoop keeps beside a file, only on a local disk."""
     while isinstance(filesystem, SubTreeFileSystem):
         filesystem, path = filesystem.base_fs, f"{filesystem.base_path}{path}"
     if not isinstance(filesystem, LocalFileSystem):
@@ -100,7 +100,7 @@ def _sums(filesystem: FileSystem, path: str) -> bytes | None:
 
 
 def _holds(content: bytes, sums: bytes) -> bool:
-    """Compare a file with its sums (pure); sums that are damaged themselves say nothing."""
+    """Return whether a file matches its checksums (pure); damaged checksums are ignored."""
     if len(sums) < _HEADER.size:
         return True
     magic, each = _HEADER.unpack_from(sums)

@@ -1,4 +1,4 @@
-"""The journal and the archive of a store that is only looked at."""
+"""The journal and the archive of a read-only store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FilesArchive:
         """Read entries, each once."""
         upto = None if before is None else model.commit_seq(before) - 1
         wanted = EntryFilter(streams=streams, append_ids=append_ids, kinds=kinds, upto=upto)
-        if days is not None:  # the days are those of maintenance, which only writes
+        if days is not None:  # only maintenance, which writes, asks by days
             _refuse("archive.read(days=)")
         ids = None if among is None else {entry.entry_id for entry in among}
         return tuple(
@@ -45,7 +45,7 @@ class FilesArchive:
         )
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
-        """Read the entries that one of some filters lets through."""
+        """Read the entries that match any of some filters."""
         return self._files.find(wanted)
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
@@ -53,7 +53,7 @@ class FilesArchive:
         return self._files.stream(order, wanted)
 
     def newest(self, wanted: EntryFilter) -> Newest:
-        """Find how far the entries reach that a filter lets through."""
+        """Find the newest of the entries that match a filter."""
         return self._files.newest(wanted)
 
     def create(self) -> None:
@@ -83,8 +83,8 @@ class FilesJournal:
 
         Args:
             files: The journal's entries.
-            moment: Gives the version that is looked at.
-            archive: Where finished entries are kept.
+            moment: Returns the version to read.
+            archive: The archive of finished entries.
         """
         self._files = files
         self._moment = moment
@@ -107,7 +107,7 @@ class FilesJournal:
         return self._reading(None, after, upto)
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
-        """Read the entries that one of some filters lets through."""
+        """Read the entries that match any of some filters."""
         return self._files.find(wanted)
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
@@ -115,7 +115,7 @@ class FilesJournal:
         return self._files.stream(order, wanted)
 
     def newest(self, wanted: EntryFilter) -> Newest:
-        """Find how far the entries reach that a filter lets through."""
+        """Find the newest of the entries that match a filter."""
         return self._files.newest(wanted)
 
     def files(self) -> dict[str, int]:
@@ -126,7 +126,7 @@ class FilesJournal:
     def audit(self, upto: int, beginning: int = -1) -> Audit:
         """Refuse: only Spark reads Delta's change feed."""
         raise FilesNotReadable(
-            "The proof asks Delta's change feed, which only Spark reads: use QueueManager, or "
+            "The proof needs Delta's change feed, which only Spark reads: use QueueManager, or run "
             "txnqueue history --verify. A report leaves it out with verify=False."
         )
 
@@ -156,5 +156,5 @@ class FilesJournal:
 
 def _refuse(what: str) -> NoReturn:
     raise OnlyLooking(
-        f"{what}: a store that was opened by look() is not written to: use QueueManager with Spark."
+        f"{what}: a store opened by look() is read-only; use QueueManager with Spark."
     )

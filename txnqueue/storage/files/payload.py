@@ -1,4 +1,4 @@
-"""The payload of a store that is only looked at: rows of Parquet files, found by their places."""
+"""The payload of a read-only store: rows of Parquet files, found by their places."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _KEYS = pa.schema(
 )
 _send_id = attrgetter("send_id")
 _Bounds = Mapping[str, tuple[Any, Any]]
-"""The least and the greatest value of columns, as far as they are known."""
+"""The known minimum and maximum values of columns."""
 
 
 class FilesPayload:
@@ -51,14 +51,14 @@ class FilesPayload:
         """Read nothing yet.
 
         Args:
-            filesystem: Where the store is.
-            folder: The store's folder there.
+            filesystem: The file system of the store.
+            folder: The store's folder.
         """
         self._filesystem = filesystem
         self._folder = folder
 
     def schema(self, described: Mapping[str, Any]) -> StructType:
-        """Read columns as the catalog describes them."""
+        """Read columns from their description in the catalog."""
         return Described(described).as_schema()
 
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
@@ -84,10 +84,10 @@ class FilesPayload:
             parts: The messages.
 
         Returns:
-            For each part a table of these columns and of send_id, send_offset and headers.
+            For each part, a table with these columns and send_id, send_offset and headers.
 
         Raises:
-            PayloadRemoved: Some of them are gone.
+            PayloadRemoved: Some of them no longer exist.
         """
         owners: defaultdict[str, list[Part]] = defaultdict(list)
         for part in parts:
@@ -119,7 +119,7 @@ class FilesPayload:
         return pa.concat_tables([wanted.empty_table(), *read])
 
     def _file(self, path: str, parts: Sequence[Part], wanted: pa.Schema) -> pa.Table:
-        """Read a file's rows of some parts' sends; the parts are sorted by their sends."""
+        """Read the rows of some sends in a file; the parts are sorted by their sends."""
         with (
             understanding(self._filesystem, path),
             self._filesystem.open_input_file(path) as content,
@@ -144,16 +144,16 @@ class FilesPayload:
             schema=wanted,
         )
 
-    # ------------------------------------------------------------- what is not for looking
+    # ------------------------------------------------------------- not for read-only stores
 
     def find(
         self, schema: StructType, payload_id: str, where: str, limit: int
     ) -> list[tuple[str, int]]:
-        """Refuse: a predicate is SQL, which Spark evaluates."""
-        raise FilesNotReadable("where= is SQL that Spark evaluates: use QueueManager.")
+        """Refuse: a predicate is SQL, which only Spark evaluates."""
+        raise FilesNotReadable("where= is SQL, which only Spark evaluates: use QueueManager.")
 
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
-        """Refuse: a DataFrame lives on a session."""
+        """Refuse: a DataFrame needs a session."""
         raise FilesNotReadable("A DataFrame needs a session: use QueueManager.")
 
     def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
@@ -179,7 +179,7 @@ class FilesPayload:
         _refuse()
 
     def rows(self, payload_id: str, places: Sequence[tuple[int, str, tuple[Range, ...]]]) -> int:
-        """Refuse: only the proof counts rows, and it needs Spark."""
+        """Refuse: only the proof, which needs Spark, counts rows."""
         _refuse()
 
     def slices(self, payload_id: str) -> set[int]:
@@ -237,7 +237,7 @@ class _Rows:
 
 
 def _messages(rows: pa.Table, part: Part) -> pa.Array:
-    """Say of each row what is known of the message beside its payload."""
+    """Return the ``_message`` of each row."""
     names: list[str | None] = [None] * rows.num_rows
     if part.message_id is not None:
         names = [None if name is None else str(name) for name in rows[part.message_id].to_pylist()]
@@ -250,14 +250,14 @@ def _messages(rows: pa.Table, part: Part) -> pa.Array:
 
 
 def _of_file(one: DataFile) -> _Bounds:
-    """Tell between what a file's rows lie, as Delta's log says (pure)."""
+    """Return the bounds of a file's rows, from Delta's log (pure)."""
     stats = json.loads(one.stats or "{}")
     least, most = stats.get("minValues", {}), stats.get("maxValues", {})
     return {name: (least[name], most[name]) for name in least.keys() & most.keys()}
 
 
 def _of_group(group: RowGroupMetaData) -> _Bounds:
-    """Tell between what a row group's rows lie, as the file says (pure)."""
+    """Return the bounds of a row group's rows, from the file (pure)."""
     columns = map(group.column, range(group.num_columns))
     known = {one.path_in_schema: one.statistics for one in columns}
     return {
@@ -268,7 +268,7 @@ def _of_group(group: RowGroupMetaData) -> _Bounds:
 
 
 def _may_hold(bounds: _Bounds, parts: Sequence[Part]) -> bool:
-    """Return whether rows between some bounds can be of some parts, sorted by send (pure)."""
+    """Return whether rows within some bounds may belong to some parts, sorted by send (pure)."""
     if "send_id" not in bounds:
         return True
     first, last = bounds["send_id"]

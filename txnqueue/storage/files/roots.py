@@ -1,4 +1,4 @@
-"""Where a store's files are: a root as a file system of Arrow's, and a folder there."""
+"""The location of a store's files: a root as an Arrow file system and a folder."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _NAME_NODE = re.compile(r"(?:hdfs|viewfs|file)://[^/]*(?=/)")
 
 
 def located(root: str, filesystem: object = None) -> tuple[FileSystem, str]:
-    """Find a root's file system, and its folder there.
+    """Find the file system and the folder of a root.
 
     Args:
-        root: A path or a URI; on a file system that is given, a folder of it, or the URI that
-            Spark has for that.
-        filesystem: Where the store is.
+        root: A path or a URI; with a given file system, a folder of it, or Spark's URI for that.
+        filesystem: The file system of the store, if it is not given by the root.
 
     Raises:
-        FilesNotReadable: It is in a catalog, or Arrow knows no such file system.
-        InvalidInput: What is given is no file system.
+        FilesNotReadable: The root is in a catalog, or Arrow has no such file system.
+        InvalidInput: ``filesystem`` is not a file system.
     """
     if filesystem is not None:
         return _of_arrow(filesystem), without_scheme(root).rstrip("/")
     if not is_by_path(root):
         raise FilesNotReadable(
-            f"The store {root!r} is in a catalog, whose tables only Spark finds: use QueueManager, "
-            "or on the command line --engine spark; or give the folder, with a '/'.",
+            f"The store {root!r} is in a catalog, whose tables only Spark can find: use "
+            "QueueManager (on the command line --engine spark), or give the folder as a path with "
+            "a '/'.",
             path=root,
         )
     from pyarrow.fs import FileSystem, LocalFileSystem
@@ -56,7 +56,7 @@ def located(root: str, filesystem: object = None) -> tuple[FileSystem, str]:
 
 
 def without_scheme(root: str) -> str:
-    """Write a URI as the file system of its scheme knows it; a path stays as it is (pure)."""
+    """Return a URI in the form that its file system uses; a path is not changed (pure)."""
     for uri, folder in ((_BUCKET, ""), (_CONTAINER, r"\1"), (_NAME_NODE, "")):
         if uri.match(root):
             return uri.sub(folder, root, count=1)
@@ -64,21 +64,21 @@ def without_scheme(root: str) -> str:
 
 
 def _for_arrow(root: str) -> str:
-    """Write a root, each letter of which counts for Hadoop, as a URI of Arrow (pure).
+    """Convert a root, in which Hadoop takes each character literally, to a URI for Arrow (pure).
 
-    Keys may stand before its bucket, and options after its folder.
+    It may have keys before its bucket, and options after its folder.
     """
     found = _PLACE.fullmatch(_HADOOP_S3.sub("s3://", root))
     return f"{found[1]}{quote(found[2])}{found[3]}" if found else root
 
 
 def is_by_path(root: str) -> bool:
-    """Return whether a root is a path or a URI, and not a catalog's schema."""
+    """Return whether a root is a path or a URI, not a catalog schema."""
     return "/" in root
 
 
 def _of_arrow(given: object) -> FileSystem:
-    """Take a file system of Arrow, or of fsspec.
+    """Accept a file system of Arrow or fsspec.
 
     Raises:
         InvalidInput: It is neither.
@@ -87,7 +87,7 @@ def _of_arrow(given: object) -> FileSystem:
 
     if isinstance(given, FileSystem):
         return given
-    fsspec = sys.modules.get("fsspec")  # whoever has made one has imported it
+    fsspec = sys.modules.get("fsspec")  # imported if the user has such a file system
     if fsspec is None or not isinstance(given, fsspec.AbstractFileSystem):
         raise InvalidInput(
             f"filesystem={given!r}: give a file system of pyarrow.fs or of fsspec.",

@@ -1,4 +1,4 @@
-"""A store that is only looked at: its tables' files, at one moment."""
+"""A read-only store: the files of its tables at one moment."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from txnqueue.storage.files.roots import located
 from txnqueue.storage.journal.memory import MemoryJournal
 
 _TRIES = 5
-"""How often the tables are looked at anew, while maintenance changes the archive."""
+"""How often the tables are read again while maintenance changes the archive."""
 
 
 class FilesStore:
     """The tables below a path, read without Spark at the moment of the last ``refresh``.
 
     Attributes:
-        root: Where the store is.
+        root: The root of the store.
         journal_files: The entries of the journal.
         archive_files: The entries of the archive.
     """
@@ -35,11 +35,11 @@ class FilesStore:
         """Find the file system; nothing is read yet.
 
         Args:
-            root: A path or a URI; on a file system that is given, a folder of it.
-            filesystem: Where the store is, if the root does not say it.
+            root: A path or a URI; with a given file system, a folder of it.
+            filesystem: The file system of the store, if the root does not determine it.
 
         Raises:
-            FilesNotReadable: The store is in a catalog, or where Arrow cannot read.
+            FilesNotReadable: The store is in a catalog, or on storage that Arrow cannot read.
         """
         self.filesystem, self.folder = located(root, filesystem)
         self.root = root if filesystem is not None else _shown(root)
@@ -57,18 +57,18 @@ class FilesStore:
         self.transient = NoTransient(self)
 
     def refresh(self) -> None:
-        """Look at the tables as they are now.
+        """Read the present state of the tables.
 
-        It is one cut over both: while the journal was read the archive did not change, so that
-        nothing that moved from one to the other is missing.
+        It is a consistent cut over both tables: the archive did not change while the journal was
+        read, so no entry that moved from one to the other is missing.
 
         Raises:
-            StoreNotFound: There is no store at this root, or another one.
-            FilesNotReadable: The storage refuses it, or its tables are of a kind that only Spark
-                can read.
-            StoreBusy: The archive changed each time that it was looked at.
-            StoreSetBack: Somebody took entries away.
-            StoreCorrupt: A file of a log is damaged, or gone.
+            StoreNotFound: There is no store at this root, or a different one.
+            FilesNotReadable: The storage refuses access, or the tables are of a kind that only
+                Spark can read.
+            StoreBusy: The archive changed during every attempt.
+            StoreSetBack: Somebody removed entries.
+            StoreCorrupt: A file of a log is damaged or missing.
         """
         for last in (False,) * (_TRIES - 1) + (True,):
             try:
@@ -80,7 +80,7 @@ class FilesStore:
                         "new store.",
                         root=self.root,
                     ) from error
-                if last:  # a store that is removed loses one file after the other, but all
+                if last:  # a store that is being removed loses its files one by one, but all
                     how = f"a file that a log names is gone ({error})"
                     raise damaged(self.folder, how) from error
         raise AssertionError
@@ -98,11 +98,11 @@ class FilesStore:
                 return
             archive = again
         raise StoreBusy(
-            "The archive changed each time that it was looked at: try again.", owner=None
+            "The archive changed during every attempt to read it: try again.", owner=None
         )
 
     def _archived(self, known: TableVersion | None) -> TableVersion:
-        """Read what the archive is now; the first maintenance of a store creates it."""
+        """Read the present state of the archive, which the first maintenance creates."""
         try:
             return self._archive.newest(known)
         except FileNotFoundError:
@@ -111,29 +111,29 @@ class FilesStore:
             return TableVersion()
 
     def _check_same(self, journal: TableVersion) -> None:
-        """Check that the store is the one that was looked at before: what is known is of that one.
+        """Check that the store is the one that was read before.
 
         Raises:
-            StoreNotFound: It was deleted, and another one made in its place.
+            StoreNotFound: It was deleted, and another one was created in its place.
         """
         if self._moment is not None and journal.table_id != self._moment[0].table_id:
             raise StoreNotFound(
-                f"The store at {self.root!r} is another one than before: look() again.",
+                f"The store at {self.root!r} was replaced by another one: call look() again.",
                 root=self.root,
             )
 
     def _check_kept(self, journal: TableVersion) -> None:
-        """Check that nobody took entries away by the commits that were read just now.
+        """Check that none of the newly read commits removed entries.
 
         Raises:
-            StoreSetBack: Somebody did, or an older copy of the journal is in its place.
+            StoreSetBack: One did, or an older copy of the journal is in its place.
         """
         before = -1 if self._moment is None else self._moment[0].version
         if journal.version < before:
             raise setbacks.older(self.root, journal.version, before)
         if journal.version == before:
             return
-        commits = journal.commits or self._journal.commits(journal.version)  # all in a checkpoint
+        commits = journal.commits or self._journal.commits(journal.version)  # in a checkpoint
         if self._moment is None:
             back = setbacks.looked_up(commits, self._journal.commits)
         else:
@@ -142,16 +142,16 @@ class FilesStore:
             raise back.error(self.root)
 
     def entries(self) -> pa.Table:
-        """Read all entries, each once, in commit order: the columns of ``entries.TABLE``."""
+        """Read all entries, each once, in commit order, with the columns of ``entries.TABLE``."""
         self._seen()
         here, archived = self.journal_files.table(), self.archive_files.table()
         return in_commit_order(pa.concat_tables([here, archived]))
 
     def exists(self) -> bool:
-        """Return whether the journal is there.
+        """Return whether the journal exists.
 
         Raises:
-            FilesNotReadable: The storage refuses to tell.
+            FilesNotReadable: The storage refuses access.
         """
         return self._journal.exists()
 
@@ -164,7 +164,7 @@ class FilesStore:
         raise OnlyLooking
 
     def close(self) -> None:
-        """Let go of what it holds: nothing."""
+        """Release resources; there are none."""
 
     def _seen(self) -> tuple[TableVersion, TableVersion]:
         if self._moment is None:
@@ -174,19 +174,19 @@ class FilesStore:
 
 
 class NoTransient:
-    """The messages in the memory of other processes: nobody sees them from here.
+    """An empty transient store, because messages in other processes' memory cannot be seen.
 
     Attributes:
-        used: Whether there are any.
-        lock: What a reader of them would hold.
-        journal: Where they would be recorded.
+        used: Whether there are any messages.
+        lock: The lock for readers.
+        journal: The empty journal.
     """
 
     def __init__(self, store: FilesStore) -> None:
         """Make an empty one.
 
         Args:
-            store: The store that it belongs to.
+            store: Its store.
         """
         self.used = False
         self.lock = custody.new_lock()
@@ -200,7 +200,7 @@ class NoTransient:
         return self
 
     def waiting(self) -> list[AttemptOwner]:
-        """List whose work waits for an outcome: nobody's."""
+        """List the attempts whose work waits for an outcome: none."""
         return []
 
     def waiting_elsewhere(self) -> list[AttemptOwner]:

@@ -1,6 +1,6 @@
-"""The journal: one table of immutable entries, behind an interface of three calls.
+"""The journal: one table of immutable entries, behind an interface.
 
-``delta`` keeps it in a Delta table, ``memory`` in memory, with the same conflict rule.
+``delta`` keeps it in a Delta table, and ``memory`` in memory with the same conflict rule.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = [
 
 
 class AppendConflict(Exception):
-    """The store says that another append was faster; reading tells whether that is true."""
+    """The store reports that another append won; reading shows whether that is true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Which units of an append went in, and where.
+    """The units of an append that landed, and where.
 
     Attributes:
-        won: Which ones.
-        version: The version that it made; None: none did.
-        ordinal: The place of the first unit among all those of the version.
+        won: The units that landed.
+        version: The version that it created; None if no unit landed.
+        ordinal: The ordinal of the first unit within the version.
     """
 
     won: tuple[bool, ...]
@@ -48,16 +48,16 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What the store's own log says of the journal's entries, up to a version.
+    """What the store's own log tells about the journal's entries, up to a version.
 
     Attributes:
-        since: The first version that the log tells of; after the last one if it tells nothing.
-        inserted: How many entries were inserted from then on, and from the beginning on.
-        updated: How many changes there were that are neither: nothing may do that.
-        deleted: How many entries were deleted that the history must still know.
-        known: How many of those are known: they stand in the archive, or in the journal.
-        returned: How many entries stand in the journal though they were deleted.
-        set_back: By what entries were taken away, and what undoes it; empty: by nothing.
+        since: The first version that the log covers; after the last one if it covers none.
+        inserted: The number of entries inserted since then, and not before the beginning.
+        updated: The number of other changes, which are never allowed.
+        deleted: The number of deleted entries that the history must still know.
+        known: The number of those that are in the archive or in the journal.
+        returned: The number of entries that are in the journal although they were deleted.
+        set_back: The commit that removed entries, and the remedy; empty if there was none.
     """
 
     since: int
@@ -71,22 +71,22 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The largest commit_seq and the latest instant among some entries; -1: there are none."""
+    """The largest commit_seq and the latest instant among some entries; -1 if there are none."""
 
     commit_seq: int = -1
     recorded_at_ms: int = -1
 
 
 class Order(enum.Enum):
-    """In which order entries are streamed."""
+    """The order in which entries are streamed."""
 
     COMMIT = "commit"
-    """As they were committed."""
+    """Commit order."""
     STREAM = "stream"
-    """Shard by shard and stream by stream; in each by sequence number, without one first."""
+    """By shard, stream and sequence number; entries without a number first."""
 
     def key(self, entry: Entry) -> tuple[Any, ...]:
-        """Make what entries are sorted by."""
+        """Return the sort key of an entry."""
         if self is Order.COMMIT:
             return entry.place
         number = -1 if entry.sequence is None else entry.sequence
@@ -94,22 +94,22 @@ class Order(enum.Enum):
 
 
 class Archive(Protocol):
-    """Entries that are finished: the same as in the journal, each with its version.
+    """Finished entries, the same as in the journal, each with its version.
 
-    An entry may stand here more than once, and in the journal as well: its id tells.
+    An entry may be here more than once, and in the journal as well; its id identifies it.
     """
 
     def create(self) -> None:
-        """Create the archive; no error if it is there."""
+        """Create the archive if it does not exist."""
         ...
 
     def add(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
-        """Copy entries of the journal, verbatim; no error if some are there.
+        """Copy entries of the journal verbatim; entries that are already there are no error.
 
         Args:
             entries: The entries.
             day: The day (ISO) under which they are kept.
-            metadata: What the store's own history shall say of the commit.
+            metadata: The description of the commit in the store's own history.
         """
         ...
 
@@ -127,18 +127,18 @@ class Archive(Protocol):
         """Read entries, each once.
 
         Args:
-            among: Only those with the ids of these entries.
-            kinds: Only those of these kinds.
-            streams: Only those of these streams.
-            stream_prefix: Only those whose stream begins so.
-            append_ids: Only those of these appends.
-            days: Only those kept under a day from the first to the last, both included.
-            before: Only those of versions before this one.
+            among: Only entries with the ids of these.
+            kinds: Only entries of these kinds.
+            streams: Only entries of these streams.
+            stream_prefix: Only entries whose stream begins with this.
+            append_ids: Only entries of these appends.
+            days: Only entries kept under days from the first to the last, inclusive.
+            before: Only entries of versions before this one.
         """
         ...
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
-        """Read the entries that one of some filters lets through, one consistent cut.
+        """Read the entries that match any of some filters, one consistent cut.
 
         Only they are brought to the caller, however many others there are.
         """
@@ -152,7 +152,7 @@ class Archive(Protocol):
         ...
 
     def newest(self, wanted: EntryFilter) -> Newest:
-        """Find how far the entries reach that a filter lets through."""
+        """Find the newest of the entries that match a filter."""
         ...
 
     def forget(
@@ -160,15 +160,15 @@ class Archive(Protocol):
     ) -> int:
         """Delete what is kept under the days before one.
 
-        In the end, or repeated, it is all gone; in between what is left tells nothing wrong.
+        If it is interrupted, the remaining entries are consistent, and repeating it completes it.
 
         Args:
-            day: The first day (ISO) that stays.
-            standing: Positions that are known: what concerns their messages stays all the same.
-            metadata: What the store's own history shall say of the commit; None: only count.
+            day: The first day (ISO) that is kept.
+            standing: Known positions; entries that concern their messages are kept.
+            metadata: The description of the commit in the store's own history; None: only count.
 
         Returns:
-            How many rows those are.
+            The number of rows.
 
         Raises:
             AppendConflict: Another writer changed the same days meanwhile.
@@ -176,7 +176,7 @@ class Archive(Protocol):
         ...
 
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
-        """Remove the files of the archive that no retained version names; as the journal's."""
+        """Remove the archive's files that no retained version names, as for the journal."""
         ...
 
 
@@ -185,7 +185,7 @@ class Journal(Protocol):
 
     @property
     def archive(self) -> Archive:
-        """Where finished entries are kept."""
+        """The archive of finished entries."""
         ...
 
     def version(self) -> int:
@@ -193,16 +193,16 @@ class Journal(Protocol):
         ...
 
     def known_version(self) -> int:
-        """Return what was the newest version a moment ago; mostly without asking the store."""
+        """Return a recent newest version, mostly without asking the store."""
         ...
 
     def read(self, shards: Collection[str], after: int = -1, upto: int | None = None) -> Reading:
         """Read the entries of some shards, one consistent cut.
 
         Args:
-            shards: The shards to read; nothing else is touched.
-            after: Leave out this version and all before it.
-            upto: Leave out everything after this version; None reads to the newest.
+            shards: The shards to read; others are not touched.
+            after: Only versions after this one are read.
+            upto: Only versions up to this one are read; None: up to the newest.
         """
         ...
 
@@ -211,7 +211,7 @@ class Journal(Protocol):
         ...
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
-        """Read the entries that one of some filters lets through, one consistent cut.
+        """Read the entries that match any of some filters, one consistent cut.
 
         Only they are brought to the caller, however many others there are.
         """
@@ -225,23 +225,23 @@ class Journal(Protocol):
         ...
 
     def newest(self, wanted: EntryFilter) -> Newest:
-        """Find how far the entries reach that a filter lets through."""
+        """Find the newest of the entries that match a filter."""
         ...
 
     def audit(self, upto: int, beginning: int = -1) -> Audit:
-        """Ask the store's own log what happened to entries.
+        """Check with the store's own log what happened to entries.
 
         Args:
-            upto: Up to this version.
-            beginning: From this version on the history is whole; -1: all of it.
+            upto: The last version to check.
+            beginning: The version from which the history is complete; -1: all of it.
         """
         ...
 
     def remove(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
-        """Delete entries that stand in the archive under a day, in one commit of the store.
+        """Delete entries that are in the archive under a day, in one commit of the store.
 
-        Those of them that do not stand there stay. Appends in flight that read one of the
-        entries' shards lose, and start again.
+        Entries that are not there are kept. Concurrent appends that read one of the entries'
+        shards lose and start again.
 
         Raises:
             AppendConflict: Another writer added an entry to one of the shards meanwhile.
@@ -253,31 +253,31 @@ class Journal(Protocol):
         ...
 
     def rewrite(self, shards: Collection[str], metadata: Mapping[str, object]) -> None:
-        """Write the entries of some shards into few files; nothing else changes."""
+        """Rewrite the entries of some shards into few files, without other changes."""
         ...
 
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
-        """Remove the files of the journal that no retained version names.
+        """Remove the journal's files that no retained version names.
 
         Args:
-            seconds_min: Only if deleted files are kept for so long.
-            full: Whether files are removed too that no version ever named, as an append leaves
-                them that lost a race.
+            seconds_min: Files are removed only if deleted files are kept at least this long.
+            full: Whether to remove also files that no version ever named, which appends that
+                lost a race leave behind.
 
         Returns:
-            Why nothing was removed; None if it was.
+            Why nothing was removed; None if files were removed.
         """
         ...
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
-        """Append units, each wholly or not at all, in one commit of the store.
+        """Append units, each entirely or not at all, in one commit of the store.
 
         Args:
-            units: What goes in, in the order in which they are numbered.
-            metadata: What the store's own history shall say of the commit.
+            units: The units, in the order in which they are numbered.
+            metadata: The description of the commit in the store's own history.
 
         Raises:
-            AppendConflict: The store says that it lost a race. Like every other exception
-                it does not mean that nothing landed.
+            AppendConflict: The store reports that it lost a race. As with any exception, the
+                append may have landed all the same.
         """
         ...

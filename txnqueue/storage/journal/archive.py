@@ -1,4 +1,4 @@
-"""The archive in a Delta table: finished entries, one partition per day on which they came."""
+"""The archive in a Delta table: finished entries, with one partition per day of archiving."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 IDS = "txnqueue_ids"
-"""A temporary view of the library's own session: the entries that a statement is about."""
+"""A temporary view in the library's own session: the entries that a statement concerns."""
 _COLUMNS = ", ".join(identifier(name) for name, _ in JOURNAL_COLUMNS)
 
 
@@ -39,7 +39,7 @@ class DeltaArchive:
     """The archive as a Delta table."""
 
     def __init__(self, statements: Statements) -> None:
-        """Use the archive of a store; it need not exist yet."""
+        """Use the archive of a store, which need not exist yet."""
         self._statements = statements
         self._session = statements.session
         self._table = statements.names.archive
@@ -47,7 +47,7 @@ class DeltaArchive:
         self._selection = EntrySelection(statements, self._table, version, "commit_seq")
 
     def create(self) -> None:
-        """Create the archive; no error if it is there."""
+        """Create the archive if it does not exist."""
 
         def statement(session: SparkSession) -> None:
             session.conf.set(USER_METADATA, json.dumps({"operation": "create archive"}))
@@ -56,7 +56,7 @@ class DeltaArchive:
         CommitLog(self._statements, self._statements.names.archive).created("archive", statement)
 
     def add(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
-        """Copy entries of the journal: those that do not stand under this day yet."""
+        """Copy entries of the journal that are not under this day yet."""
         shards = literals(sorted({entry.shard for entry in entries}))
         statement = (
             f"MERGE INTO {self._table} t USING (SELECT j.* FROM "
@@ -113,7 +113,7 @@ class DeltaArchive:
         return model.each_once(map(entry_of, self._statements.alone(statement)))
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
-        """Read the entries that one of some filters lets through."""
+        """Read the entries that match any of some filters."""
         return self._selection.find(wanted)
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
@@ -121,13 +121,13 @@ class DeltaArchive:
         return self._selection.stream(order, wanted)
 
     def newest(self, wanted: EntryFilter) -> Newest:
-        """Find how far the entries reach that a filter lets through."""
+        """Find the newest of the entries that match a filter."""
         return self._selection.newest(wanted)
 
     def forget(
         self, day: str, standing: Sequence[Entry], metadata: Mapping[str, object] | None
     ) -> int:
-        """Delete what is kept under the days before one, but for what stays all the same."""
+        """Delete what is kept under the days before one, except what must be kept."""
         queues = retention.oldest(standing)
         old = _old(day, queues)
         count = f"SELECT count(*) FROM {self._table} WHERE {old}"
@@ -148,7 +148,7 @@ class DeltaArchive:
         queues: Mapping[str, int],
         metadata: Mapping[str, object] | None,
     ) -> int:
-        """Delete of queues in which old messages stand what does not concern these."""
+        """Delete entries of queues with old messages, except those that concern these messages."""
         kinds = literals(sorted(model.COMPACTABLE))
         old = f"day < DATE{literal(day)} AND kind IN ({kinds})"
         mine = f"queue_id IN ({literals(sorted(queues))})"
@@ -161,7 +161,7 @@ class DeltaArchive:
         count = (
             f"SELECT count(*) FROM {self._table} t LEFT SEMI JOIN ({source}) s "
             f"ON t.append_id = s.append_id AND t.`index` = s.`index` WHERE {old} "
-            f"AND NOT ({_old(day, queues)})"  # a dry run has left there what goes surely
+            f"AND NOT ({_old(day, queues)})"  # a dry run leaves there what is certainly deleted
         )
         delete = (
             f"MERGE INTO {self._table} t USING ({source}) s ON t.day < DATE{literal(day)} "
@@ -183,12 +183,12 @@ class DeltaArchive:
         return found
 
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
-        """Remove the files of the archive that no retained version names."""
+        """Remove the archive's files that no retained version names."""
         return self._statements.vacuum("archive", self._table, seconds_min, full=full)
 
 
 def _old(day: str, standing: Mapping[str, int]) -> str:
-    """Write which rows surely go: neither decisions, nor since the oldest message of a queue."""
+    """Write which rows surely go: no decisions, and only from before a queue's oldest message."""
     old = f"day < DATE{literal(day)} AND kind NOT IN ({literals(sorted(model.KEPT_FOR_EVER))})"
     stays = " OR ".join(
         f"(queue_id = {literal(queue_id)} AND commit_seq >= {literal(model.commit_seq(version))})"
@@ -198,11 +198,11 @@ def _old(day: str, standing: Mapping[str, int]) -> str:
 
 
 def concerning(names: TableNames, mine: str) -> str:
-    """Write the query of the entries that ``retention.concerning`` finds.
+    """Write the query for the entries that ``retention.concerning`` finds.
 
     Args:
-        names: How the store's tables are called.
-        mine: A predicate on the columns of entries: those of the positions' queues.
+        names: The names of the store's tables.
+        mine: A predicate on entries that selects those of the positions' queues.
     """
     told = ("kind", "queue_id", "lane", "sequence", "claim_lane", "claim_sequence", "append_id")
     columns = f"{', '.join(told)}, `index`, body"
@@ -232,7 +232,7 @@ def concerning(names: TableNames, mine: str) -> str:
 
 
 def name_ids(session: Any, entries: Sequence[Entry]) -> None:
-    """Put the ids of some entries into the view that statements join with."""
+    """Put the ids of entries into the view that statements join with."""
     ids = pa.table(
         {
             "append_id": pa.array([entry.append_id for entry in entries], pa.string()),

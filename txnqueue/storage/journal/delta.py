@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 FEED_VERSIONS_MAX = 200
-"""What is further back than this many versions is read from the files: the change feed opens one
-commit of Delta's log after the other."""
+"""Versions further back than this are read from the files, because the change feed opens the
+commits of Delta's log one by one."""
 KNOWN_SECONDS_MAX = 30.0
-"""What was the newest version so long ago is asked for again before it is relied on."""
+"""How long a newest version is relied on before it is asked for again."""
 
 
 class DeltaJournal:
@@ -48,12 +48,12 @@ class DeltaJournal:
         monotonic: Callable[[], float] = time.monotonic,
         groups: Groups | None = None,
     ) -> None:
-        """Use the journal of a store; it need not exist yet.
+        """Use the journal of a store, which need not exist yet.
 
         Args:
-            statements: Runs what is said in SQL.
-            monotonic: Seconds; it only decides when the newest version is asked for again.
-            groups: Puts appends together; without it those of this process to this journal.
+            statements: Runs SQL statements.
+            monotonic: A clock in seconds, used only to ask again for the newest version.
+            groups: Groups appends; if omitted, the group commit of this process and journal.
         """
         self._statements = statements
         self._session = statements.session
@@ -71,7 +71,7 @@ class DeltaJournal:
         self._history = JournalHistory(statements)
 
     def exists(self) -> bool:
-        """Return whether the journal is there."""
+        """Return whether the journal exists."""
         names = self._statements.names
         if names.by_path and self._log.is_absent(f"{names.root}/journal/_delta_log"):
             return False
@@ -86,7 +86,7 @@ class DeltaJournal:
         return True
 
     def create(self) -> None:
-        """Create the journal; no error if it is there."""
+        """Create the journal if it does not exist."""
 
         def statement(session: SparkSession) -> str | None:
             session.conf.set(USER_METADATA, json.dumps({"operation": "create store"}))
@@ -96,13 +96,13 @@ class DeltaJournal:
 
         if self._log.created("journal", statement) == "0":
             self._log.learn_created()
-            self._groups.tail.add(0, ())  # a journal that was there may begin with entries
+            self._groups.tail.add(0, ())  # an existing journal may begin with entries
 
     def version(self) -> int:
         """Read the newest version.
 
         Raises:
-            StoreSetBack: Somebody took entries away, or put an older copy in the table's place.
+            StoreSetBack: Somebody removed entries, or put an older copy in the table's place.
         """
         if self._known is not None and self._log.is_newest(self._known):
             self._learn_newest(self._known)
@@ -120,7 +120,7 @@ class DeltaJournal:
         return newest
 
     def known_version(self) -> int:
-        """Return what was the newest version a moment ago; asks the store only if it was longer."""
+        """Return a recent newest version; the store is asked only if it is too old."""
         if self._known is None or self._monotonic() - self._known_at > KNOWN_SECONDS_MAX:
             return self.version()
         return self._known
@@ -128,8 +128,8 @@ class DeltaJournal:
     def read(self, shards: Collection[str], after: int = -1, upto: int | None = None) -> Reading:
         """Read the entries of some shards, one consistent cut.
 
-        What is new it reads from the change feed, whose cost is that of what came since; what
-        is far back, or older than Delta's log, from the shards' files, which hold everything.
+        New entries are read from the change feed, whose cost depends on what was added since.
+        Entries far back, or older than Delta's log, are read from the shards' files.
         """
         return self._read(frozenset(shards), after, upto)
 
@@ -138,7 +138,7 @@ class DeltaJournal:
         return self._read(None, after, upto)
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
-        """Read the entries that one of some filters lets through."""
+        """Read the entries that match any of some filters."""
         return self._selection.find(wanted)
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
@@ -146,22 +146,22 @@ class DeltaJournal:
         return self._selection.stream(order, wanted)
 
     def newest(self, wanted: EntryFilter) -> Newest:
-        """Find how far the entries reach that a filter lets through."""
+        """Find the newest of the entries that match a filter."""
         return self._selection.newest(wanted)
 
     def audit(self, upto: int, beginning: int = -1) -> Audit:
-        """Ask Delta's change feed what happened to entries, as far back as it may be asked."""
+        """Check with Delta's change feed what happened to entries, as far back as it reaches."""
         archived = model.horizon(self.read([model.FENCE]).entries) >= 0
         audit = ChangeFeed(self._statements).audit(upto, beginning, archived=archived)
         back = setbacks.found(self._history.since(min(audit.since, upto), upto))
         return replace(audit, set_back="" if back is None else str(back))
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
-        """Append units, each wholly or not at all, by one MERGE.
+        """Append units, each entirely or not at all, by one MERGE.
 
         Raises:
-            AppendConflict: Delta reports that another commit was faster.
-            StatementRefused: Spark cannot read the MERGE; nothing landed.
+            AppendConflict: Delta reports that another commit won.
+            StatementRefused: Spark cannot parse the MERGE; nothing landed.
         """
         request = Request(tuple(units), metadata, self._insert)
         try:
@@ -181,7 +181,7 @@ class DeltaJournal:
     def _insert(
         self, units: Sequence[Unit], metadata: Mapping[str, object]
     ) -> tuple[int, int | None]:
-        """Insert the units of a group, each wholly or not at all, by one MERGE."""
+        """Insert the units of a group, each entirely or not at all, by one MERGE."""
         statement = merge(self._table, units)
 
         def run(session: SparkSession) -> tuple[int, str | None]:
@@ -193,15 +193,15 @@ class DeltaJournal:
         count, version = self._statements.append(run)
         if count and version is None:
             raise StoreCorrupt(
-                "The MERGE inserted rows, and the session does not tell in which Delta commit: ask "
-                "manager.outcome() what became of it, and report the versions of Spark and Delta."
+                "The MERGE inserted rows, but the session does not tell in which Delta commit: "
+                "ask manager.outcome() for the outcome, and report the versions of Spark and Delta."
             )
         return count, int(version) if count and version is not None else None
 
     def remove(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
-        """Delete entries that stand in the archive under a day, by one MERGE.
+        """Delete entries that are in the archive under a day, by one MERGE.
 
-        What it deletes is read from the archive: what is not there stays.
+        The entries to delete are read from the archive, so others are kept.
         """
         shards = literals(sorted({entry.shard for entry in entries}))
         statement = (
@@ -227,12 +227,12 @@ class DeltaJournal:
         return {row[0]: int(row[1]) for row in rows}
 
     def rewrite(self, shards: Collection[str], metadata: Mapping[str, object]) -> None:
-        """Write the entries of some shards into few files, by OPTIMIZE."""
+        """Rewrite the entries of some shards into few files, by OPTIMIZE."""
         statement = f"OPTIMIZE {self._table} WHERE shard IN ({literals(sorted(shards))})"
         self._statements.committing("journal", lambda s: _commit(s, statement, metadata))
 
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
-        """Remove the files of the journal that no retained version names."""
+        """Remove the journal's files that no retained version names."""
         return self._statements.vacuum("journal", self._table, seconds_min, full=full)
 
     # -------------------------------------------------------------------------- helpers
@@ -248,11 +248,11 @@ class DeltaJournal:
         self._statements.run(lambda: self._session.sql(query).schema)
 
     def _read(self, shards: frozenset[str] | None, after: int, upto: int | None) -> Reading:
-        """Read entries; None: of all shards.
+        """Read entries of some shards; None: of all.
 
-        What this process has appended itself is known; nearly always that is all there is. What
-        others appended is read from the change feed if it surely reaches back so far, else from
-        the files.
+        What this process itself appended is known, which is nearly always everything. Other
+        appends are read from the change feed if it certainly reaches back far enough, otherwise
+        from the files.
         """
         wanted = "true" if shards is None else f"shard IN ({literals(sorted(shards))})"
         if upto is not None:
@@ -262,17 +262,17 @@ class DeltaJournal:
         if reached >= 0 and self._log.is_newest(reached):
             self._learn_newest(reached)
             return Reading(mine, reached)
-        if after < 0:  # what is in the tail may have left the journal meanwhile
+        if after < 0:  # entries of the tail may have left the journal meanwhile
             return self._read_files(wanted, after, None)
         reading = self._read_new(wanted, reached)
         return Reading((*mine, *reading.entries), reading.version)
 
     def _read_new(self, wanted: str, after: int) -> Reading:
-        """Read what came since a version from the change feed, or else from the files.
+        """Read what was added since a version from the change feed, or else from the files.
 
-        The feed refuses versions that are older than Delta keeps deleted files, or whose
-        commits have left the log; by which error it says so is up to Delta. So whatever it
-        fails with, the files answer. What it refused once it is not asked for again.
+        The feed refuses versions that are older than Delta keeps deleted files, or whose commits
+        have left the log, with errors that depend on Delta. So after any error the files are
+        read, and a version that was refused is not requested again.
         """
         if after <= self._refused or self.known_version() - after > FEED_VERSIONS_MAX:
             return self._read_files(wanted, after, None)
@@ -282,7 +282,7 @@ class DeltaJournal:
             raise
         except Exception as refused:
             try:
-                self.version()  # which tells whether this still is the same table
+                self.version()  # checks that this is still the same table
                 reading = self._read_files(wanted, after, None)
             except Exception as error:
                 raise error from refused
@@ -291,17 +291,17 @@ class DeltaJournal:
             return reading
 
     def _landed(self, units: Sequence[Unit], version: int) -> set[str]:
-        """Find which appends went in with a version: each is there as a whole."""
+        """Find the appends that landed in a version; each is there as a whole."""
         shards = frozenset(entry.shard for unit in units for entry in unit.entries[:1])
         found = self._read(shards, version - 1, None).entries
         return {entry.append_id for entry in found if entry.version == version}
 
     def _learn(self, version: int) -> None:
-        """Remember a version that exists; others may be newer."""
+        """Remember a version that exists, which may not be the newest."""
         self._known = max(version, self._known or 0)
 
     def _learn_newest(self, version: int) -> None:
-        """Remember what is the newest version now."""
+        """Remember the version that is newest now."""
         self._learn(version)
         self._known_at = self._monotonic()
 
@@ -317,7 +317,7 @@ class DeltaJournal:
 
         rows = self._statements.run(statement)
         gone = [row["version"] for row in rows if row["_change_type"] != "insert"]
-        if gone:  # by maintenance, or by somebody who knows nothing of the journal
+        if gone:  # by maintenance, or by somebody unaware of the journal
             self._check_kept(min(gone))
         entries = tuple(entry_of(row) for row in rows if row["_change_type"] == "insert")
         newest = max((entry.version for entry in entries), default=known)
@@ -325,19 +325,19 @@ class DeltaJournal:
         return Reading(entries, max(known, newest))
 
     def _check_kept(self, version: int) -> None:
-        """Check that nothing was taken away from a version on but what went to the archive.
+        """Check that from a version on nothing was removed except what went to the archive.
 
         Raises:
-            StoreSetBack: It was.
+            StoreSetBack: Something was.
         """
         back = setbacks.met(self._history.since(version, max(version, self._known or 0)))
         if back is not None:
             raise back.error(self._statements.names.root)
 
     def _read_files(self, wanted: str, after: int, upto: int | None) -> Reading:
-        """Read the newest version's files; entries never change, so it holds every older one.
+        """Read the newest version's files; entries never change, so it contains all older versions.
 
-        One query reads one version. It is at least the one that was the newest before, and at
+        One query reads one version, which is at least the newest version known before, and at
         least that of the newest entry found.
         """
         known = self.known_version()

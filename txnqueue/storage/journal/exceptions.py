@@ -1,4 +1,4 @@
-"""What exceptions of Spark and Delta mean for a statement of ours."""
+"""The meaning of exceptions of Spark and Delta for the library's statements."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _DAMAGED_FILE = (
     "JsonParseException",
     "MALFORMED_RECORD_IN_PARSING",
     "ParquetDecodingException",
-    'because "partitionValues',  # of a file that a commit adds, under a name that nobody knows
+    'because "partitionValues',  # an added file has a partition column of an unknown name
     "could not verify page checksum",
     "is not a Parquet file",
     "org.apache.parquet.format.",
 )
-"""What stands in the trace of an error whose cause is what a file says, not how it is reached."""
+"""Marks in the trace of an error that is caused by a file's contents, not by its storage."""
 _ABSENT = ("NOT_FOUND", "DELTA_MISSING", "DOES_NOT_EXIST", "doesn't exist", "not a Delta table")
 
 
 @contextmanager
 def conflicts() -> Iterator[None]:
-    """Tell conflicts from other errors.
+    """Distinguish conflicts from other errors.
 
     Raises:
-        AppendConflict: Delta reports that another commit was faster.
+        AppendConflict: Delta reports that another commit won.
     """
     try:
         yield
@@ -52,14 +52,14 @@ def conflicts() -> Iterator[None]:
 
 @contextmanager
 def damage() -> Iterator[None]:
-    """Tell a store whose files are damaged from one that cannot be reached.
+    """Distinguish a store with damaged files from one that cannot be reached.
 
     Raises:
-        StoreCorrupt: Delta or Spark reads a file, and it is not as it was written.
+        StoreCorrupt: Delta or Spark read a file that is not as it was written.
     """
     try:
         yield
-    except StoreCorrupt:  # told already
+    except StoreCorrupt:  # already translated
         raise
     except Exception as error:
         said = str(error)
@@ -72,27 +72,27 @@ def damage() -> Iterator[None]:
 
 
 def _first_line(said: str) -> str:
-    """Find what Spark says itself, among where it came from in Java."""
+    """Find Spark's own message in a Java trace."""
     found = re.search(r"\[[A-Z][A-Z_.]+\] [^\n]*", said)
     return found[0].strip() if found else said.strip().partition("\n")[0]
 
 
 def is_absent(error: BaseException) -> bool:
-    """Return whether a table, or its schema, is not there."""
+    """Return whether an error means that a table or its schema does not exist."""
     from pyspark.errors import AnalysisException
 
     return isinstance(error, AnalysisException) and any(sign in str(error) for sign in _ABSENT)
 
 
 def surely_not_begun(error: BaseException, analyse: Callable[[], object]) -> bool:
-    """Return whether a statement surely failed before it did anything.
+    """Return whether a statement certainly failed before it did anything.
 
-    Spark reads a statement as a whole before it begins. That it cannot parse it is certain; other
-    errors of the analysis also come up later, and count only if they come up again at once.
+    Spark analyses a statement as a whole before it begins. A parse error is certain; other errors
+    of the analysis can also occur later, and count only if they occur again immediately.
 
     Args:
-        error: What the statement failed with.
-        analyse: Has a part of the statement analysed, and does nothing.
+        error: The error of the statement.
+        analyse: Lets Spark analyse a part of the statement, without an effect.
     """
     from pyspark.errors import AnalysisException, ParseException
 
@@ -110,10 +110,10 @@ def surely_not_begun(error: BaseException, analyse: Callable[[], object]) -> boo
 
 
 def _is_conflict(error: BaseException) -> bool:
-    """Return whether Delta reports that another commit was faster.
+    """Return whether Delta reports that another commit won.
 
-    Delta's conflict exceptions have no base class of their own in Python, and arrive
-    wrapped when the commit ran inside something else: so the error class is looked at too.
+    Delta's conflict exceptions have no base class of their own in Python, and are wrapped if the
+    commit ran inside something else, so the error class is checked too.
     """
     from delta import exceptions
 

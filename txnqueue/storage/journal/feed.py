@@ -1,4 +1,4 @@
-"""What Delta's own log of the journal tells: which entries came, and which went."""
+"""Delta's own log of the journal: which entries were inserted and deleted."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 _FEED = "txnqueue_feed"
-"""A temporary view of one of the library's own sessions: the changes that a statement counts."""
+"""A temporary view in one of the library's own sessions: the changes that a statement counts."""
 _VERSIONS_FIRST = 1_000
-"""How many versions are looked at first, for one that may no longer be asked for."""
+"""How many versions are first checked for one that may no longer be requested."""
 _COMMIT = r"[0-9]{20}\.json"
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.[0-9]{10}\.([0-9]{10}))?\..*")
-"""A checkpoint's version, and of how many files it is one."""
+"""The version of a checkpoint file, and the number of files of that checkpoint."""
 
 
 def changes(
     session: SparkSession, names: TableNames, start: int, end: int | None = None
 ) -> DataFrame:
-    """Open the journal's change feed from a version on, and up to one."""
+    """Open the journal's change feed between two versions."""
     reader = session.read.format("delta").option("readChangeFeed", "true")
     reader = reader.option("startingVersion", start)
     if end is not None:
@@ -36,21 +36,21 @@ def changes(
 
 
 class ChangeFeed:
-    """The change feed of the whole journal, as far back as it may be asked."""
+    """The change feed of the whole journal, as far back as it reaches."""
 
     def __init__(self, statements: Statements) -> None:
-        """Ask about a store's journal."""
+        """Use the change feed of a store's journal."""
         self._statements = statements
         self._names = statements.names
 
     def audit(self, upto: int, beginning: int, *, archived: bool) -> Audit:
         """Count what happened to entries.
 
-        What fails is told, unless the log says that the feed may not begin any more where it did.
+        Errors are raised, unless the log shows that the feed can no longer begin where it did.
 
         Args:
-            upto: Up to this version.
-            beginning: From this version on the history is whole; -1: all of it.
+            upto: The last version.
+            beginning: The version from which the history is complete; -1: all of it.
             archived: Whether there is an archive.
         """
         start = self.start()
@@ -66,10 +66,10 @@ class ChangeFeed:
         return Audit(start, 0, 0, 0, 0, 0)
 
     def start(self) -> int:
-        """Find the first version at which the feed may begin, by the table's own log.
+        """Find the first version at which the feed may begin, from the table's own log.
 
-        Its commit has to be in the log, and no older than Delta keeps deleted files; the newest
-        version may always be asked for.
+        Its commit must be in the log, and no older than Delta keeps deleted files; the newest
+        version is always possible.
         """
         looked_at = _VERSIONS_FIRST
         while True:
@@ -79,19 +79,19 @@ class ChangeFeed:
             looked_at *= 8
 
     def _later_start(self, failed: int) -> int | None:
-        """Return where the feed has to begin instead; None if the log does not require it."""
+        """Return where the feed must begin instead; None if the log does not require that."""
         try:
             found = max(self.start(), self._restorable())
-        except Exception:  # what failed before tells more
+        except Exception:  # the original error tells more
             logger.warning("the log of the journal cannot be read", exc_info=True)
             return None
         return found if found > failed else None
 
     def _restorable(self) -> int:
-        """Find the first version that the log can tell as a whole, from its files.
+        """Find the first version that the files of the log can reconstruct.
 
-        Delta removes old commits one by one: those that are left before the first checkpoint
-        say nothing by themselves.
+        Delta removes old commits one by one; commits left before the first checkpoint are not
+        sufficient by themselves.
         """
         detail = f"DESCRIBE DETAIL {self._names.journal}"
 
@@ -113,10 +113,10 @@ class ChangeFeed:
         return min((version for version in whole if version >= oldest - 1), default=0)
 
     def _versions(self, looked_at: int) -> tuple[int, int, int | None, bool]:
-        """Look at the newest versions in the log.
+        """Read the newest versions in the log.
 
         Returns:
-            The newest, the oldest, the oldest that is young enough, and whether one is not.
+            The newest, the oldest, the oldest recent enough, and whether any is not.
         """
         kept = f"SHOW TBLPROPERTIES {self._names.journal} ('{RETENTION}')"
         history = f"DESCRIBE HISTORY {self._names.journal} LIMIT {looked_at}"

@@ -1,4 +1,4 @@
-"""Which entries a reading is about: said once, for Python and for SQL."""
+"""Filters on entries, expressed once for Python and for SQL."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from txnqueue.storage.journal.tables import literal, literals
 
 _ITEMS = "from_json(body, 'items array<array<string>>').items"
 _ANY, _NONE = "1 = 1", "1 = 0"
-"""A name in parentheses behind WHERE, as ``(true)``, would be taken for a table's alias."""
+"""A name in parentheses after WHERE, such as ``(true)``, would be parsed as a table's alias."""
 _SUPERSEDES = "from_json(body, 'supersedes array<bigint>').supersedes"
 
 
 @dataclass(frozen=True, slots=True)
 class EntryFilter:
-    """What must hold of an entry; what is None does not matter.
+    """Conditions on an entry; those that are None do not apply.
 
     Attributes:
-        shards: It lies in one of these shards.
+        shards: It is in one of these shards.
         streams: It belongs to one of these streams.
         kinds: It is of one of these kinds.
         append_ids: One of these appends wrote it.
         attempts: It belongs to one of these attempts.
-        queue_ids: It is about one of these queues.
+        queue_ids: It concerns one of these queues.
         sends: It posts messages of one of these sends.
-        naming: It names messages of positions that one of these appends posted.
+        naming: It names messages in positions posted by one of these appends.
         offsets: It posts or names a message at one of these send offsets.
-        claims: It is about one of these claims of its lane, or takes one over.
+        claims: It concerns one of these claims of its lane, or takes one over.
         after: Its commit_seq is larger.
         upto: Its commit_seq is not larger.
-        recorded_upto_ms: It was recorded by then.
+        recorded_upto_ms: It was recorded at this time or earlier.
     """
 
     shards: Collection[str] | None = None
@@ -49,7 +49,7 @@ class EntryFilter:
     recorded_upto_ms: int | None = None
 
     def matches(self, entry: Entry) -> bool:
-        """Return whether an entry is meant."""
+        """Return whether an entry matches."""
         return (
             (self.shards is None or entry.shard in self.shards)
             and (self.streams is None or entry.stream in self.streams)
@@ -79,10 +79,10 @@ class EntryFilter:
         return entry.claim_sequence in claims or any(number in claims for number in ended)
 
     def sql(self, commit_seq: str) -> str:
-        """Write the same as a SQL predicate.
+        """Return the filter as a SQL predicate.
 
         Args:
-            commit_seq: The expression that gives an entry's commit_seq.
+            commit_seq: The expression for an entry's commit_seq.
         """
         terms = [
             f"{column} IN ({literals(sorted(values)) or 'NULL'})"
@@ -117,10 +117,10 @@ class EntryFilter:
 
 
 def any_of(filters: Collection[EntryFilter], commit_seq: str) -> str:
-    """Write that one of some filters lets an entry through.
+    """Return the predicate that an entry matches any of some filters.
 
-    What all of them say of the shard, the partition, stands besides by itself: so Delta opens
-    the files of those shards only.
+    The shards of all filters are a separate condition on the partition, so Delta opens only the
+    files of those shards.
     """
     meant = " OR ".join(f"({one.sql(commit_seq)})" for one in filters) or _NONE
     shards = shards_of(filters)
@@ -130,7 +130,7 @@ def any_of(filters: Collection[EntryFilter], commit_seq: str) -> str:
 
 
 def shards_of(filters: Collection[EntryFilter]) -> set[str] | None:
-    """Find the shards that some filters are about; None: any."""
+    """Return the shards that some filters cover; None: any."""
     if any(one.shards is None for one in filters):
         return None
     return {shard for one in filters for shard in one.shards or ()}

@@ -1,6 +1,6 @@
-"""Group commit: what several threads and managers of a process append goes in by one statement.
+"""Group commit: one statement for the appends of several threads and managers of a process.
 
-While one group is on its way the next one gathers. Nothing ever waits for a group to fill.
+While one group is being committed, the next one forms. No append waits for a group to fill.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from txnqueue.storage.journal.tables import TableNames
 
 UNITS_MAX = 64
-"""How many units share a statement; a version has places for 1,024."""
+"""The maximum number of units in a statement; a version has places for 1,024."""
 ENTRIES_MAX = 1_000
-"""How many entries share a statement: its text is parsed as a whole."""
+"""The maximum number of entries in a statement, whose text is parsed as a whole."""
 ALONE_MAX = 1_000
-"""How many units are remembered that failed with others: many are never tried again as they are."""
+"""How many units that failed with others are remembered; many are never retried unchanged."""
 
 _making = threading.Lock()
 _known: WeakValueDictionary[tuple[int, str, str], Groups] = WeakValueDictionary()
 
 Insert = Callable[[Sequence[Unit], Mapping[str, object]], tuple[int, int | None]]
-"""Inserts the units whose conditions hold; returns how many rows went in, and the version."""
+"""Inserts the units whose conditions hold; returns the number of rows and the version."""
 
 
 class Worker(Protocol):
-    """Runs what it is given, in that order."""
+    """Runs functions in the order in which they are submitted."""
 
     def submit(self, fn: Callable[[], None], /) -> object:
         """Run a function, now or later."""
@@ -49,11 +49,11 @@ class Worker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of one append that shared a statement with others.
+    """The result of one append that shared a statement with others.
 
     Attributes:
-        appended: What is known of its units.
-        unread: Whether only some units of the statement went in: the journal tells which.
+        appended: The known result of its units.
+        unread: Whether only some units of the statement landed; the journal shows which.
     """
 
     appended: Appended
@@ -65,10 +65,10 @@ class Request:
     """An append that waits for its turn.
 
     Attributes:
-        units: What is appended; mostly one.
-        metadata: What the store's history shall say of it.
-        insert: Runs the statement of a group that this request is the first of.
-        answer: What became of it; as long as it waits, it can be cancelled.
+        units: The units to append; mostly one.
+        metadata: Its description in the store's history.
+        insert: Runs the statement of a group that begins with this request.
+        answer: Its result; it can be cancelled while it waits.
     """
 
     units: tuple[Unit, ...]
@@ -78,7 +78,7 @@ class Request:
 
     @property
     def reads_lanes(self) -> bool:
-        """Whether it depends on what is claimed: what only sends must not wait for that."""
+        """Whether it depends on claims; appends that only send must not wait for such a request."""
         return any(shard.startswith("lane/") for unit in self.units for shard in unit.reads)
 
 
@@ -90,21 +90,21 @@ class Groups:
         worker: Worker | None = None,
         concerns_one: Callable[[Exception], bool] = lambda _error: False,
     ) -> None:
-        """Wait for the first one.
+        """Create the groups, empty.
 
         Args:
-            worker: Carries out one group after the other; without it a thread.
-            concerns_one: Whether one request alone can be to blame for an error.
+            worker: Carries out the groups one after another; if omitted, a thread.
+            concerns_one: Returns whether a single request can be the cause of an error.
         """
         self.tail = Tail()
         self._concerns_one = concerns_one
         self._worker: Worker = worker or ThreadPoolExecutor(1, "txnqueue groups")
         self._lock = threading.Lock()
         self._waiting: deque[Request] = deque()
-        self._alone: dict[str, None] = {}  # the oldest first
+        self._alone: dict[str, None] = {}  # oldest first
 
     def submit(self, request: Request) -> Future[Answer]:
-        """Let an append take part in the next group that has room for it."""
+        """Add an append to the next group that has room for it."""
         with self._lock:  # the call first: who is interrupted here leaves no request without one
             self._worker.submit(self._carry_out_next)
             self._waiting.append(request)
@@ -114,12 +114,12 @@ class Groups:
     def resolved(
         answer: Answer, units: Sequence[Unit], landed: Callable[[int], Collection[str]]
     ) -> Appended:
-        """Complete an answer: where only a part of a group went in, find out which.
+        """Complete an answer: if only some units of a group landed, find out which.
 
         Args:
-            answer: What became of a request.
-            units: What the request was about.
-            landed: Reads which appends are in a version, by their ids.
+            answer: The answer to a request.
+            units: The units of the request.
+            landed: Returns the ids of the appends in a version.
         """
         appended = answer.appended
         if not answer.unread or appended.version is None:
@@ -138,14 +138,14 @@ class Groups:
             group = [one for one in taken if one.answer.set_running_or_notify_cancel()]
         if group:
             self._carry_out(group)
-        for request in stale:  # only now: what they depend on has landed, or has not
+        for request in stale:  # only now it is decided whether what they depend on has landed
             _refuse(request)
 
     def _is_stale(self, request: Request) -> bool:
         return all(self.tail.breaks(unit.conditions) for unit in request.units)
 
     def _carry_out(self, group: Sequence[Request]) -> None:
-        """Insert the units of a group, and tell each request what became of it."""
+        """Insert the units of a group, and answer each request."""
         units = [unit for request in group for unit in request.units]
         try:
             inserted, version = group[0].insert(units, metadata(group))
@@ -170,9 +170,9 @@ class Groups:
             request.answer.set_result(answer)
 
     def _fail(self, group: Sequence[Request], error: BaseException) -> None:
-        """Tell all requests of a group that it failed, or try each by itself.
+        """Answer all requests of a group with its error, or retry each by itself.
 
-        If one of them is to blame, the others must not fail with it again.
+        If one of them is the cause, the others must not fail with it again.
         """
         if len(group) > 1 and isinstance(error, Exception) and self._concerns_one(error):
             for request in group:
@@ -188,15 +188,15 @@ class Groups:
 
 
 def groups_of(spark: SparkSession, names: TableNames, table_id: str) -> Groups:
-    """Return the groups of all managers of this process that append to one journal.
+    """Return the groups shared by all managers of this process that append to one journal.
 
-    What a path means all sessions of a Spark application agree about; a name in a catalog, and
-    what a server knows under Spark Connect, belong to the session.
+    A path means the same in all sessions of a Spark application; a name in a catalog, and any
+    table under Spark Connect, depends on the session.
 
     Args:
         spark: The user's session.
-        names: How the store's tables are called.
-        table_id: The journal's own id: another store may have been created in the same place.
+        names: The names of the store's tables.
+        table_id: The id of the journal, as another store may have been created in its place.
     """
     shares = names.by_path and not is_connect(spark)
     key = (id(spark.sparkContext if shares else spark), names.journal, table_id)
@@ -221,17 +221,17 @@ def _refuse(request: Request) -> None:
 def take(
     waiting: deque[Request], alone: Collection[str] = frozenset()
 ) -> tuple[list[Request], list[Request]]:
-    """Take the next group out of the waiting requests.
+    """Remove the next group from the waiting requests.
 
-    It begins with the request that waited longest. What would break the conditions of a later
-    one is not asked of it again: that one is stale, and planned anew.
+    It begins with the request that has waited longest. A later request whose conditions it would
+    break is stale, and is planned again.
 
     Args:
-        waiting: The requests, longest first; those that are taken leave it.
-        alone: The append ids of units that get a statement for themselves.
+        waiting: The requests, by waiting time, longest first; the taken ones are removed.
+        alone: The append ids of units that need a statement of their own.
 
     Returns:
-        Those that share a statement, and those that are stale if it succeeds.
+        The requests that share a statement, and those that are stale if it succeeds.
     """
     group: list[Request] = []
     stale: list[Request] = []
@@ -260,7 +260,7 @@ def _fits(request: Request, group: Sequence[Request], alone: Collection[str]) ->
 
 
 def breaks(earlier: Iterable[Unit], later: Iterable[Unit]) -> bool:
-    """Return whether units that land break what others expect that are to land after them."""
+    """Return whether earlier units break conditions of later ones."""
     expected: dict[str, list[Condition]] = {}
     for unit in later:
         for condition in unit.conditions:
@@ -275,7 +275,7 @@ def breaks(earlier: Iterable[Unit], later: Iterable[Unit]) -> bool:
 
 
 def numbered(units: Sequence[Unit]) -> list[Entry]:
-    """Give the entries of units the places that they have in a statement."""
+    """Give the entries of units their places in a statement."""
     return [
         replace(entry, ordinal=number)
         for number, unit in enumerate(units)
@@ -284,9 +284,9 @@ def numbered(units: Sequence[Unit]) -> list[Entry]:
 
 
 def metadata(group: Sequence[Request]) -> Mapping[str, object]:
-    """Say in the store's history what a group is: what all say, and what each unit is besides.
+    """Describe a group in the store's history: what its requests have in common, and each unit.
 
-    The list ``group`` is in the order of the units: their ordinals are its indexes.
+    The list ``group`` is in the order of the units, whose ordinals are its indexes.
     """
     first, *others = [request.metadata for request in group]
     if not others:

@@ -1,4 +1,4 @@
-"""What Delta's history of the journal says: which commits there were, and by what."""
+"""Delta's history of the journal: its commits and their operations."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
 
 
 class JournalHistory:
-    """The commits of a store's journal; nothing is remembered."""
+    """The commits of a store's journal, read anew each time."""
 
     def __init__(self, statements: Statements) -> None:
-        """Ask nothing yet."""
+        """Query nothing yet."""
         self._statements = statements
 
     def newest(self, count: int) -> list[LoggedCommit]:
-        """Read so many of the newest commits; at least one."""
+        """Read a number of the newest commits, at least one."""
         return self._read(f" LIMIT {count}")
 
     def since(self, version: int, known: int) -> list[LoggedCommit]:
         """Read the commits from a version on.
 
         Args:
-            version: The first one.
-            known: One that is there; there may be newer ones.
+            version: The first version.
+            known: A version that exists; there may be newer ones.
         """
         count = known - version + 1
         while True:
@@ -36,7 +36,7 @@ class JournalHistory:
             count *= 2
 
     def whole(self) -> list[LoggedCommit]:
-        """Read all commits that the log still tells of."""
+        """Read all commits that are still in the log."""
         return self._read("")
 
     def _read(self, limit: str) -> list[LoggedCommit]:

@@ -1,4 +1,4 @@
-"""The one statement by which entries come into the journal: an insert-only MERGE."""
+"""The only statement that adds entries to the journal: an insert-only MERGE."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _RANGES = "array<struct<first:bigint,last:bigint>>"
 
 
 def merge(table: str, units: Sequence[Unit]) -> str:
-    """Write the MERGE that appends some units, each wholly or not at all.
+    """Return the MERGE that appends some units, each entirely or not at all.
 
-    What must not be there is its match condition: an entry of the journal that breaks a unit
-    matches every row of that unit, whatever the row says. So one look at the MERGE's own snapshot
-    decides on the entries of a unit together.
+    Its match condition describes what must not exist: an entry of the journal that breaks a unit
+    matches every row of that unit, whatever its values. So the MERGE's snapshot decides on all
+    entries of a unit together.
     """
     return (
         f"MERGE INTO {table} t USING ({_source(table, units)}) s ON {_broken(units)} "
@@ -27,13 +27,13 @@ def merge(table: str, units: Sequence[Unit]) -> str:
 
 
 def inserted(table: str, units: Sequence[Unit]) -> str:
-    """Write the query of the rows that the MERGE of some units would insert now."""
+    """Return the query for the rows that the MERGE of some units would insert now."""
     source = _source(table, units)
     return f"SELECT s.* FROM ({source}) s LEFT ANTI JOIN {table} t ON {_broken(units)}"
 
 
 def _source(table: str, units: Sequence[Unit]) -> str:
-    """Write the query of the new entries, without units that lack what they need."""
+    """Return the query for the new entries, without units whose requirements are not met."""
     rows = ", ".join(
         _values(number, replace(entry, ordinal=number))
         for number, unit in enumerate(units)
@@ -53,13 +53,13 @@ def _source(table: str, units: Sequence[Unit]) -> str:
 
 
 def _broken(units: Sequence[Unit]) -> str:
-    """Write the condition on which an entry `t` of the journal keeps the row `s` out.
+    """Return the condition under which an entry `t` of the journal keeps the row `s` out.
 
-    What counts as read is told by the shards alone, which stand as literals, as Delta asks for.
-    What the entries are about stands besides as predicates on columns that Delta keeps statistics
-    of: so it opens only the files that may hold them, of thousands. Which entries concern which
-    unit is told at last, and by CASE: from predicates that mix the shard with other columns Spark
-    would infer one more, and Delta would list the files again.
+    Only the shards, given as literals as Delta requires, determine what counts as read. Further
+    predicates use columns with statistics, so that of thousands of files only those that may hold
+    relevant entries are opened. Which entry concerns which unit is decided last, in a CASE: from
+    predicates that mix the shard with other columns, Spark would infer another one, and Delta
+    would list the files again.
     """
     absent = [c for unit in units for c in unit.conditions if not c.present]
     concerned = [f"({meant})" for meant in dict.fromkeys(_meant(c, "t") for c in absent)]
@@ -72,7 +72,7 @@ def _broken(units: Sequence[Unit]) -> str:
 
 
 def _breaks(unit: Unit) -> str:
-    """Write the condition on which an entry `t` keeps a unit out: one of its own does, too."""
+    """Return the condition under which an entry `t` keeps a unit out, as one of its own does."""
     terms = [
         f"t.shard = {literal(condition.shard)} AND {_meant(condition, 't')}"
         for condition in unit.conditions
@@ -86,7 +86,7 @@ def _reads(units: Sequence[Unit]) -> str:
 
 
 def _meant(condition: Condition, entry: str) -> str:
-    """Write which entries of its shard a condition is about."""
+    """Return the predicate for the entries of its shard that a condition concerns."""
     terms = [f"{entry}.stream = {literal(condition.stream)}"]
     if condition.kinds is not None:
         terms.append(f"{entry}.kind IN ({literals(condition.kinds)})")
@@ -103,7 +103,7 @@ def _meant(condition: Condition, entry: str) -> str:
 
 
 def _values(number: int, entry: Entry) -> str:
-    """One row of VALUES; ranges and body as JSON, the instant as milliseconds."""
+    """Return one row of VALUES, with ranges and body as JSON and the instant in milliseconds."""
     texts: dict[str, str | int] = {
         "ranges": json.dumps([{"first": first, "last": last} for first, last in entry.ranges]),
         "body": json.dumps(dict(entry.body), separators=(",", ":")),

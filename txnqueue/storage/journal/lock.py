@@ -1,8 +1,8 @@
-"""One inter-process lock per Delta table on local disks.
+"""An inter-process lock for each Delta table on local disks.
 
-Delta's commit on ``file:`` is a check and a rename, and not atomic between processes. The
-lock file names the Python and the JVM process that hold it: when a Python process was
-killed, its JVM may still be committing, and the next one waits until that JVM has ended.
+Delta's commit on ``file:`` is a check and a rename, which is not atomic between processes. The
+lock file names the Python and the JVM process that hold it: if a Python process was killed, its
+JVM may still be committing, and the next holder waits until that JVM has ended.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class TableLock:
         """Name the lock file.
 
         Args:
-            path: Where the lock file lies.
-            jvm_pid: Finds the process id of this driver's JVM; None where that is refused.
+            path: The path of the lock file.
+            jvm_pid: Returns the process id of this driver's JVM; None if that is refused.
         """
         try:
             import filelock
@@ -53,8 +53,8 @@ class TableLock:
         """Hold the lock.
 
         Raises:
-            StoreBusy: Another process held it for too long, or died and left a JVM behind
-                that may still be committing.
+            StoreBusy: Another process held it for too long, or died and left a JVM that may
+                still be committing.
         """
         me = self._myself()
         try:
@@ -62,7 +62,7 @@ class TableLock:
         except self._timeout as error:
             raise StoreBusy(
                 f"Another process has held {self._path} for {WAIT_SECONDS:.0f} seconds: "
-                f"{self._read_owner()}. Try again when it is done, or end it.",
+                f"{self._read_owner()}. Try again when it has finished, or end it.",
                 owner=self._read_owner(),
             ) from error
         try:
@@ -71,7 +71,7 @@ class TableLock:
             try:
                 yield
             except ConnectionError:
-                raise  # the JVM did not answer, and may still be committing
+                raise  # the JVM did not reply, and may still be committing
             except BaseException:
                 self._owner.unlink(missing_ok=True)  # the statement has returned: it failed
                 raise
@@ -100,13 +100,13 @@ class TableLock:
         return owner
 
     def _wait_for_jvm_of(self, owner: dict[str, Any] | None) -> None:
-        """Wait until the JVM of a holder that left without releasing has ended."""
+        """Wait until the JVM of a holder that ended without releasing the lock has ended."""
         me = self._myself()
         if owner is None or owner == me or (me["jvm"] and owner["jvm"] == me["jvm"]):
             return
         if owner["jvm"] is None:
             raise StoreBusy(
-                f"The process {owner['python']} left {self._owner} behind and its JVM is not known "
+                f"The process {owner['python']} left {self._owner} behind, and its JVM is unknown "
                 "here: make sure that it has ended, then delete that file.",
                 owner=owner,
             )
@@ -114,8 +114,8 @@ class TableLock:
         while self._alive(owner["jvm"]):
             if time.monotonic() > deadline:
                 raise StoreBusy(
-                    f"JVM {owner['jvm'][0]} still runs, though its Python process has ended: "
-                    "end it, then try again.",
+                    f"JVM {owner['jvm'][0]} is still running although its Python process has "
+                    "ended: end it, then try again.",
                     owner=owner,
                 )
             time.sleep(POLL_SECONDS)
@@ -132,7 +132,7 @@ class TableLock:
 
 
 class NoLock:
-    """What stores use whose commits are atomic by themselves."""
+    """The lock of stores whose commits are atomic by themselves."""
 
     def held(self) -> AbstractContextManager[None]:
         """Hold nothing."""

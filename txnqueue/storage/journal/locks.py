@@ -1,4 +1,4 @@
-"""Where a store lies, and which locks its tables have for that."""
+"""The location of a store, and the locks that its tables need there."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
 
 
 def canonical_root(root: str) -> str:
-    """Write a root in the one way in which the store knows it.
+    """Return the canonical form of a root.
 
-    A path without a scheme lies on the local disk, unless Spark's default file system
-    says otherwise; symbolic links are followed, so that two spellings are one store.
+    A path without a scheme is on the local disk, unless Spark's default file system is another
+    one; symbolic links are followed, so different spellings are one store.
     """
     if "/" not in root:
         return root
@@ -50,18 +50,18 @@ def canonical_root(root: str) -> str:
 
 
 def _path_of(uri: str) -> str:
-    """Read the path of a file's URI; "#" and "?" are part of it, as for Spark (pure)."""
+    """Return the path of a file URI; "#" and "?" are part of it, as for Spark (pure)."""
     return unquote(_FILE.sub("", uri, count=1))
 
 
 def default_elsewhere(session: SparkSession) -> str | None:
-    """Name Spark's default file system, where paths without a scheme lie; None: on this disk."""
+    """Return Spark's default file system for paths without a scheme; None if it is this disk."""
     default = str(session.sql("SET fs.defaultFS").collect()[0][1])
     return None if default.startswith(("file:", "<undefined>")) else default
 
 
 class Locks:
-    """The locks of a store's tables: of files, of the drivers that may write, or none."""
+    """The locks of a store's tables: by files, by admission of drivers, or none."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class Locks:
         *,
         several_drivers: bool,
     ) -> None:
-        """Ask nothing yet.
+        """Query nothing yet.
 
         Args:
             user: The user's session.
-            session: A session of ours for reading.
-            names: How the store's tables are called.
-            naming: Gives the session in which a driver says that it writes here.
-            several_drivers: Whether several may, whatever the storage is.
+            session: A session of the library for reading.
+            names: The names of the store's tables.
+            naming: Returns the session in which a driver registers as the writer.
+            several_drivers: Whether several drivers may write, whatever the storage is.
         """
         self._user = user
         self._session = session
@@ -92,7 +92,7 @@ class Locks:
         self._admission: list[Admission | None] = []
 
     def leave(self) -> None:
-        """Tell the next driver that it may begin."""
+        """Allow the next driver to begin."""
         atexit.unregister(self.leave)
         if os.getpid() != self._process:  # the end of a fork is not the end of the driver
             return
@@ -100,11 +100,11 @@ class Locks:
             if one is not None and not is_stopped(self._user):
                 try:
                     one.leave()
-                except Exception as error:  # then it waits
+                except Exception as error:  # the next driver then waits
                     logger.info("store not left error=%s", error)
 
     def of(self, table: str) -> Lock:
-        """Give the lock of a table."""
+        """Return the lock of a table."""
         with self._making:
             if table not in self._locks:
                 self._locks[table] = self._new_lock(table)
@@ -117,7 +117,7 @@ class Locks:
         return TableLock(folder / ".locks" / f"{table}.lock", self._jvm_pid)
 
     def admission(self) -> Admission | None:
-        """Make what keeps other drivers away; None where the storage bears any."""
+        """Create the admission that keeps other drivers away; None if the storage needs none."""
         with self._making:
             if not self._admission:
                 self._admission.append(self._new_admission())
@@ -129,7 +129,7 @@ class Locks:
         if writers is None:
             return None
         table = TableRegister(self._naming, self._names.journal)
-        if not is_connect(self._user):  # a server that is gone would not answer for minutes
+        if not is_connect(self._user):  # a server that is gone would block for minutes
             atexit.register(self.leave)
         return Admission(
             table,
@@ -140,36 +140,36 @@ class Locks:
         )
 
     def _location(self) -> str:
-        """Find where the store lies: as it is named, or as its catalog schema says."""
+        """Return the location of the store: its path, or that of its catalog schema."""
         if self._names.by_path:
             return self._names.root
         rows = self._described()
         return next((str(r[1]) for r in rows if str(r[0]).lower() == "location"), "")
 
     def folder(self) -> Path | None:
-        """Find the folder of a store on the local disk; None if it lies elsewhere."""
+        """Return the folder of a store on the local disk; None if it is elsewhere."""
         root = self._names.root
         if not self._names.by_path:
             location = self._location()
             if not _FILE.match(location):
                 return None
-            schema = root.rpartition(".")[2].lower()  # with and without the catalog the same
+            schema = root.rpartition(".")[2].lower()  # the same with and without the catalog
             return self._shared(Path(_path_of(location)) / f".txnqueue-{schema}")
         if _SCHEME.match(root):
             return None
         default = default_elsewhere(self._session)
         if default is not None:
             raise InvalidInput(
-                f"The root {root!r} has no scheme and the default file system is {default}: "
-                "write the root with its scheme."
+                f"The root {root!r} has no scheme, and the default file system is {default}: give "
+                "the root with its scheme."
             )
         return self._shared(Path(root))
 
     def _shared(self, folder: Path) -> Path:
-        """Check that a folder of this disk is the one that Spark sees under its path.
+        """Check that a local folder is the one that Spark sees under its path.
 
         Raises:
-            InvalidInput: A Spark Connect server has a disk of its own; nothing was done.
+            InvalidInput: The Spark Connect server has its own disk; nothing was done.
         """
         if not is_connect(self._user):
             return folder
@@ -177,7 +177,7 @@ class Locks:
         with tempfile.NamedTemporaryFile("w", dir=there, prefix="txnqueue-seen-") as token:
             token.write(token.name)
             token.flush()
-            Path(token.name).chmod(0o644)  # the server may be another user's
+            Path(token.name).chmod(0o644)  # the server may run as another user
             try:
                 seen = [row[0] for row in self._session.read.text(f"file:{token.name}").collect()]
             except Exception as error:
@@ -188,8 +188,8 @@ class Locks:
 
     def _elsewhere(self) -> InvalidInput:
         return InvalidInput(
-            f"The root {self._names.root!r} lies on a disk that the Spark Connect server does not "
-            "share with this process, which has to lock it: use storage that both reach, such as "
+            f"The root {self._names.root!r} is on a disk that the Spark Connect server does not "
+            "share with this process, which must lock it: use storage that both can reach, such as "
             "hdfs: or abfss:.",
             name="root",
         )
@@ -209,7 +209,7 @@ class Locks:
                 raise
             raise StoreNotFound(
                 f"There is no schema {self._names.root!r}: a root without a '/' is a catalog "
-                f"schema; CREATE SCHEMA {self._names.schema} makes it.",
+                f"schema; create it with CREATE SCHEMA {self._names.schema}.",
                 root=self._names.root,
             ) from error
 
@@ -224,4 +224,4 @@ class Locks:
                 return int(ask())
             except Exception as error:  # refused by the platform
                 logger.info("process of Java not told error=%s", type(error).__name__)
-        return None  # the lock then says what to do
+        return None  # the lock's error then gives the remedy

@@ -1,4 +1,4 @@
-"""The folder of Delta's commits, looked at without a Spark job."""
+"""The folder of Delta's commits, read without a Spark job."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Result = TypeVar("Result")
 logger = logging.getLogger("txnqueue")
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _COORDINATED = ("catalog", "coordinated")
-"""What the features are called by which commits are elsewhere than in the folder."""
+"""Parts of the names of features with which commits are not in the folder."""
 
 
 class CommitLog:
-    """The commits of one Delta table, each a file that is called by its version."""
+    """The commits of one Delta table, each in a file named by its version."""
 
     def __init__(self, statements: Statements, table: str) -> None:
-        """Look at nothing yet.
+        """Read nothing yet.
 
         Args:
-            statements: Runs what asks Spark.
+            statements: Runs Spark statements.
             table: The table, quoted for SQL.
         """
         self._statements = statements
@@ -41,14 +41,14 @@ class CommitLog:
 
     @property
     def table_id(self) -> str:
-        """What tells the table from another one that was created in its place."""
+        """The id that distinguishes the table from another one created in its place."""
         return self._statements.run(self._describe)[0]
 
     def learn_created(self) -> None:
-        """Read what the table is from its first commit, which this process has just made.
+        """Read the table's description from its first commit, which this process has just made.
 
-        It takes no Spark job, as asking would, which in a new process is the second one ever. What
-        is not as expected is asked for when it is needed.
+        This avoids a Spark job, which is expensive in a new process. If anything is not as
+        expected, Spark is asked when the description is needed.
         """
         names = self._statements.names
         if not names.by_path or is_connect(self._statements.user):
@@ -67,17 +67,17 @@ class CommitLog:
             logger.info("commit not read table=%s error=%s", self._table, type(error).__name__)
 
     def created(self, lock: str, create: Callable[[SparkSession], Result]) -> Result:
-        """Create the table, also where an earlier creation was interrupted.
+        """Create the table, even if an earlier creation was interrupted.
 
-        Delta makes the folder of the log, and one in it, before it writes the first commit, and
-        takes a folder without any commit for a table that is there.
+        Delta creates the folder of the log, and one in it, before it writes the first commit, and
+        considers a folder without any commit an existing table.
 
         Args:
-            lock: What the table's lock is called; its folder below the root has the same name.
-            create: Creates it; no error if it is there.
+            lock: The name of the table's lock and of its folder below the root.
+            create: Creates the table if it does not exist.
 
         Returns:
-            What creating it returns.
+            The result of ``create``.
         """
         names = self._statements.names
         looks = names.by_path and not is_connect(self._statements.user)
@@ -90,14 +90,14 @@ class CommitLog:
         return self._statements.committing(lock, whole)
 
     def is_newest(self, version: int) -> bool:
-        """Return whether a version of the table surely is the newest one.
+        """Return whether a version of the table is certainly the newest one.
 
-        The next one is not there, and this one is: Delta removes old commits in their order, so
-        that a log which was cleaned up beyond both of them is told from one that ends here.
+        This version must exist and the next one not: Delta removes old commits in order, so a log
+        that was cleaned up beyond both is distinguished from one that ends here.
 
         Returns:
-            False also if that cannot be told: over Spark Connect, where a catalog keeps the
-            commits, or if the storage does not answer.
+            False also if that cannot be determined: over Spark Connect, if a catalog keeps the
+            commits, or if the storage does not respond.
 
         Raises:
             StoreSetBack: The log ends before this version.
@@ -115,12 +115,12 @@ class CommitLog:
             return False
 
     def check_newest(self, version: int) -> None:
-        """Check that no later commit is gone of which there is a trace: it would be written anew.
+        """Check that no later commit left a trace and is missing: it would be written again.
 
-        Only the next one is looked for, and nothing where commits are kept elsewhere.
+        Only the next commit is checked, and none if commits are kept elsewhere.
 
         Raises:
-            StoreCorrupt: What Delta writes after a commit is there, and the commit is not.
+            StoreCorrupt: A file that Delta writes after a commit exists, but the commit does not.
         """
         if is_connect(self._statements.user):
             return
@@ -133,12 +133,12 @@ class CommitLog:
             return
         if gone:
             raise StoreCorrupt(
-                f"Commit {version + 1} of {self._table} was written, and is gone. Stop writing to "
-                "the store, keep it as it is, and put the file back from a copy."
+                f"Commit {version + 1} of {self._table} was written but is missing. Stop writing "
+                "to the store, keep it as it is, and put the file back from a copy."
             )
 
     def is_absent(self, folder: str) -> bool:
-        """Return whether a folder surely is not there; False also if that cannot be told."""
+        """Return whether a folder certainly does not exist; False also if that is unknown."""
         if is_connect(self._statements.user):
             return False
         try:
@@ -150,7 +150,7 @@ class CommitLog:
             return False
 
     def _remove_begun(self, folder: str) -> None:
-        """Remove the folder of a log that was never written to; an error if that changes now."""
+        """Remove the folder of a log that was never written to; fail if that changes meanwhile."""
         path, recursively = self._path(folder), False
         files = self._files_of(path)
         if not files.exists(path):
@@ -161,7 +161,7 @@ class CommitLog:
             begun.append(status.getPath())
             if not (status.isDirectory() or begun[-1].getName().startswith(".")):
                 return
-        for one in (*begun, path):  # empty folders, what was to be a commit, and the log's folder
+        for one in (*begun, path):  # empty folders, unfinished commits, and the log's folder
             files.delete(one, recursively)
 
     def _ends_with(self, version: int) -> bool:
@@ -179,7 +179,7 @@ class CommitLog:
         return False
 
     def _last(self, folder: str) -> int:
-        """Find the newest commit in the folder; -1: there is none."""
+        """Return the newest commit in the folder; -1 if there is none."""
         path = self._path(folder)
         found = self._files_of(path).listStatus(path)
         names = (_COMMIT.fullmatch(str(one.getPath().getName())) for one in found)
@@ -190,7 +190,7 @@ class CommitLog:
         if not folder:
             return False
         trace, after = (f"{folder}/{version + 1:020d}.{end}" for end in ("crc", "json"))
-        # In this order: another driver may commit between the two questions.
+        # In this order, because another driver may commit between the two checks.
         return self._is_there(trace) and not self._is_there(after)
 
     def _is_there(self, name: str) -> bool:
@@ -207,7 +207,7 @@ class CommitLog:
         return bytes(read).decode()
 
     def _files_of(self, path: Any) -> Any:
-        """Give the file system of the commits; it is found by the first one that is asked for."""
+        """Return the file system of the commits, which the first path determines."""
         if self._files is None:
             session: Any = self._statements.session
             settings = session._jsparkSession.sessionState().newHadoopConf()
@@ -219,7 +219,7 @@ class CommitLog:
         return session._jvm.org.apache.hadoop.fs.Path(name)
 
     def _describe(self) -> tuple[str, str]:
-        """Find the table's id, and the folder of its commits: "" if not all of them are there."""
+        """Return the table's id, and the folder of its commits; "" if not all of them are there."""
         if self._described is None:
             query = self._statements.session.sql(f"DESCRIBE DETAIL {self._table}")
             (detail,) = query.select("id", "location", "tableFeatures").collect()
@@ -230,5 +230,5 @@ class CommitLog:
 
 
 def _is_elsewhere(features: Iterable[str]) -> bool:
-    """Return whether a table's features say that its commits are not all in the folder."""
+    """Return whether a table's features mean that not all its commits are in the folder."""
     return any(sign in str(feature).lower() for feature in features for sign in _COORDINATED)

@@ -1,7 +1,7 @@
 """The journal in memory: the same conflict rule, versions and conditions as on Delta.
 
-Like Delta's MERGE an append takes a snapshot, evaluates its conditions on it, and lands
-unless another writer has added an entry to a shard that it read since the snapshot.
+As with Delta's MERGE, an append takes a snapshot, evaluates its conditions on it, and lands
+unless another writer has since added an entry to a shard that it read.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class MemoryArchive:
     """The archive in the memory of this process."""
 
     def __init__(self, journal: MemoryJournal) -> None:
-        """Make an empty archive of a journal."""
+        """Create an empty archive of a journal."""
         self.step = journal.step
         self.kept: dict[tuple[str, PositionId], Entry] = {}
         self._journal = journal
         self._created = False
 
     def create(self) -> None:
-        """Create the archive; no error if it is there."""
+        """Create the archive if it does not exist."""
         self._created = True
 
     def add(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
-        """Copy entries of the journal: what has left it is not copied any more."""
+        """Copy entries of the journal, except those that have left it."""
         self._check_created()
         self.step("archive")
         there = self._journal.ids({entry.shard for entry in entries})
@@ -78,7 +78,7 @@ class MemoryArchive:
         return model.each_once(found)
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
-        """Read the entries that one of some filters lets through."""
+        """Read the entries that match any of some filters."""
         return model.each_once(self._kept(wanted))
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
@@ -86,13 +86,13 @@ class MemoryArchive:
         yield from sorted(self._kept([wanted]), key=order.key)
 
     def newest(self, wanted: EntryFilter) -> Newest:
-        """Find how far the entries reach that a filter lets through."""
+        """Find the newest of the entries that match a filter."""
         return _newest(self.find(wanted))
 
     def forget(
         self, day: str, standing: Sequence[Entry], metadata: Mapping[str, object] | None
     ) -> int:
-        """Delete what is kept under the days before one, but for what stays all the same."""
+        """Delete what is kept under the days before one, except what must be kept."""
         self._check_created()
         self.step("forget")
         oldest, kept = retention.oldest(standing), list(self.kept.items())
@@ -118,13 +118,13 @@ class MemoryArchive:
         return None
 
     def _kept(self, wanted: Collection[EntryFilter]) -> tuple[Entry, ...]:
-        """Read what is kept, as often as it is kept."""
+        """Read entries with all their copies."""
         self._check_created()
         self.step("read archive")
         return _matching(list(self.kept.values()), wanted)
 
     def _check_created(self) -> None:
-        """Fail as a table does that is not there."""
+        """Fail as a missing table would."""
         if not self._created:
             raise LookupError("There is no archive yet.")
 
@@ -133,7 +133,7 @@ class MemoryJournal:
     """A journal in the memory of this process; many clients may share it."""
 
     def __init__(self, step: Step = _no_step) -> None:
-        """Make an empty journal at version 0.
+        """Create an empty journal at version 0.
 
         Args:
             step: Called before each atomic step of a call, with the step's name.
@@ -151,7 +151,7 @@ class MemoryJournal:
         return self.known_version()
 
     def known_version(self) -> int:
-        """Return the newest version; in memory it costs nothing."""
+        """Return the newest version, which costs nothing in memory."""
         return len(self.commits) - 1
 
     def read(self, shards: Collection[str], after: int = -1, upto: int | None = None) -> Reading:
@@ -167,7 +167,7 @@ class MemoryJournal:
         return self.read(tuple(self._shards), after, upto)
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
-        """Read the entries that one of some filters lets through, one consistent cut."""
+        """Read the entries that match any of some filters, one consistent cut."""
         self.step("read")
         with self._lock:
             shards = shards_of(wanted)
@@ -179,11 +179,11 @@ class MemoryJournal:
         yield from sorted(self.find(wanted), key=order.key)
 
     def newest(self, wanted: EntryFilter) -> Newest:
-        """Find how far the entries reach that a filter lets through."""
+        """Find the newest of the entries that match a filter."""
         return _newest(self.find(wanted))
 
     def audit(self, upto: int, beginning: int = -1) -> Audit:
-        """Count what was inserted and deleted; nothing is ever changed here."""
+        """Count the inserted and deleted entries; entries are never updated here."""
         inserted = {e.entry_id: e.version for found, _ in self.commits[: upto + 1] for e in found}
         gone = {e.entry_id for version, left in self._removals if version <= upto for e in left}
         here = {e.entry_id for found in self._shards.values() for e in found if e.version <= upto}
@@ -193,7 +193,7 @@ class MemoryJournal:
         return Audit(0, since, 0, len(due), len(due & known), len(gone & here))
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
-        """Append units, each wholly or not at all, in one version."""
+        """Append units, each entirely or not at all, in one version."""
         self.step("append starts")
         with self._lock:
             snapshot = self.known_version()
@@ -220,7 +220,7 @@ class MemoryJournal:
         return version
 
     def remove(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
-        """Delete entries that stand in the archive under a day, in one version."""
+        """Delete entries that are in the archive under a day, in one version."""
         self.step("remove starts")
         shards = {entry.shard for entry in entries}
         wanted = {e.entry_id for e in entries if (day, e.entry_id) in self.archive.kept}
@@ -242,21 +242,21 @@ class MemoryJournal:
             self.commits.append(((), dict(metadata)))
 
     def entries(self) -> list[Entry]:
-        """List the entries that stand in the journal now."""
+        """List the entries that are in the journal now."""
         with self._lock:
             return [entry for found in self._shards.values() for entry in found]
 
     def ids(self, shards: Collection[str]) -> set[PositionId]:
-        """Name the entries that stand in some shards now."""
+        """Return the ids of the entries that are in some shards now."""
         with self._lock:
             return {e.entry_id for shard in shards for e in self._shards.get(shard, ())}
 
     def files(self) -> dict[str, int]:
-        """Count the files of each shard: here there are none."""
+        """Count the files of each shard; there are none."""
         return {}
 
     def rewrite(self, shards: Collection[str], metadata: Mapping[str, object]) -> None:
-        """Write the entries of some shards into few files: here there are none."""
+        """Rewrite the files of some shards; there are none."""
 
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove files that nothing names: here there are none."""
@@ -276,7 +276,7 @@ class MemoryJournal:
         return [entry for entry in entries if after < entry.version <= upto]
 
     def _added_since(self, shard: str, snapshot: int) -> bool:
-        """Return whether anything was added to a shard since."""
+        """Return whether anything was added to a shard since a snapshot."""
         entries = self._shards.get(shard, [])
         return bool(entries) and entries[-1].version > snapshot
 
@@ -284,7 +284,7 @@ class MemoryJournal:
         return [entry for version, gone in self._removals if version > snapshot for entry in gone]
 
     def _missed(self, units: Sequence[Unit], snapshot: int) -> bool:
-        """Return whether anything was deleted since that units looked for: Delta read its file.
+        """Return whether an entry was deleted since that the units read, as Delta read its file.
 
         Delta may have read other files too, and then reports more conflicts than this.
         """
@@ -298,7 +298,7 @@ class MemoryJournal:
 
 
 def numbered(units: Sequence[Unit], admitted: Sequence[bool], version: int) -> tuple[Entry, ...]:
-    """Give the entries of the admitted units the places that they have in a version."""
+    """Give the entries of the admitted units their places in a version."""
     return tuple(
         replace(entry, version=version, ordinal=ordinal)
         for ordinal, (unit, won) in enumerate(zip(units, admitted, strict=True))

@@ -20,7 +20,7 @@ def rows_of(frame: DataFrame, version: str, *also: str) -> list[dict[str, Any]]:
 
     Args:
         frame: Rows of the journal or the archive.
-        version: The expression that gives an entry's version.
+        version: The expression for an entry's version.
         also: Further columns.
     """
     rows: list[dict[str, Any]] = projected(frame, version, *also).toArrow().to_pylist()
@@ -28,7 +28,7 @@ def rows_of(frame: DataFrame, version: str, *also: str) -> list[dict[str, Any]]:
 
 
 def projected(frame: DataFrame, version: str, *also: str) -> DataFrame:
-    """Select the columns that an entry is made of; the expression gives its version."""
+    """Select the columns of an entry, with an expression for its version."""
     columns = [identifier(name) for name in NAMES if name != "recorded_at"]
     return frame.selectExpr(
         *columns, "unix_millis(recorded_at) AS recorded_at_ms", f"{version} AS version", *also
@@ -36,7 +36,7 @@ def projected(frame: DataFrame, version: str, *also: str) -> DataFrame:
 
 
 def entry_of(row: Mapping[str, Any]) -> Entry:
-    """Make an entry of a row."""
+    """Make an entry from a row."""
     plain = {k: v for k, v in row.items() if k not in ("ranges", "body", "_change_type")}
     parts = tuple((part["first"], part["last"]) for part in row["ranges"] or ())
     return Entry(**plain, ranges=parts, body=json.loads(row["body"] or "{}"))

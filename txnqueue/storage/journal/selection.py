@@ -1,4 +1,4 @@
-"""Reads entries of a Delta table: those that are asked for, or all of them in bounded parts."""
+"""Reading entries of a Delta table, selected or streamed in bounded parts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PART_ROWS = 20_000
-"""How many rows Spark hands over at once while entries are streamed."""
+"""How many rows Spark returns at once while entries are streamed."""
 PIECE_ROWS = 2_000
-"""How many of them are in Python at once."""
+"""How many of them are Python objects at once."""
 _PLACE = ("version", "ordinal", "`index`")
 _KEYS = {
     Order.COMMIT: _PLACE,
@@ -34,10 +34,10 @@ class EntrySelection:
         """Name the table.
 
         Args:
-            statements: Runs what is said in SQL.
+            statements: Runs SQL statements.
             table: The table, quoted for SQL.
-            version: The expression that gives an entry's version.
-            commit_seq: The expression that gives its commit_seq.
+            version: The expression for an entry's version.
+            commit_seq: The expression for its commit_seq.
         """
         self._statements = statements
         self._table = table
@@ -45,13 +45,13 @@ class EntrySelection:
         self._commit_seq = commit_seq
 
     def find(self, wanted: Collection[EntryFilter]) -> tuple[Entry, ...]:
-        """Read the entries that one of some filters lets through, each once."""
+        """Read the entries that match any of some filters, each once."""
         session = self._statements.session
         rows = self._statements.run(lambda: rows_of(self._frame(session, wanted), "version"))
         return model.each_once(map(entry_of, rows))
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
-        """Read entries in an order: Spark sorts them, and hands over one part after the other."""
+        """Read entries in an order; Spark sorts them and returns them in parts."""
         run, session = self._statements.run, self._statements.compiling
 
         def opened() -> Iterator[Any]:
@@ -69,7 +69,7 @@ class EntrySelection:
             yield from (entry_of(row.asDict()) for row in piece)
 
     def newest(self, wanted: EntryFilter) -> Newest:
-        """Find how far the entries reach that a filter lets through."""
+        """Find the newest of the entries that match a filter."""
         query = (
             f"SELECT max({self._commit_seq}), max(unix_millis(recorded_at)) FROM {self._table} "
             f"WHERE {wanted.sql(self._commit_seq)}"

@@ -1,4 +1,4 @@
-"""Sessions of the library beside the user's, which keeps its settings."""
+"""Sessions of the library beside the user's session, whose settings are not changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txnqueue")
 LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-"""What Delta writes into the history of a table with each commit of a session."""
+"""The metadata that Delta writes into a table's history with each commit of a session."""
 MEANING = {
     "parquet.page.verify-checksum.enabled": "true",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
@@ -43,8 +43,8 @@ MEANING = {
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.variable.substitute": "false",
 }
-"""A statement means the same wherever it runs: what a cluster, or the session that Spark Connect
-makes ours from, says otherwise does not count."""
+"""Settings that make statements mean the same everywhere, whatever a cluster, or the session that
+Spark Connect clones, has set."""
 SETTINGS = {
     **MEANING,
     "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled": "true",
@@ -57,17 +57,17 @@ SETTINGS = {
     "spark.sql.leafNodeDefaultParallelism": "1",
     "spark.sql.shuffle.partitions": "1",
 }
-"""The library's own session; the user's keeps its settings."""
+"""The settings of the library's own sessions; the user's session is not changed."""
 
 APPLICATION = "spark.databricks.delta.write.txnAppId"
 NUMBER = "spark.databricks.delta.write.txnVersion"
-"""Delta passes over a write whose number an application has written before."""
+"""Delta skips a write whose number an application has already written."""
 
 
 _USERS: weakref.WeakKeyDictionary[SparkSession, weakref.ref[SparkSession]] = (
     weakref.WeakKeyDictionary()
 )
-"""Whose session each of ours stands beside."""
+"""The user's session for each of the library's sessions."""
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -84,12 +84,12 @@ def is_stopped(spark: SparkSession) -> bool:
 
 
 def new_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """Make a session with settings of its own beside the user's.
+    """Create a session with its own settings beside the user's session.
 
     Raises:
         PlatformMissing: delta-spark is not installed.
     """
-    try:  # Delta's own exceptions come through only where this was imported before the call
+    try:  # Delta's exceptions are translated only if this was imported before the call
         importlib.import_module("delta.exceptions")
     except ModuleNotFoundError as error:
         raise PlatformMissing(missing="delta-spark") from error
@@ -101,13 +101,13 @@ def new_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessio
         session.conf.set(key, value)
     for key in (APPLICATION, NUMBER):
         session.conf.unset(key)
-    if connect:  # its own exit hook would ask a server that may be gone, for minutes
+    if connect:  # its exit hook could wait for minutes for a server that is gone
         atexit.register(_hang_up, weakref.ref(session))
     return session
 
 
 def _of_nothing(rows: Any) -> StructType | None:
-    """Say which columns a table without rows has: Connect infers none, though Arrow knows them."""
+    """Return the columns of a table without rows, which Connect does not infer from Arrow."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -118,10 +118,10 @@ def _of_nothing(rows: Any) -> StructType | None:
 def new_frame(
     session: SparkSession, rows: Any, schema: StructType | str | None = None
 ) -> DataFrame:
-    """Make a DataFrame, and leave the thread the session that is active in it.
+    """Make a DataFrame without changing the thread's active session.
 
-    ``createDataFrame`` makes its own session the active one: what asks for that, such as a
-    program's ``SparkSession.active()`` and Spark when it looks a data source up, would find ours.
+    ``createDataFrame`` makes its own session the active one, which a program's
+    ``SparkSession.active()``, and Spark when it looks up a data source, would then use.
     """
     if is_connect(session):
         return session.createDataFrame(rows, schema or _of_nothing(rows))
@@ -131,7 +131,7 @@ def new_frame(
     known: Any = SparkSession
     before, sessions = known._activeSession, known._get_j_spark_session_class(session._jvm)
     active = sessions.getActiveSession()
-    if before in _USERS:  # another thread is just here: what it found is the user's
+    if before in _USERS:  # another thread is here too: it found the user's session
         before = _USERS[before]()
     try:
         return make()
@@ -144,17 +144,17 @@ def new_frame(
 
 
 def close_session(session: SparkSession) -> None:
-    """Let a session of ours go; of classic Spark it costs nothing and is left alone.
+    """Close one of the library's sessions; a classic one costs nothing and is left open.
 
-    ``stop`` would also stop a Connect server that runs in this process.
+    ``stop`` would also stop a Connect server in this process.
     """
     client = getattr(session, "client", None) if is_connect(session) else None
     if client is None or client.is_closed:
         return
-    client.set_retry_policies([])  # Spark's own asks a server that is gone for ten minutes
+    client.set_retry_policies([])  # Spark would retry a server that is gone for ten minutes
     try:
         client.release_session()
-    except Exception as error:  # the server is gone, and the session with it
+    except Exception as error:  # the server is gone, and its sessions too
         logger.info("session not released error=%s", error)
     client.close()
 

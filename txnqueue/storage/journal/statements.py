@@ -1,12 +1,11 @@
-"""Run the library's own statements: on tuned sessions, to their end.
+"""Running the library's statements on tuned sessions, to their end.
 
-A statement runs on a thread of the library. When its caller is interrupted (Ctrl-C, a
-cancelled cell) the statement goes on and keeps the lock. If it was an append to the journal
-all that follows waits for it: so nothing of this client ever lands behind the back of what
-it does next.
+A statement runs on a thread of the library. If its caller is interrupted (Ctrl-C, a cancelled
+cell), the statement continues and keeps the lock. If it was an append to the journal, all later
+statements wait for it, so it cannot land unnoticed between them.
 
-Appends to the journal have one thread and one session for themselves, so that what takes
-long does not delay commits: reading, staging, changing tables, tidying files.
+Appends to the journal have their own thread and session, so long statements (reading, staging,
+changing tables, cleaning up files) do not delay commits.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ logger = logging.getLogger("txnqueue")
 
 POOL = "spark.scheduler.pool"
 OWN_POOL = "txnqueue"
-"""Where jobs are scheduled fairly, short statements of ours do not queue behind a user's jobs."""
+"""The scheduler pool in which the library's short statements do not queue behind a user's jobs."""
 THREADS_MAX = 64
 RETENTION = "delta.deletedFileRetentionDuration"
 _INTERVAL = re.compile(r"(?:interval )?([0-9]+) (second|minute|hour|day|week)s?")
@@ -58,11 +57,11 @@ class Statements:
     def __init__(
         self, spark: SparkSession, names: TableNames, *, several_drivers: bool = False
     ) -> None:
-        """Open the session.
+        """Open the sessions.
 
         Args:
-            spark: The user's session; it is not changed.
-            names: How the store's tables are called.
+            spark: The user's session, which is not changed.
+            names: The names of the store's tables.
             several_drivers: Whether the platform lets several drivers write, whatever the
                 storage is.
         """
@@ -91,16 +90,16 @@ class Statements:
 
     @property
     def appending(self) -> SparkSession:
-        """The session of appends to the journal; nothing else ever uses it."""
+        """The session that only appends to the journal use."""
         return self._made("appending", SETTINGS)
 
     @property
     def compiling(self) -> SparkSession:
-        """The session for work on many rows, which pays for being compiled."""
+        """The session for work on many rows, where compiling pays."""
         return self._made("compiling", MEANING)
 
     def run(self, statement: Callable[[], Result]) -> Result:
-        """Run a statement that reads, on any session whose settings do not change.
+        """Run a statement that reads, on a session whose settings do not change.
 
         Raises:
             StoreCorrupt: A file of the store is damaged.
@@ -111,10 +110,10 @@ class Statements:
     def alone(
         self, statement: Callable[[SparkSession], Result], *, compiled: bool = False
     ) -> Result:
-        """Run a statement with a session that has no other user meanwhile.
+        """Run a statement on a session that nothing else uses meanwhile.
 
         Args:
-            statement: What to run; it may set what it likes, and the next one sets it anew.
+            statement: The statement; it may change settings, because each one sets its own.
             compiled: Whether it works on enough rows for compiling to pay.
         """
 
@@ -141,12 +140,12 @@ class Statements:
     def result_of_append(self, under_way: Future[Result], begin: Callable[[], object]) -> Result:
         """Begin an append, and wait for it.
 
-        If the caller is interrupted, it never lands unless it is being carried out: then what
-        follows waits for it.
+        If the caller is interrupted, the append never lands unless it is already being carried
+        out; then later statements wait for it.
 
         Args:
-            under_way: What it will answer.
-            begin: Hands it over to the thread that carries it out; may be interrupted as well.
+            under_way: Its future result.
+            begin: Passes it to the thread that carries it out; may be interrupted too.
 
         Raises:
             AppendConflict: Delta reports that another commit was faster.
@@ -165,9 +164,9 @@ class Statements:
     def committing(
         self, table: str, statement: Callable[[SparkSession], Result], *, compiled: bool = False
     ) -> Result:
-        """Run another statement that makes a Delta commit, to its end, under the table's lock.
+        """Run any other statement that makes a Delta commit, to its end, under the table's lock.
 
-        One runs at a time on each table, and has a session for itself.
+        One statement at a time runs on each table, on a session of its own.
 
         Raises:
             AppendConflict: Delta reports that another commit was faster.
@@ -184,15 +183,15 @@ class Statements:
         return _committed(self._begun(self._commits, locked))
 
     def staging(self, table: str, session: SparkSession, statement: Callable[[], Result]) -> Result:
-        """Run a write of rows under the table's lock: for Spark the caller's own work.
+        """Run a write of rows under the table's lock, as work of the caller for Spark.
 
-        Other writes of this table wait on local disks only: staged rows belong to no queue
-        until a decision names them.
+        Other writes to this table wait only on local disks: staged rows belong to no queue until
+        a decision names them.
 
         Args:
-            table: What its lock is called.
-            session: What the rows live on.
-            statement: Writes them.
+            table: The name of its lock.
+            session: The session of the rows.
+            statement: Writes the rows.
 
         Raises:
             AppendConflict: Delta reports that another commit was faster.
@@ -211,12 +210,12 @@ class Statements:
         return _committed(self._begun(self._users, callers))
 
     def _enter_pool(self) -> None:
-        """Put the jobs of this thread into a pool of ours; Spark Connect knows none."""
+        """Put the jobs of this thread into the library's pool; Spark Connect has no pools."""
         if not is_connect(self.user):
             self.user.sparkContext.setLocalProperty(POOL, OWN_POOL)
 
     def close(self) -> None:
-        """Let what is under way end, and let the threads, the sessions and the store go."""
+        """Wait for running statements, then release the threads, the sessions and the store."""
         self._closed = True
         if self._is_copy:  # the process that made them goes on with them
             return
@@ -228,18 +227,20 @@ class Statements:
             close_session(session)
 
     def check_running(self) -> None:
-        """Check that the user's session was not stopped, and its manager not closed or copied.
+        """Check that the user's session was not stopped, and the manager not closed or copied.
 
         Raises:
-            PlatformMissing: It was; nothing was done.
+            PlatformMissing: One of them was; nothing was done.
         """
         self._check_process()
         if self._closed:
-            raise PlatformMissing("This manager is closed, and nothing was done: make another.")
+            raise PlatformMissing(
+                "This manager is closed, and nothing was done: create another one."
+            )
         if is_stopped(self.user):
             raise PlatformMissing(
-                "The Spark session of this manager was stopped (spark.stop()): nothing was done. "
-                "Make a QueueManager with a session that runs."
+                "The Spark session of this manager was stopped (spark.stop()), and nothing was "
+                "done: create a QueueManager with a running session."
             )
 
     @property
@@ -261,19 +262,19 @@ class Statements:
             )
 
     def vacuum(self, table: str, name: str, seconds_min: float, *, full: bool) -> str | None:
-        """Remove files of a table that no retained version names.
+        """Remove a table's files that no retained version names.
 
-        Delta can tell by its log which those are, as long as the log reaches back to the last
-        time that it was asked; else it has to list the table's folder.
+        Delta can determine them from its log if the log reaches back to the last vacuum;
+        otherwise it must list the table's folder.
 
         Args:
-            table: What its lock is called.
+            table: The name of its lock.
             name: The table, quoted for SQL.
-            seconds_min: Only if the table keeps deleted files for so long.
-            full: Whether to list the folder, and find files that are in no log.
+            seconds_min: Files are removed only if the table keeps deleted files at least this long.
+            full: Whether to list the folder and find files that are in no log.
 
         Returns:
-            Why nothing was removed; None if it was.
+            Why nothing was removed; None if files were removed.
         """
         kept, said = self.files_kept(name)
         if kept < seconds_min:
@@ -294,17 +295,17 @@ class Statements:
         return None
 
     def files_kept(self, name: str) -> tuple[float, str]:
-        """Read for how long a table keeps deleted files: in seconds, 0 if unknown, and as said."""
+        """Return how long a table keeps deleted files: in seconds (0 if unknown), and as set."""
         query = f"SHOW TBLPROPERTIES {name} ('{RETENTION}')"
         said = str(self.run(lambda: self.session.sql(query).collect()[0]["value"]))
         found = _INTERVAL.fullmatch(said.strip().lower())
         return float(found.group(1)) * _SECONDS[found.group(2)] if found else 0.0, said
 
     def take_over(self, about: Mapping[str, object]) -> None:
-        """Be the driver that may write, where not every one may; else do nothing.
+        """Make this driver the one that may write, if the storage supports only one.
 
         Raises:
-            SecondDriver: Another one did the same at the same time.
+            SecondDriver: Another driver did the same at the same time.
         """
         admission = self.run(self._locks.admission)
         if admission is not None:
@@ -315,7 +316,7 @@ class Statements:
     def _begun(
         self, threads: ThreadPoolExecutor, statement: Callable[[], Result]
     ) -> Future[Result]:
-        """Begin a statement when interrupted appends have ended."""
+        """Begin a statement after interrupted appends have ended."""
         self.check_running()
         wait(tuple(self._left))
         return self._submit(threads, statement)
@@ -326,13 +327,13 @@ class Statements:
         self.check_running()
         try:
             return threads.submit(statement)
-        except RuntimeError:  # closed since it was looked
+        except RuntimeError:  # closed since the check
             self.check_running()
             raise
 
     @contextmanager
     def _idle_session(self, *, compiled: bool) -> Iterator[SparkSession]:
-        """Lend a session that has no other user meanwhile."""
+        """Lend a session that nothing else uses meanwhile."""
         idle = self._idle[compiled]
         try:
             session = idle.pop()
@@ -348,11 +349,11 @@ class Statements:
             return self._turns[table]
 
     def _naming(self) -> SparkSession:
-        """The session in which a driver says that it writes here."""
+        """The session in which a driver registers as the writer."""
         return self._made("naming", SETTINGS)
 
     def _made(self, name: str, settings: Mapping[str, str]) -> SparkSession:
-        """Make a session once, whichever thread wants it first."""
+        """Create a session once, whichever thread needs it first."""
         with self._making:
             if name not in self._sessions:
                 self._sessions[name] = new_session(self.user, settings)

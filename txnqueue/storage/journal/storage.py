@@ -1,12 +1,12 @@
-"""Storage that does not create files atomically, and who may write there.
+"""Admission of drivers to storage that does not create files atomically.
 
-Delta's log store for S3 looks whether a commit's file is there and then puts it: two drivers
-may do so at once, and the later put silently replaces the other's commit. Within one JVM a lock
-keeps its writers apart. So a driver that writes to such a store says so in a property of the
-journal's table, and another one is refused as long as that driver was heard of lately.
+Delta's log store for S3 checks whether a commit's file exists and then puts it: if two drivers do
+so at once, the later put silently replaces the other's commit. Within one JVM, a lock separates
+the writers. So a driver that writes to such a store registers in a property of the journal's
+table, and other drivers are refused while that driver has recently been active.
 
-With the log store of this library S3 itself refuses the later put. Any number of drivers may have
-it; the same property says so, and keeps those away that do not.
+With the log store of this library, S3 itself refuses the later put. Any number of drivers may use
+it; the same property records that, and keeps drivers without it away.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OF_S3 = ("s3", "s3a", "s3n")
-"""Schemes for which Delta takes a log store that knows the writers of its own JVM only."""
+"""Schemes for which Delta's log store separates only the writers of its own JVM."""
 SINGLE_DRIVER = "io.delta.storage.S3SingleDriverLogStore"
 SEVERAL_DRIVERS = "io.delta.storage.S3DynamoDBLogStore"
 KEEP_APART = (
@@ -42,37 +42,37 @@ KEEP_APART = (
     "io.delta.storage.IBMCOSLogStore",
     "io.delta.storage.OracleCloudLogStore",
 )
-"""Log stores of Delta, for storage that is not atomic by itself, that bear several drivers."""
+"""Delta's log stores that support several drivers on storage that is not atomic by itself."""
 EVERY_DRIVER = f"every driver with {CONDITIONAL_PUT}"
-"""What the register of a store says that they share."""
+"""The entry in the register of a store that such drivers share."""
 _DELEGATING = "org.apache.spark.sql.delta.storage.DelegatingLogStore"
 SETTING = "spark.txnqueue.storage.several_drivers"
 
 SILENCE_SECONDS = 300.0
-"""A driver that was not heard of for so long may be followed by another."""
+"""The silence after which another driver may replace one."""
 LOOK_SECONDS = 60.0
-"""A driver looks so often whether it is still the one, and makes itself heard."""
+"""How often a driver checks that it is still the registered one, and shows that it is active."""
 SETTLE_SECONDS = 3.0
-"""How long a put may take: then a driver that has said that it writes here reads what it said."""
+"""The maximum time of a put, after which a new driver checks its registration."""
 _TRIES = 5
 
 
 def scheme_of(location: str) -> str:
-    """Read the scheme of a location, in small letters; empty without one."""
+    """Return the scheme of a location in lower case; empty if there is none."""
     scheme, colon, _ = location.partition(":")
     return scheme.lower() if colon and "/" not in scheme else ""
 
 
 def log_store_setting(scheme: str) -> str:
-    """Name the setting by which a scheme gets another log store."""
+    """Return the setting that selects another log store for a scheme."""
     return f"spark.delta.logStore.{scheme}.impl"
 
 
 def log_store(scheme: str, conf: Callable[[str], str | None]) -> str | None:
-    """Find the class of the log store for a scheme: the one that is set up, or S3's.
+    """Return the class of the log store for a scheme: the configured one, or that of S3.
 
-    Delta reads its settings when a table is first used, with and without ``spark.`` before
-    them, from what the Spark application was started with. The old one for all schemes wins.
+    Delta reads its settings when a table is first used, with and without the prefix ``spark.``,
+    from those with which the Spark application was started. The old one for all schemes wins.
     """
     for setting in ("spark.delta.logStore.class", log_store_setting(scheme)):
         for key in (setting, setting.removeprefix("spark.")):
@@ -83,7 +83,7 @@ def log_store(scheme: str, conf: Callable[[str], str | None]) -> str | None:
 
 
 class Writers(Enum):
-    """Who may write at a location where Delta's own log store does not tell drivers apart."""
+    """Who may write at a location where Delta's log store does not separate drivers."""
 
     ONE = "one driver at a time"
     SHARING = "all drivers that put conditionally"
@@ -93,12 +93,12 @@ class Writers(Enum):
 def writers_at(
     location: str, conf: Callable[[str], str | None], *, several_drivers: bool = False
 ) -> Writers | None:
-    """Tell who may write at a location; None: any driver may (pure).
+    """Return who may write at a location; None: any driver (pure).
 
     Args:
-        location: Where the store lies.
-        conf: Looks up what the application was started with.
-        several_drivers: Whether the platform sees to it that several may.
+        location: The location of the store.
+        conf: Looks up a setting with which the application was started.
+        several_drivers: Whether the platform itself allows several drivers.
     """
     scheme = scheme_of(location)
     if scheme in ATOMIC:
@@ -110,9 +110,10 @@ def writers_at(
 
 
 def application_settings(spark: SparkSession) -> Callable[[str], str | None]:
-    """Look up what a Spark application was started with, as Delta does.
+    """Return a lookup of the settings with which a Spark application was started, as Delta does it.
 
-    Of Spark Connect only the session can be asked, which says the same unless it was set there.
+    Under Spark Connect only the session can be asked, which has the same values unless they were
+    changed there.
     """
     if is_connect(spark):
         return lambda key: spark.conf.get(key, None)
@@ -125,10 +126,10 @@ _naming = threading.Lock()
 
 
 def driver_of(spark: SparkSession) -> str:
-    """Name the JVM that writes for a session: the driver of its application.
+    """Return the name of the JVM that writes for a session: the driver of its application.
 
-    A classic Python process has one JVM for all its life, whatever applications run there one
-    after the other; a client of Spark Connect may know several servers.
+    A classic Python process has the same JVM for its whole life, even if it runs several
+    applications in turn; a client of Spark Connect may use several servers.
     """
 
     def name() -> str:
@@ -145,12 +146,12 @@ def driver_of(spark: SparkSession) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Who writes to a store, as its journal says.
+    """The registered writer of a store, according to its journal.
 
     Attributes:
-        driver: The driver; None if none says so.
-        heard_at_ms: When the journal was written to last.
-        about: What else that driver has said of itself.
+        driver: The driver; None if none is registered.
+        heard_at_ms: When the journal was last written to.
+        about: Further details that the driver registered.
     """
 
     driver: str | None
@@ -159,14 +160,14 @@ class Registration:
 
 
 class Register(Protocol):
-    """Where it stands who writes to a store."""
+    """The register of the writer of a store."""
 
     def read(self) -> Registration | None:
-        """Read it; None if there is no journal yet."""
+        """Read the registration; None if there is no journal yet."""
         ...
 
     def write(self, driver: str | None, about: Mapping[str, object]) -> int:
-        """Write it by a Delta commit, and return that commit's version.
+        """Write the registration by a Delta commit, and return that commit's version.
 
         Raises:
             AppendConflict: Another driver wrote to the journal meanwhile.
@@ -174,12 +175,12 @@ class Register(Protocol):
         ...
 
     def written_by(self, version: int) -> str | None:
-        """Read from the storage, and from no cache, who made a commit by ``write``."""
+        """Read from the storage, not from a cache, which driver made a commit by ``write``."""
         ...
 
 
 class _Presence:
-    """The managers of one driver that may write at a location: the last one leaves for all."""
+    """The managers of one driver that write at a location; the last one leaves for all."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -190,11 +191,11 @@ _presences: defaultdict[tuple[str, str], _Presence] = defaultdict(_Presence)
 
 
 class Admission:
-    """What stores use that not every driver may write to: one at a time, or those that share it.
+    """The admission to a store for one driver at a time, or for drivers that share it.
 
-    A driver that puts conditionally shares the store with all others that do; what it writes into
-    the register stays there, and keeps away whoever puts otherwise. What keeps drivers apart by
-    other means knows nothing of those: such drivers register nothing, and look for them.
+    A driver with conditional puts shares the store with all others that have them; its
+    registration stays, and keeps drivers without them away. Drivers that are separated by other
+    means register nothing, but check that no such registration exists.
     """
 
     def __init__(
@@ -209,16 +210,16 @@ class Admission:
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Ask nothing yet.
+        """Query nothing yet.
 
         Args:
-            register: Where it stands who writes.
-            driver: Names this driver.
-            location: Where the store lies.
-            writers: Who may write there; it is one of them.
+            register: The register of the writer.
+            driver: Returns the name of this driver.
+            location: The location of the store.
+            writers: Who may write there, including this driver.
             alone: Whether all managers of this driver are in this process.
-            now_ms: The clock.
-            monotonic: Seconds.
+            now_ms: The clock, in milliseconds.
+            monotonic: A monotonic clock, in seconds.
             sleep: Waits for a number of seconds.
         """
         self._register = register
@@ -238,10 +239,10 @@ class Admission:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Make sure that no driver writes here that may not, as far as can be known.
+        """Make sure, as far as possible, that no other driver that may not writes here.
 
         Raises:
-            SecondDriver: Another one does; nothing was written.
+            SecondDriver: Another driver does; nothing was written.
         """
         with self._lock:
             now = self._monotonic()
@@ -259,7 +260,7 @@ class Admission:
         yield
 
     def take_over(self, about: Mapping[str, object]) -> None:
-        """Make this driver the one that writes here from now on, on record.
+        """Register this driver as the writer from now on.
 
         Raises:
             SecondDriver: Another one did the same at the same time.
@@ -276,10 +277,10 @@ class Admission:
                 self._admit(presence)
 
     def leave(self) -> None:
-        """Let the next driver begin at once, if this is the last manager of this one that wrote.
+        """Let the next driver begin at once, if this is the driver's last manager that wrote.
 
-        What other processes do by the same server of Spark Connect is not known here: then the next
-        driver waits until this one was silent for long enough.
+        If other processes may use the same Spark Connect server, the next driver must wait until
+        this one has been silent long enough.
         """
         with self._lock:
             if self._writers is not Writers.ONE or not self._has_written:
@@ -300,16 +301,16 @@ class Admission:
 
     def _presence(self) -> _Presence:
         if self._writers is not Writers.ONE:
-            return _Presence()  # nobody leaves
+            return _Presence()  # without a counted leave
         key = self._location, self._driver()
         with _naming:
             return _presences[key]
 
     def _check(self) -> bool:
-        """Look who writes here, and say that it is this driver.
+        """Check who writes here, and register this driver.
 
         Returns:
-            Whether that is on record; not before there is a journal.
+            Whether it is registered, which needs a journal.
         """
         found = self._register.read()
         if found is None:
@@ -328,10 +329,10 @@ class Admission:
         return True
 
     def _unless_silent(self, found: Registration) -> None:
-        """Refuse to write beside a driver that was heard of lately, by its clock or by our own.
+        """Refuse to write beside a driver that was recently active, by its clock or ours.
 
         Raises:
-            SecondDriver: It was.
+            SecondDriver: The other driver was.
         """
         seen, now = (found.driver, found.heard_at_ms), self._monotonic()
         if seen != self._seen:
@@ -341,12 +342,12 @@ class Admission:
             raise self._refusal(found.driver, found.about, silent)
 
     def _forget(self, driver: str | None) -> None:
-        """Take a driver that has ended out of the register: what others commit seems to be its."""
+        """Remove a driver that has ended from the register: others' commits would seem its own."""
         about = {"taken_from": driver}
         self._write(None, about, lambda found: found is None or found.driver != driver)
 
     def _say(self, about: Mapping[str, object], *, settle: bool) -> None:
-        """Write that this driver writes here; if it is new, make sure that no other one is too."""
+        """Register this driver; if it is new, make sure that no other one registered too."""
         said = {**about, "at": self._now_ms()}
         version = self._write(self._driver(), said, self._is_said_by_another)
         if version is None or not settle:
@@ -357,10 +358,10 @@ class Admission:
             raise self._refusal(written_by, {}, 0.0)
 
     def _is_said_by_another(self, found: Registration | None) -> bool:
-        """Return whether another one of those that share a store has written the same.
+        """Return whether another driver that shares the store has registered the same.
 
         Raises:
-            SecondDriver: Another driver has written that it is the one.
+            SecondDriver: Another driver has registered itself.
         """
         if found is None or found.driver is None:
             return False
@@ -374,10 +375,10 @@ class Admission:
         about: Mapping[str, object],
         is_done: Callable[[Registration | None], bool],
     ) -> int | None:
-        """Write into the register, again if somebody else committed meanwhile.
+        """Write to the register, again if somebody else committed meanwhile.
 
         Returns:
-            The version of the commit; None if what that one wrote will do.
+            The version of the commit; None if the other commit made it unnecessary.
         """
         for last in (False,) * (_TRIES - 1) + (True,):
             try:
@@ -395,21 +396,22 @@ class Admission:
         setting = log_store_setting(scheme_of(self._location))
         if driver == EVERY_DRIVER:
             message = (
-                f"The drivers of the store at {self._location!r} put their commits conditionally, "
-                "and this one could silently replace them: nothing was done. Start it with "
-                f"{setting}={CONDITIONAL_PUT} and the jar that txnqueue doctor names. If all of "
-                "the others have ended for good, manager.take_over(reason) begins now."
+                f"The drivers of the store at {self._location!r} write their commits "
+                "conditionally, and this one could silently replace them: nothing was done. Start "
+                f"it with {setting}={CONDITIONAL_PUT} and the jar that txnqueue doctor names. If "
+                "all the others have ended for good, manager.take_over(reason) lets this one start "
+                "now."
             )
         else:
             message = (
-                f"The driver {driver!r} works on the store at {self._location!r}, where a second "
-                "one could silently replace its commits: nothing was done. Set up a log store for "
+                f"The driver {driver!r} uses the store at {self._location!r}, where a second one "
+                "could silently replace its commits: nothing was done. Configure a log store for "
                 f"several drivers, the same in all of them ({setting}={CONDITIONAL_PUT} or "
-                f"{SEVERAL_DRIVERS}; {SETTING}=true if the platform has one of its own), or let "
-                "that driver end: after its QueueManager.close() this one may begin at once, else "
-                f"{SILENCE_SECONDS:.0f} seconds after it was last heard of ({max(silent, 0):.0f} "
-                "seconds ago by this clock). If it has surely ended, manager.take_over(reason) "
-                "begins now."
+                f"{SEVERAL_DRIVERS}; {SETTING}=true if the platform has its own), or let that "
+                "driver end: this one can start as soon as that one calls QueueManager.close(), or "
+                f"{SILENCE_SECONDS:.0f} seconds after its last sign of life ({max(silent, 0):.0f} "
+                "seconds ago by this clock). If it has certainly ended, manager.take_over(reason) "
+                "lets this one start now."
             )
         return SecondDriver(
             message,
@@ -420,7 +422,7 @@ class Admission:
 
 
 class TableRegister:
-    """The property of the journal's table that names the driver that writes to the store."""
+    """The register in a property of the journal's table."""
 
     PROPERTY = "txnqueue.driver"
 
@@ -428,14 +430,14 @@ class TableRegister:
         """Name the table.
 
         Args:
-            session: Gives a session that has no other user.
+            session: Returns a session that nothing else uses.
             table: The journal, quoted for SQL.
         """
         self._session = session
         self._table = table
 
     def read(self) -> Registration | None:
-        """Read who writes, and when the journal was written to last."""
+        """Read the writer, and when the journal was last written to."""
         detail = f"DESCRIBE DETAIL {self._table}"
         try:
             (row,) = self._session().sql(detail).select("properties", "lastModified").collect()
@@ -449,7 +451,7 @@ class TableRegister:
         return Registration(None if driver is None else str(driver), heard_at_ms, said)
 
     def write(self, driver: str | None, about: Mapping[str, object]) -> int:
-        """Write it as a property of the table."""
+        """Write the registration as a property of the table."""
         said = {**about, "driver": driver}
         key, value = literal(self.PROPERTY), literal(json.dumps(said))
         change = f"SET TBLPROPERTIES ({key} = {value})"
@@ -464,7 +466,7 @@ class TableRegister:
         return int(session.conf.get(LAST_COMMIT, "-1") or -1)
 
     def written_by(self, version: int) -> str | None:
-        """Read the commit's own file, of which Delta keeps nothing in memory."""
+        """Read the file of the commit, which Delta does not cache."""
         history = self._session().sql(f"DESCRIBE HISTORY {self._table} LIMIT 100")
         rows = history.where(f"version = {version}").select("userMetadata").collect()
         driver = _said(rows[0][0] if rows else None).get("driver")
@@ -472,7 +474,7 @@ class TableRegister:
 
 
 def _said(text: str | None) -> dict[str, object]:
-    """Read what a driver has said of itself; nothing if that is not readable."""
+    """Parse the details of a driver; empty if they cannot be parsed."""
     try:
         found = json.loads(text or "{}")
     except ValueError:

@@ -1,4 +1,4 @@
-"""How the Delta tables of a store look: columns, properties, names, and SQL literals."""
+"""The Delta tables of a store: columns, properties, names and SQL literals."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _COMMON = {
     "delta.autoOptimize.autoCompact": "false",
     "delta.autoOptimize.optimizeWrite": "false",
     "delta.isolationLevel": "Serializable",
-    # Commit times never go back; and writers outside Spark, which know nothing of the journal,
-    # refuse a table that has this feature.
+    # Commit times never decrease; and writers outside Spark, which are unaware of the journal,
+    # refuse a table with this feature.
     "delta.enableInCommitTimestamps": "true",
 }
 JOURNAL_PROPERTIES = {
@@ -52,7 +52,7 @@ JOURNAL_PROPERTIES = {
 }
 PAYLOAD_PROPERTIES = {
     **_COMMON,
-    # Whatever the session says of new tables: a feed would repeat the rows that are erased.
+    # Whatever the session's default for new tables: a feed would repeat rows that are erased.
     "delta.enableChangeDataFeed": "false",
     "delta.dataSkippingStatsColumns": "send_id,send_offset",
     "parquet.writer.version": "PARQUET_2_0",
@@ -65,26 +65,26 @@ PAYLOAD_COMMENT = "Raw payload, including uncommitted and consumed rows: read th
 JOURNAL_COMMENT = "Immutable entries of a txnqueue store: read the views"
 ARCHIVE_COMMENT = "Finished entries of a txnqueue store: read the views"
 TABLE_PREFIX = "txnqueue_"
-"""The names of a store's tables in a catalog schema begin so, and no view's does."""
+"""The prefix of a store's tables in a catalog schema, which no view has."""
 PAYLOAD_PREFIX = f"{TABLE_PREFIX}payload_"
 _PLAIN = re.compile(r"[A-Za-z0-9 _.,:;/@#%&*+=|(){}\[\]<>?!\"^~-]*")
-"""What means itself between quotes, however a session reads escapes and variables."""
+"""Text that is literal between quotes, whatever the session's rules for escapes and variables."""
 _STEPS = "priority:int,available_step:bigint,expires_step:bigint"
 ARRANGEMENT_TYPE = f"struct<lane:int,{_STEPS}>"
 ROUTED_TYPE = f"struct<route:string,{_STEPS}>"
-"""Where rows stand that were published: in lanes of several queues."""
+"""The type of the places of published rows, in lanes of several queues."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableNames:
-    """What the tables of a store are called in SQL: by path, or in a catalog schema."""
+    """The names of a store's tables in SQL, by path or in a catalog schema."""
 
     root: str
     by_path: bool
 
     @classmethod
     def of(cls, root: str) -> TableNames:
-        """Read a root: with a "/" it is a path, otherwise a catalog schema."""
+        """Return the names for a root: a path if it has a "/", otherwise a catalog schema."""
         return cls(root.rstrip("/") if "/" in root else root, "/" in root)
 
     @property
@@ -103,7 +103,7 @@ class TableNames:
 
     @staticmethod
     def payload_table(payload_id: str) -> str:
-        """What an owner's payload table is called in a catalog schema."""
+        """The name of an owner's payload table in a catalog schema."""
         return PAYLOAD_PREFIX + payload_id.replace(".", "_").replace("-", "_")
 
     @property
@@ -123,7 +123,7 @@ def identifier(name: str) -> str:
 
 
 def literal(value: str | int | None) -> str:
-    """Write a value as a SQL literal, safe from its own content and from substitution."""
+    """Write a value as a SQL literal, safe from its contents and from variable substitution."""
     if value is None:
         return "NULL"
     if isinstance(value, int):

@@ -1,7 +1,7 @@
-"""The newest entries of the journal, as far as this process has written them itself.
+"""The newest entries of the journal that this process wrote itself.
 
-Entries never change. A process that knows all entries of a version need not read it, so that most
-reads cost only the question whether there is a version after the known ones.
+Entries never change. A process that knows all entries of a version need not read it, so most
+reads only check whether there is a version after the known ones.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import replace
 from txnqueue.core.model import Condition, Entry
 
 ENTRIES_MAX = 20_000
-"""How many entries and ranges are kept; the oldest versions are let go first."""
+"""How many entries and ranges are kept; the oldest versions are dropped first."""
 
 
 class Tail:
     """All entries of some versions of one journal; several threads may use it."""
 
     def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
-        """Know nothing yet.
+        """Create an empty tail.
 
         Args:
             entries_max: How many entries and ranges are kept.
@@ -34,7 +34,7 @@ class Tail:
         self._size = 0
 
     def add(self, version: int, entries: Iterable[Entry]) -> None:
-        """Keep a version that has landed: all of its entries, with their places."""
+        """Keep all entries of a version that has landed, with their places."""
         kept = tuple(_as_read(replace(entry, version=version)) for entry in entries)
         with self._lock:
             if version in self._versions:
@@ -50,7 +50,7 @@ class Tail:
         """Return the entries of the versions that follow one, up to the first unknown version.
 
         Returns:
-            The entries in commit order, and the last version that they are of.
+            The entries in commit order, and the last version covered.
         """
         found: list[Entry] = []
         with self._lock:
@@ -60,10 +60,10 @@ class Tail:
         return found, version
 
     def breaks(self, conditions: Collection[Condition]) -> bool:
-        """Return whether something that has landed breaks one of some conditions for ever.
+        """Return whether an entry that has landed breaks one of some conditions permanently.
 
-        Only conditions that nothing of a kind is there: that something is there may be told by
-        versions that are not kept.
+        Only conditions that something does not exist are checked: conditions that something
+        exists may be met by versions that are not kept.
         """
         with self._lock:
             return any(
@@ -85,7 +85,7 @@ def _size(entries: Iterable[Entry]) -> int:
 
 
 def _as_read(entry: Entry) -> Entry:
-    """Give an entry the body that a reader of the journal gets: it is stored as JSON."""
+    """Give an entry the body that a reader of the journal gets, after a round trip through JSON."""
     body = json.loads(json.dumps(dict(entry.body)))
     ranges = tuple((first, last) for first, last in entry.ranges)
     return replace(entry, body=body, ranges=ranges)

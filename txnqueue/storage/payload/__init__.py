@@ -1,6 +1,6 @@
-"""What messages carry: staged once, never changed, read by (slice, send, offsets).
+"""The payload of messages: staged once, never changed, read by slice, send and offsets.
 
-``delta`` keeps it in one Delta table per owner, ``memory`` keeps it in Arrow.
+``delta`` keeps it in one Delta table per owner, and ``memory`` in Arrow tables.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 CORRELATION_ID, REPLY_TO = "correlation_id", "reply_to"
-"""Headers that have a column of their own in what is received."""
+"""Headers with their own column in received messages."""
 PRIORITY_DEFAULT = 4
 PRIORITY_MAX = 9
 StagedPlace = tuple[int, str, tuple[Range, ...]]
-"""Where rows lie: the slice, the send id and the offsets."""
+"""The place of rows: the slice, the send id and the offsets."""
 OFFSETS_PER_TASK = 1 << 40
-"""A send offset is the task's index times this, plus the row's place in the task."""
+"""A send offset is the task's index times this, plus the row's number in the task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """Which messages go first, and when each may be delivered: a value for all, or a column.
+    """The priority, delay and expiry of messages: each a value for all, or a column.
 
-    A string names a column of the rows, which need not be one of the queue's; a null there
-    is the default.
+    A string names a column of the rows, which need not be a column of the queue; a null in it
+    means the default.
 
     Attributes:
-        priority: 0 to 9, 9 first.
+        priority: 0 to 9; 9 is delivered first.
         available_at: Milliseconds since 1970, or a column of timestamps.
-        delay_seconds: A column of seconds, instead.
+        delay_seconds: A column of seconds, as an alternative.
         expires_at: Milliseconds since 1970.
-        ttl_seconds: A column of seconds, instead.
-        step_ms: What columns say of instants is rounded up to steps of this width.
+        ttl_seconds: A column of seconds, as an alternative.
+        step_ms: The width, in milliseconds, of the steps to which columns are rounded up.
         now_ms: The instant from which delays and times to live count.
     """
 
@@ -57,7 +57,7 @@ class Placing:
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns of the rows that it speaks of, with what each is for."""
+        """The columns that it names, with the purpose of each."""
         named = {
             "priority": self.priority,
             "available_at": self.available_at,
@@ -69,7 +69,7 @@ class Placing:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A queue that published rows may go to: which of them it wants, and their lanes there."""
+    """A queue that may get published rows: its bindings, and the lanes of the rows there."""
 
     bindings: tuple[Binding, ...]
     lanes: int = 1
@@ -78,17 +78,17 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Which rows of a publish go where.
+    """The destinations of the rows of a publish.
 
     Attributes:
         kind: The exchange's kind.
-        destinations: The queues that are bound to it.
-        otherwise: What gets the rows that match none of them; None: nothing.
-        refuse: Whether a row that matches no binding refuses them all.
+        destinations: The queues bound to it.
+        otherwise: The queue that gets rows without a match; None: there is none.
+        refuse: Whether one row without a match makes the publish fail.
         key: The routing key of all rows.
-        key_column: The column that says it instead; null is the empty key.
-        keep_order: Whether the offsets keep the order of the rows, in more ranges. If not,
-            rows for the same queues lie together.
+        key_column: The column of the routing key, as an alternative; null means the empty key.
+        keep_order: Whether the offsets keep the order of the rows, in more ranges. If not, rows
+            for the same queues are stored together.
     """
 
     kind: str
@@ -101,28 +101,28 @@ class Routes:
 
     @property
     def all(self) -> tuple[Destination, ...]:
-        """The destinations by their numbers: the bound queues, then what gets the rest."""
+        """The destinations by number: the bound queues, then the queue for the rest."""
         return (*self.destinations, *([self.otherwise] if self.otherwise else ()))
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Where one call of send writes, and how it arranges the rows.
+    """The target and the arrangement of the rows of one call of send.
 
     Attributes:
         payload_id: The owner of the payload table.
-        slice: The slice that the payload goes with when it is removed.
-        send_id: Written by at most one statement ever.
+        slice: The slice with which the payload will be removed.
+        send_id: The send's id, which at most one statement ever writes.
         schema: The columns of the payload.
-        lanes: How many lanes the queue has.
+        lanes: The number of lanes of the queue.
         group_by: The column whose equal values share a lane; None spreads rows evenly.
-        order_by: Columns that order the rows; empty keeps the order in which they come.
-        placing: Which go first, and when.
-        headers: Headers that all rows get.
-        header_columns: Columns of the rows that headers are taken from, by the headers' names.
-        message_id: The column whose values are to be known by their digests; None: none.
-        note: What the table's own history says of it besides.
-        routes: Where rows go that are published; None: to the one queue whose lanes these are.
+        order_by: Columns that order the rows; empty keeps their order.
+        placing: Their priority, delay and expiry.
+        headers: Headers of all rows.
+        header_columns: Columns with values of headers, by the names of the headers.
+        message_id: The column whose values' digests are kept; None: there is none.
+        note: Further details for the table's own history.
+        routes: The destinations of published rows; None: the one queue with these lanes.
     """
 
     payload_id: str
@@ -142,12 +142,12 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run of staged rows that stand in one place: contiguous offsets of one task.
+    """A run of staged rows in one place, with contiguous offsets of one task.
 
-    Steps count from 1970, each as wide as the send's placing says; None: at once, for ever.
-    The route of published rows names each queue that gets them by its number, with the lane
-    there, as "0:3,2:0"; it is empty if no queue does.
-    ``ids`` are the digests of the message ids, if they were asked for and are few.
+    Steps count from 1970, with the width in the send's placing; None means at once, or never.
+    The route of published rows lists the number of each queue that gets them and the lane there,
+    such as "0:3,2:0"; it is empty if no queue does.
+    ``ids`` are the digests of the message ids, if they were requested and are few.
     """
 
     lane: int
@@ -167,20 +167,20 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some messages to read, and what is the same for all of them.
+    """Messages to read, and the values that they have in common.
 
     Attributes:
         payload_id: The owner of the payload table.
-        slice: The slice that the send was staged into.
+        slice: The slice into which the send was staged.
         send_id: The send.
         ranges: The offsets.
-        queue: The queue that they stand in.
-        lane: The lane that they stand in.
-        delivery_count: Their failed deliveries that counted, before this one.
+        queue: Their queue.
+        lane: Their lane.
+        delivery_count: The number of their earlier deliveries that failed and counted.
         enqueued_at_ms: When they were posted to this queue.
         transaction_id: The transaction that posted them; None for the system.
         origin: Where they were moved from, with the reason; None if they were sent here.
-        message_id: The column that names them; None: they are called by send and offset.
+        message_id: The column with their ids; None: the ids are made of send and offset.
     """
 
     payload_id: str
@@ -197,10 +197,10 @@ class Part:
 
 
 class PayloadStore(Protocol):
-    """Payload tables behind a few calls."""
+    """The interface of payload tables."""
 
     def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
-        """Create an owner's payload table; no error if it is there.
+        """Create an owner's payload table if it does not exist.
 
         Args:
             payload_id: The owner.
@@ -210,34 +210,34 @@ class PayloadStore(Protocol):
         ...
 
     def add_columns(self, payload_id: str, columns: StructType) -> None:
-        """Add columns to an owner's payload table; those that are there are left alone.
+        """Add columns to an owner's payload table; existing ones are not changed.
 
         Raises:
-            SchemaMismatch: One is there with another type.
+            SchemaMismatch: One exists with another type.
         """
         ...
 
     def stage(self, send: Send, rows: object) -> list[Run]:
-        """Write the rows of one send; they stay invisible until a decision names them.
+        """Write the rows of one send, which are invisible until a decision names them.
 
         Returns:
-            The runs of rows that stand in one place.
+            The runs of rows in one place each.
 
         Raises:
             SchemaMismatch: The rows do not fit; nothing was written.
-            AppendConflict: The table was altered meanwhile; write it under a fresh send id.
-            Unroutable: No binding matches some of them, and the exchange refuses such a publish.
+            AppendConflict: The table was altered meanwhile; write again with a new send id.
+            Unroutable: Some rows match no binding, and the exchange refuses such a publish.
         """
         ...
 
     def schema(self, described: Mapping[str, Any]) -> StructType:
-        """Read columns as the catalog describes them."""
+        """Read columns from their description in the catalog."""
         ...
 
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
         """Read messages into memory, in the order of the parts and of their offsets.
 
-        A column that an owner's table does not have is null: the queue got it later.
+        A column that an owner's table lacks is null, because it was added to the queue later.
 
         Raises:
             PayloadRemoved: Their payload is past its retention.
@@ -245,34 +245,34 @@ class PayloadStore(Protocol):
         ...
 
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
-        """Make a DataFrame of messages, pinned: evaluated later it shows the same ones."""
+        """Make a DataFrame that always shows the same messages, whenever it is evaluated."""
         ...
 
     def texts(self, column: str, parts: Sequence[Part]) -> list[Iterator[str | None]]:
-        """Read one column as text: for each part its values, in the order of its ranges.
+        """Read one column as text: the values of each part, in the order of its ranges.
 
-        They become objects one by one. A part whose payload is gone has fewer.
+        The values become objects one by one. A part whose payload was removed has fewer.
         """
         ...
 
     def lanes(
         self, column: str, lanes: int, parts: Sequence[Part]
     ) -> list[dict[int, tuple[Range, ...]]]:
-        """Find the lane of each message by a column that groups them: each part's by lane.
+        """Find the lane of each message by a grouping column, for each part by lane.
 
         Args:
             column: The column; nothing else is read.
-            lanes: How many lanes there are.
+            lanes: The number of lanes.
             parts: The messages.
 
         Raises:
             PayloadRemoved: Their payload is past its retention.
-            LimitExceeded: They lie in more than ``RANGES_PER_CALL_MAX`` ranges.
+            LimitExceeded: They are in more than ``RANGES_PER_CALL_MAX`` ranges.
         """
         ...
 
     def rows(self, payload_id: str, places: Sequence[StagedPlace]) -> int:
-        """Count the rows that there are at some places: slice, send id and offsets."""
+        """Count the rows that exist at some places."""
         ...
 
     def slices(self, payload_id: str) -> set[int]:
@@ -280,16 +280,16 @@ class PayloadStore(Protocol):
         ...
 
     def drop(self, payload_id: str, slices: Collection[int]) -> None:
-        """Delete all rows of some slices, for ever; no error if there are none."""
+        """Delete all rows of some slices for good; no error if there are none."""
         ...
 
     def erase(self, payload_id: str, places: Sequence[StagedPlace]) -> None:
-        """Delete the rows at some places, for ever; no error if they are gone.
+        """Delete the rows at some places for good; no error if they no longer exist.
 
-        Only the files that hold them are written again.
+        Only the files that contain them are rewritten.
 
         Raises:
-            AppendConflict: Others wrote to the table meanwhile; some of the rows may be gone.
+            AppendConflict: Others wrote to the table meanwhile; some rows may be deleted.
         """
         ...
 
@@ -298,51 +298,52 @@ class PayloadStore(Protocol):
 
         Args:
             payload_id: The owner.
-            seconds_min: Only if deleted files are kept for so long.
-            full: Whether files are removed too that no version ever named.
+            seconds_min: Files are removed only if deleted files are kept at least this long.
+            full: Whether to remove also files that no version ever named.
 
         Returns:
-            Why nothing was removed; None if it was.
+            Why nothing was removed; None if files were removed.
         """
         ...
 
     def files_kept_seconds(self, payload_id: str) -> float:
-        """Return how long an owner's table keeps the files of deleted rows."""
+        """Return how long, in seconds, an owner's table keeps the files of deleted rows."""
         ...
 
     def files(self, payload_id: str) -> int:
-        """Count the files of an owner's rows, deleted ones too, where that can be seen."""
+        """Count the files of an owner's rows, including deleted ones, where that is possible."""
         ...
 
     def orphans(self, known: Collection[str]) -> dict[str, int]:
-        """List the payload tables whose owners are not known, by owner.
+        """List the payload tables of unknown owners, by owner.
 
         Returns:
-            When each was made, in milliseconds since 1970.
+            When each was created, in milliseconds since 1970.
         """
         ...
 
     def matching(self, schema: StructType, payload_id: str, where: str) -> list[StagedPlace]:
-        """Find all rows that match a predicate, whatever became of them.
+        """Find all rows that match a predicate, whatever happened to them.
 
         Args:
-            schema: The columns of the payload; one that the table lacks is null.
+            schema: The columns of the payload; those that the table lacks are null.
             payload_id: The owner of the payload table.
             where: A SQL predicate over these columns.
 
         Raises:
             InvalidInput: The predicate cannot be evaluated.
-            LimitExceeded: They lie in too many ranges.
-            PlatformMissing: There is no session that could.
+            LimitExceeded: They are in too many ranges.
+            PlatformMissing: There is no session to evaluate it.
         """
         ...
 
     def find(
         self, schema: StructType, payload_id: str, where: str, limit: int
     ) -> list[tuple[str, int]]:
-        """Find where rows lie that match a predicate, whatever became of them.
+        """Find the places of rows that match a predicate, whatever happened to them.
 
-        Rows of undecided and rolled back sends are found too: only the journal knows.
+        This includes rows of undecided and rolled-back sends, which only the journal
+        distinguishes.
 
         Args:
             schema: The columns of the payload.
@@ -351,11 +352,11 @@ class PayloadStore(Protocol):
             limit: The maximum number.
 
         Returns:
-            Send ids and offsets, in an order that is the same at every call.
+            Send ids and offsets, in the same order at every call.
 
         Raises:
             InvalidInput: The predicate cannot be evaluated.
-            PlatformMissing: There is no session that could.
+            PlatformMissing: There is no session to evaluate it.
         """
         ...
 
@@ -374,10 +375,10 @@ def check_predicate(where: object) -> str:
 def places_where(
     frame: DataFrame, where: str, limit: int, order: Sequence[str]
 ) -> list[tuple[str, int]]:
-    """Find the first messages that fulfil a user's predicate on payload with its places.
+    """Find the places of the first messages that match a user's predicate.
 
     Args:
-        frame: The payload's columns and ``_send_id``, ``_send_offset``.
+        frame: The payload's columns, ``_send_id`` and ``_send_offset``.
         where: A SQL predicate.
         limit: The maximum number.
         order: The columns that order the places.
@@ -397,11 +398,11 @@ def places_where(
 
 @contextmanager
 def evaluating(name: str, value: object) -> Iterator[None]:
-    """Evaluate what a user gave; if it cannot be, that is his error and not the store's.
+    """Report errors of evaluating a user's argument as errors of the user, not of the store.
 
     Args:
-        name: What the argument is called.
-        value: What was given.
+        name: The name of the argument.
+        value: Its value.
 
     Raises:
         InvalidInput: It cannot be evaluated.
@@ -411,7 +412,7 @@ def evaluating(name: str, value: object) -> Iterator[None]:
     try:
         yield
     except (
-        errors.AnalysisException,  # unknown columns, other types, no SQL at all
+        errors.AnalysisException,  # unknown columns, wrong types, not SQL at all
         errors.ArithmeticException,
         errors.ArrayIndexOutOfBoundsException,
         errors.DateTimeException,
@@ -427,7 +428,7 @@ def evaluating(name: str, value: object) -> Iterator[None]:
 
 
 def messages_of(table: pa.Table) -> list[Message]:
-    """Read a table of messages as dicts; their headers are dicts too, by name."""
+    """Return the messages of a table as dicts, with their headers as dicts by name."""
     from txnqueue.storage.payload.maps import mark_maps
 
     rows: list[Message] = table.to_pylist()

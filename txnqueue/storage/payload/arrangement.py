@@ -1,6 +1,6 @@
-"""Arrange the rows of a send that are in this process: where each stands in the queue.
+"""Arrangement of a send's rows in this process: the place of each row in the queue.
 
-``payload.frame_arrangement`` lets Spark do the same for DataFrames and for large tables.
+``payload.frame_arrangement`` does the same in Spark for DataFrames and large tables.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ from txnqueue.storage.payload.types import folded, names_of, sql_type
 
 _HEADERS = (StringType, IntegralType, BooleanType, DateType)
 _TAKEN = dict.fromkeys(("_headers", MESSAGE_COLUMN, "_place"), "")
-"""What rows are numbered by, and what is left out of them."""
+"""Names that are used for numbering rows, or removed from them."""
 _TYPES: dict[str, DataType] = {
     "priority": IntegerType(),
     "available_at": TimestampType(),
     "delay_seconds": DoubleType(),
     "ttl_seconds": DoubleType(),
 }
-"""What a column is read as that is not the queue's own."""
+"""The types in which columns outside the queue's schema are read."""
 _SAYING: dict[str, tuple[type[DataType], ...]] = {
     "priority": (IntegralType,),
     "available_at": (TimestampType,),
     "delay_seconds": (IntegralType, FloatType, DoubleType),
     "ttl_seconds": (IntegralType, FloatType, DoubleType),
 }
-"""What a column of the queue's own may be to say it."""
+"""The types that columns of the queue may have for each use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
     """Rows in the order of their offsets, with the place, the headers and the id of each.
 
-    Rows that are published have a route as well, and their place says lane 0.
+    Published rows also have a route, and lane 0 in their place.
     """
 
     rows: pa.Table
@@ -72,7 +72,7 @@ class Arranged:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs of contiguous offsets of one place, as one task writes them."""
+        """The runs of contiguous offsets in one place, as written by one task."""
         runs: list[Run] = []
         first = 0
         for (place, route), found in groupby(zip(self.places, self.routes, strict=True)):
@@ -85,14 +85,14 @@ class Arranged:
 
 
 def widened(send: Send, rows: Any) -> StructType:
-    """Add to the queue's columns those that say where rows stand, and are no payload.
+    """Add to the queue's columns those that determine places and are not payload.
 
     Args:
-        send: Names them.
+        send: Names these columns.
         rows: A DataFrame, a pandas or Arrow table, or a list of dicts.
 
     Raises:
-        SchemaMismatch: The rows have no such column, or its type cannot say it.
+        SchemaMismatch: The rows have no such column, or its type does not fit its use.
     """
     fields = list(send.schema.fields)
     placed, headers = send.placing.columns, send.header_columns
@@ -101,16 +101,17 @@ def widened(send: Send, rows: Any) -> StructType:
     for use, name in [*placed.items(), *headers.items()]:
         if given and name not in given:
             near = did_you_mean(name, given)
-            raise SchemaMismatch(f"{use}={name!r} is no column of the rows: {near}", column=name)
-        if "${" in name:  # in SQL text a session puts the value of a variable there
+            raise SchemaMismatch(f"{use}={name!r} is not a column of the rows: {near}", column=name)
+        if "${" in name:  # in SQL text, the session would substitute a variable
             raise SchemaMismatch(
-                f"{use}={name!r}: a column whose name has '${{' cannot say that; rename it.",
+                f"{use}={name!r}: a column with '${{' in its name cannot be used for this; rename "
+                "it.",
                 column=name,
             )
         if taken.setdefault(folded(name), name) != name:
             raise SchemaMismatch(
-                f"{use}={name!r}: the name is taken, or differs from another one by capitals "
-                "only; rename the column.",
+                f"{use}={name!r}: the name is taken, or differs from another one only in case; "
+                "rename the column.",
                 column=name,
             )
     for use, name in placed.items():
@@ -119,7 +120,7 @@ def widened(send: Send, rows: Any) -> StructType:
             fields.append(StructField(name, _TYPES[use], True))
         elif not isinstance(known.dataType, _SAYING[use]):
             raise SchemaMismatch(
-                f"{use}={name!r}: the column takes {sql_type(known.dataType)}, and "
+                f"{use}={name!r}: the column has type {sql_type(known.dataType)}, but "
                 f"{sql_type(_TYPES[use])} is needed: cast it.",
                 column=name,
             )
@@ -137,18 +138,18 @@ def widened(send: Send, rows: Any) -> StructType:
 
 
 def arrange(send: Send, table: pa.Table) -> Arranged:
-    """Sort rows by their places, and within a place keep their order.
+    """Sort rows by place, keeping their order within a place.
 
     Args:
-        send: Says how the queue groups and orders, and how its rows are placed.
+        send: Defines the grouping, the order and the placing.
         table: The rows, with the columns of ``widened``.
 
     Returns:
-        The rows as they are to be stored, from offset 0 on, with the queue's columns.
+        The rows in the order to be stored, from offset 0 on, with the queue's columns.
 
     Raises:
-        InvalidInput: A priority is none.
-        Unroutable: No binding matches some rows, and the exchange refuses such a publish.
+        InvalidInput: A priority is invalid.
+        Unroutable: Some rows match no binding, and the exchange refuses such a publish.
     """
     if send.order_by:
         table = table.take(_ordering(send.order_by, table))
@@ -180,7 +181,7 @@ def arrange(send: Send, table: pa.Table) -> Arranged:
 
 
 def _ids(send: Send, rows: pa.Table) -> list[bytes] | None:
-    """Shorten the message ids of few rows, and of all that are kept in memory."""
+    """Return digests of the message ids, for few rows or rows kept in memory."""
     many = rows.num_rows > IDS_IN_ENTRY_MAX and not is_in_memory(send.payload_id)
     if send.message_id is None or many:
         return None
@@ -188,7 +189,7 @@ def _ids(send: Send, rows: pa.Table) -> list[bytes] | None:
 
 
 def _headers(send: Send, table: pa.Table) -> list[dict[str, str] | None]:
-    """Write the headers of each row; a null in a column means that there is no such header."""
+    """Return the headers of each row; a null in a column means that the row lacks the header."""
     found = [dict(send.headers) for _ in range(table.num_rows)]
     for header, name in send.header_columns.items():
         for row, value in enumerate(table.column(name).to_pylist()):
@@ -198,7 +199,7 @@ def _headers(send: Send, table: pa.Table) -> list[dict[str, str] | None]:
 
 
 def _ordering(names: Sequence[str], table: pa.Table) -> pa.Array:
-    """Sort rows as Spark does: nulls first."""
+    """Return the order of rows as Spark sorts them, with nulls first."""
     keys: dict[str, pa.ChunkedArray] = {}
     for number, name in enumerate(names):
         keys[f"{number} is there"] = pc.is_valid(table.column(name))
@@ -211,7 +212,7 @@ def _names(rows: Any) -> set[str]:
         return set(names_of(rows.schema))
     if isinstance(rows, Sequence):
         return {name for row in rows for name in row}
-    return set(rows.columns)  # a DataFrame, of Spark or pandas
+    return set(rows.columns)  # a DataFrame of Spark or pandas
 
 
 def _lanes(send: Send, table: pa.Table) -> list[int]:
@@ -235,16 +236,16 @@ def _priorities(placing: Placing, table: pa.Table) -> list[int]:
 
 
 def wrong_priority(column: str, value: object = "a value") -> InvalidInput:
-    """Build the error for a column with a value that is no priority."""
+    """Build the error for a column with an invalid priority."""
     return InvalidInput(
-        f"Column {column!r} holds {value}: a priority is 0 to {PRIORITY_MAX}.",
+        f"Column {column!r} holds {value}: give priorities from 0 to {PRIORITY_MAX}.",
         column=column,
         in_rows=True,
     )
 
 
 def wrong_seconds(column: str, value: object = "a value") -> LimitExceeded:
-    """Build the error for a column with a value that is no delay or time to live."""
+    """Build the error for a column with an invalid delay or time to live."""
     return LimitExceeded(
         f"Column {column!r} holds {value}: give up to {DELAY_SECONDS_MAX} seconds, or null.",
         column=column,
@@ -269,16 +270,16 @@ def _expires_steps(placing: Placing, table: pa.Table) -> list[int | None]:
 def _steps(
     placing: Placing, table: pa.Table, column: str, instant: Callable[[Any], float]
 ) -> list[int | None]:
-    """Round the instants that a column says up to steps."""
+    """Round the instants in a column up to steps."""
     values = table.column(column).to_pylist()
     return [None if v is None else math.ceil(instant(v) / placing.step_ms) for v in values]
 
 
 def _later(column: str, placing: Placing) -> Callable[[float], float]:
-    """Return the instant a number of seconds from now, in milliseconds."""
+    """Return a function that converts seconds from now to an instant in milliseconds."""
 
     def instant(seconds: float) -> float:
-        if not abs(seconds) <= DELAY_SECONDS_MAX:  # what is no number is not less either
+        if not abs(seconds) <= DELAY_SECONDS_MAX:  # also true for NaN
             raise wrong_seconds(column, seconds)
         return placing.now_ms + seconds * 1000
 

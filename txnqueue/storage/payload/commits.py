@@ -1,8 +1,8 @@
-"""The Delta commit of a send, as the log of its table shows it: which offsets lie in which file.
+"""The Delta commit of a send in the log of its table, which shows the offsets in each file.
 
-Delta writes statistics of each file into the commit that adds it. So where the rows of a send lie
-is known from a few lines of text, and nothing that was written has to be read. Whatever is not as
-expected is no error: then the rows themselves are asked.
+Delta writes statistics of each file into the commit that adds it. So a few lines of text show
+where the rows of a send are, and what was written need not be read. If anything is not as
+expected, that is not an error: the rows themselves are queried.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 NEWEST = 8
-"""Among so many commits that of a send is looked for: others may have written since."""
+"""How many of the newest commits are searched for that of a send: others may have written since."""
 _UNEXPECTED = ("remove", "cdc", "metaData", "protocol")
-"""What a blind append does not do."""
+"""Actions that a blind append does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A file of a send, as its statistics describe it.
+    """A file of a send, according to its statistics.
 
     Attributes:
-        rows: How many rows it has.
+        rows: Its number of rows.
         first: Its smallest offset.
-        last: Its greatest offset.
-        send_id: The send that all of its rows are of; None if that is not said.
-        path: Where it is.
+        last: Its largest offset.
+        send_id: The send of all its rows; None if that is unknown.
+        path: Its path.
         size: Its length in bytes.
     """
 
@@ -51,11 +51,11 @@ class StagedFile:
 
     @classmethod
     def of(cls, path: str, stats: str | None, size: int = 0) -> StagedFile | None:
-        """Read the statistics of a file; None if they do not tell which offsets it has.
+        """Read the statistics of a file; None if they do not determine its offsets.
 
         Args:
-            path: Where it is.
-            stats: What the log says of the values in it, as JSON.
+            path: Its path.
+            stats: The log's statistics of its values, as JSON.
             size: Its length in bytes.
         """
         said = json.loads(stats or "{}")
@@ -72,7 +72,7 @@ class StagedFile:
 
     @property
     def is_dense(self) -> bool:
-        """Whether it holds every offset between the first and the last."""
+        """Whether it contains every offset between the first and the last."""
         return self.rows == self.last - self.first + 1
 
     @property
@@ -87,9 +87,9 @@ class StagedCommit:
     """The Delta commit of a send.
 
     Attributes:
-        version: The version of the table that it made.
-        rows: How many rows the tasks counted when they wrote them.
-        files: Its files; None if their statistics do not tell where the rows are.
+        version: The version of the table that it created.
+        rows: The number of rows that the tasks counted while writing.
+        files: Its files; None if their statistics do not determine where the rows are.
     """
 
     version: int
@@ -98,9 +98,9 @@ class StagedCommit:
 
     @property
     def spans(self) -> list[Range] | None:
-        """The ranges of offsets, one for each task; None if they are not known for certain.
+        """The ranges of offsets, one for each task; None if they are not certain.
 
-        As many rows must have been committed as the tasks have written.
+        The number of committed rows must equal the number that the tasks wrote.
         """
         files = sorted(self.files or (), key=lambda file: file.first)
         if self.files is None or sum(file.rows for file in files) != self.rows:
@@ -112,7 +112,7 @@ class StagedCommit:
             first, last = found[-1] if found else (0, -1)
             if not found or file.first // OFFSETS_PER_TASK != last // OFFSETS_PER_TASK:
                 found.append((file.first, file.last))
-            elif file.first == last + 1:  # the task has written more than one file
+            elif file.first == last + 1:  # the task wrote more than one file
                 found[-1] = (first, file.last)
             else:
                 return None
@@ -122,17 +122,17 @@ class StagedCommit:
 def find_commit(
     send: Send, said: str | None, reader: SparkSession, names: TableNames
 ) -> StagedCommit | None:
-    """Find the commit that was just made of a send; None if it cannot be read.
+    """Find the commit that a send has just made; None if it cannot be read.
 
-    A session knows the version of its last commit, to whatever table. Another thread may have
-    made that one, so a commit is believed by the send's id, which no other one carries; and on
-    this disk, where looking costs next to nothing, it is looked for among the newest of the table.
+    A session knows the version of its last commit to any table. That commit may be by another
+    thread, so a commit is recognised by the send's unique id; on a local disk, where that is
+    cheap, it is also searched among the newest commits of the table.
 
     Args:
         send: The send.
-        said: What the session that wrote it knows as the version of its last commit.
-        reader: A session that reads files of other disks.
-        names: How the store's tables are called; a catalog does not show their logs.
+        said: The version of the last commit of the session that wrote it.
+        reader: A session for reading files that are not on this disk.
+        names: The names of the store's tables; a catalog does not show their logs.
     """
     if not names.by_path or said is None:
         return None
@@ -148,7 +148,7 @@ def find_commit(
 
 
 def _versions(log: str, said: int) -> Iterator[int]:
-    """Give the versions that may be the send's: the one that was said, then the newest here."""
+    """Yield the versions that may be the send's: the session's, then the newest on this disk."""
     here = Path(log)
     if scheme_of(log) or not here.is_dir():
         yield said
@@ -160,14 +160,14 @@ def _versions(log: str, said: int) -> Iterator[int]:
 
 
 def _lines(path: str, reader: SparkSession) -> Iterable[str]:
-    """Read a file of text: this disk's without Spark, which needs a job for it."""
+    """Read a text file, on this disk without Spark, which would need a job."""
     if not scheme_of(path) and Path(path).is_file():
         return Path(path).read_text(encoding="utf-8").splitlines()
     return [row[0] for row in reader.read.text(path).collect()]
 
 
 def _read(version: int, lines: Iterable[str], send: Send) -> StagedCommit | None:
-    """Read a commit; None if it is another one's, or not as blind appends are."""
+    """Read a commit; None if it is not the send's, or not a blind append."""
     actions: list[Mapping[str, Any]] = [json.loads(line) for line in lines if line]
     infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
     if len(infos) != 1:
@@ -183,7 +183,7 @@ def _read(version: int, lines: Iterable[str], send: Send) -> StagedCommit | None
 
 
 def _files(added: Sequence[Mapping[str, Any]], send: Send) -> tuple[StagedFile, ...] | None:
-    """Read the statistics of files; None if one of them says too little, or lies elsewhere."""
+    """Read the statistics of files; None if those of one are insufficient or it is elsewhere."""
     found = []
     for add in added:
         if add.get("deletionVector") or add.get("partitionValues") != {"slice": str(send.slice)}:

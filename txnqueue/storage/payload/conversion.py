@@ -1,4 +1,4 @@
-"""Bring Arrow columns to the types of a queue's columns, and change no value by that."""
+"""Conversion of Arrow columns to the types of a queue's columns, without changing values."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from pyspark.sql.types import (
 from txnqueue.storage.payload.types import is_list
 
 _DAYS = (-719_162, 2_932_896)
-"""The years 1 to 9999, which are all that Python, and SQL by its standard, know."""
+"""The years 1 to 9999 in days, the range of Python and of standard SQL."""
 _MICROSECONDS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
 
 
 def converted(data: pa.Array | pa.ChunkedArray, want: pa.DataType) -> pa.ChunkedArray:
-    """Bring a column to a type, as far as every value stays what it is.
+    """Convert a column to a type, provided that every value stays the same.
 
-    Whole numbers and decimals may get more digits or fewer, strings and lists come in any of
+    Whole numbers and decimals may get more or fewer digits, strings and lists may have any of
     Arrow's forms, and a struct may lack fields or have them in another order.
 
     Raises:
-        pa.ArrowException: A value would be changed, or is of another type.
+        pa.ArrowException: A value would change, or is of another type.
     """
     chunks = data.chunks if isinstance(data, pa.ChunkedArray) else [data]
     return pa.chunked_array([_array(chunk, want) for chunk in chunks], want)
 
 
 def flaw(kind: DataType, data: pa.ChunkedArray, *, nullable: bool) -> str | None:
-    """Find what a column may not hold though its Arrow type allows it; None: nothing.
+    """Describe content that a column must not have although its Arrow type allows it; None if none.
 
     Args:
-        kind: The column's type, which says where nulls may be.
-        nullable: Whether they may be right here.
-        data: The column, as ``converted`` makes it.
+        kind: The column's type, which determines where nulls are allowed.
+        nullable: Whether nulls are allowed at this level.
+        data: The column, as returned by ``converted``.
     """
     found = (_flaw(kind, chunk, nullable=nullable) for chunk in data.chunks)
     return next((why for why in found if why), None)
@@ -65,10 +65,10 @@ def _array(data: pa.Array, want: pa.DataType) -> pa.Array:
 def _list(data: pa.Array, want: pa.ListType) -> pa.Array:
     if not is_list(data.type):
         raise _misfit(data, want)
-    values = _array(data.flatten(), want.value_type)  # without what lies under nulls
+    values = _array(data.flatten(), want.value_type)  # without values under nulls
     lengths = pc.fill_null(pc.list_value_length(data), 0)
     offsets = pa.concat_arrays([_zero(), pc.cumulative_sum(lengths).cast(pa.int32())])
-    # Arrow may have kept a map of nulls beside them, though none is null, and would refuse it.
+    # Arrow may keep a bitmap of nulls although none is null, and would refuse it.
     offsets = pa.Array.from_buffers(offsets.type, len(offsets), [None, offsets.buffers()[1]])
     return pa.ListArray.from_arrays(offsets, values, type=want, mask=data.is_null())
 
@@ -101,7 +101,7 @@ def _struct(data: pa.Array, want: pa.StructType) -> pa.Array:
 def _plain(data: pa.Array, want: pa.DataType) -> pa.Array:
     if not _fits(data.type, want):
         raise _misfit(data, want)
-    found = data.cast(want)  # raises where a value would be another one, but for floats
+    found = data.cast(want)  # raises if a value would change, except for floats
     if pa.types.is_float32(want) and pa.types.is_float64(data.type):
         changed = pc.and_(pc.not_equal(found.cast(data.type), data), pc.invert(pc.is_nan(data)))
         if pc.any(changed).as_py():
@@ -180,4 +180,4 @@ def _zero() -> pa.Array:
 
 
 def _misfit(data: pa.Array, want: pa.DataType) -> pa.ArrowException:
-    return pa.ArrowTypeError(f"{data.type} does not fit into {want}")
+    return pa.ArrowTypeError(f"{data.type} does not fit {want}")

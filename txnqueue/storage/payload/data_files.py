@@ -1,8 +1,8 @@
-"""The data files that hold the rows of a send, as the log of their table tells on this disk.
+"""The data files that contain the rows of sends, from the log of their table on this disk.
 
-A row is called by its send and its offset, and what stands there never changes. So a frame may read
-data files by their names: each is written once, and has all of its rows or cannot be read. Whether
-the files hold every message is known from their statistics before anything is read.
+A row is identified by its send and its offset, and never changes. So a frame can read data files
+by name: each is written once, and either has all its rows or cannot be read. Their statistics show
+whether they contain every message before anything is read.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from txnqueue.storage.payload.commits import StagedFile
 
 logger = logging.getLogger("txnqueue")
 LOG_BYTES_MAX = 8 << 20
-"""A log of which one file is larger is not read: that is for Delta, which reads it in parallel."""
+"""A log with a larger file is not read here, but by Delta, which reads it in parallel."""
 FILES_MAX = 20_000
-"""The data files of a table that are kept in mind."""
+"""The maximum number of data files of a table that are remembered."""
 REST_SECONDS = 600.0
-"""How long a table that is too large is not looked at again."""
+"""How long a table that is too large is not checked again."""
 _PATTERN = frozenset("{}[]*?\\")
-"""What Hadoop takes for a pattern in a path."""
+"""Characters that Hadoop interprets as a pattern in a path."""
 SendPlace = tuple[int, str]
 """The slice and the id of a send."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The files in which some rows are, each row once.
+    """The files that contain some rows, each row once.
 
     Attributes:
-        lie: The offsets of the rows, by their sends.
-        paths: Where the files are.
-        only: Whether there are no other rows in them.
+        lie: The offsets of the rows, by send.
+        paths: The paths of the files.
+        only: Whether the files contain no other rows.
     """
 
     lie: Mapping[SendPlace, Sequence[Range]]
@@ -55,7 +55,7 @@ class Held:
 
 
 class DataFiles:
-    """The data files of one payload table, by the sends that they hold; for several threads."""
+    """The data files of one payload table, by send; thread-safe."""
 
     def __init__(self, folder: str) -> None:
         """Read nothing yet.
@@ -72,24 +72,24 @@ class DataFiles:
         self._sends: defaultdict[SendPlace, dict[str, StagedFile]] = defaultdict(dict)
 
     def holding(self, lie: Mapping[SendPlace, Sequence[Range]]) -> Held | None:
-        """Name the files in which some rows are, in the newest version of the table.
+        """Return the files that contain some rows, in the newest version of the table.
 
         Args:
             lie: The offsets of each send, normalised.
 
         Returns:
-            The files; None if it is not certain that they have each row once.
+            The files; None if it is not certain that they contain each row once.
         """
         with self._lock:
             try:
                 self._refresh()
-            except Exception as error:  # whoever reads by Delta tells what is wrong
+            except Exception as error:  # reading with Delta will report what is wrong
                 logger.info("log not read folder=%s error=%s", self._folder, error)
                 stays = isinstance(error, FilesNotReadable)
-                stays = stays and not isinstance(error.__cause__, OSError)  # storage comes back
+                stays = stays and not isinstance(error.__cause__, OSError)  # storage may recover
                 self._give_up(inf if stays else 0.0)
                 return None
-            except BaseException:  # interrupted in the middle of learning
+            except BaseException:  # interrupted during an update
                 self._forget()
                 raise
             found: list[StagedFile] = []
@@ -102,7 +102,7 @@ class DataFiles:
         return Held(lie, [file.path for file in found], sum(file.rows for file in found) == rows)
 
     def _refresh(self) -> None:
-        """Read what was committed since, or all if it is not known what was before."""
+        """Read the commits since the last version, or everything if none is known."""
         if time.monotonic() < self._rests_until:
             return
         known = self._known and self._log.followed(self._known)
@@ -119,7 +119,7 @@ class DataFiles:
             self._known = known
 
     def _give_up(self, rest_seconds: float) -> None:
-        """Know nothing for a while."""
+        """Forget everything, and do not read for a while."""
         self._rests_until = time.monotonic() + rest_seconds
         self._forget()
 
@@ -129,7 +129,7 @@ class DataFiles:
         self._sends.clear()
 
     def _learn(self, files: Mapping[str, DataFile]) -> None:
-        """Sort files by their sends: only what was added or removed since."""
+        """Update the files of each send with those added or removed since."""
         for name in [name for name, (one, _) in self._files.items() if files.get(name) is not one]:
             _, place = self._files.pop(name)
             if place is not None:
@@ -146,7 +146,7 @@ class DataFiles:
 
 
 def _described(one: DataFile, folder: str) -> tuple[SendPlace | None, StagedFile | None]:
-    """Read which rows a file has; nothing if they are of several sends, or not known."""
+    """Return the send and the rows of a file; None for several sends or unknown rows."""
     staged = StagedFile.of(path_of(folder, one), one.stats, one.size)
     slice_ = one.partition.get("slice")
     if staged is None or staged.send_id is None or slice_ is None:
@@ -157,7 +157,7 @@ def _described(one: DataFile, folder: str) -> tuple[SendPlace | None, StagedFile
 
 
 def _is_whole(file: StagedFile) -> bool:
-    """Return whether a file is there, and as long as it was written."""
+    """Return whether a file exists and has its original length."""
     try:
         return Path(file.path).stat().st_size == file.size
     except OSError:
@@ -165,14 +165,14 @@ def _is_whole(file: StagedFile) -> bool:
 
 
 def covering(files: Iterable[StagedFile], wanted: Sequence[Range]) -> list[StagedFile] | None:
-    """Choose the files of a send that hold some offsets (pure).
+    """Select the files of a send that contain some offsets (pure).
 
     Args:
-        files: The files that have rows of this send only.
+        files: The files that have only rows of this send.
         wanted: The offsets, normalised.
 
     Returns:
-        The files in the order of their offsets; None if an offset may be missing, or twice.
+        The files in the order of their offsets; None if an offset may be missing or repeated.
     """
     chosen = sorted(
         (file for file in files if any(ranges.within(wanted, file.first, file.last))),

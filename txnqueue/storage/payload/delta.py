@@ -63,16 +63,16 @@ if TYPE_CHECKING:
 
 _NTZ = "'delta.feature.timestampNtz' = 'supported'"
 _SPANS_MAX = 5_000
-"""How many ranges one query counts."""
+"""The maximum number of ranges counted by one query."""
 _ERASED_MAX = 200
-"""How many ranges one DELETE names."""
+"""The maximum number of ranges named by one DELETE."""
 _Span = tuple[int, str, int, int]
 """Slice, send, first and last offset."""
 _STALENESS = "spark.databricks.delta.stalenessLimit"
 
 
 class DeltaPayload:
-    """One Delta table per owner."""
+    """Payload with one Delta table per owner."""
 
     def __init__(self, statements: Statements) -> None:
         """Use the payload tables of a store."""
@@ -83,7 +83,7 @@ class DeltaPayload:
         self._files: dict[str, DataFiles] = {}
 
     def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
-        """Create an owner's payload table; no error if it is there."""
+        """Create an owner's payload table if it does not exist."""
         columns = definitions(schema.fields)
 
         def statement(session: SparkSession) -> None:
@@ -96,7 +96,7 @@ class DeltaPayload:
         self._statements.committing(f"payload-{payload_id}", statement)
 
     def add_columns(self, payload_id: str, columns: StructType) -> None:
-        """Add columns to an owner's payload table; those that are there are left alone."""
+        """Add columns to an owner's payload table; existing ones are not changed."""
         table = self._statements.names.payload(payload_id)
 
         def statement(session: SparkSession) -> None:
@@ -107,7 +107,7 @@ class DeltaPayload:
             metadata = {"txnqueue": __version__, "operation": "alter payload", "queue": payload_id}
             session.conf.set(USER_METADATA, json.dumps(metadata))
             if any(has_type(column.dataType, TimestampNTZType) for column in missing):
-                # Only with the table does Delta allow the type unasked.
+                # Delta enables this type by itself only when a table is created.
                 session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({_NTZ})").collect()
             added = definitions(missing, checked=False)
             with of_columns():
@@ -117,14 +117,14 @@ class DeltaPayload:
             try:
                 self._statements.committing(f"payload-{payload_id}", statement)
                 return
-            except AppendConflict:  # another process altered it meanwhile
+            except AppendConflict:  # another process altered the table meanwhile
                 if last:
                     raise
 
     def _table_columns(
         self, session: SparkSession, payload_id: str, schema: StructType
     ) -> Mapping[str, StructField]:
-        """Find an owner's columns, by name; columns are never removed, so few are asked for."""
+        """Return an owner's columns by name; they are never removed, so few queries are needed."""
         if not set(schema.names) <= self._columns.get(payload_id, {}).keys():
             table = self._statements.names.payload(payload_id)
             fields = session.sql(f"SELECT * FROM {table}").schema.fields
@@ -140,7 +140,7 @@ class DeltaPayload:
         return staging.stage(self._statements, send, rows)
 
     def _session_for(self, rows: int) -> SparkSession:
-        """Choose who works on rows that fit into this process: few are faster uncompiled."""
+        """Choose the session for rows held in this process: few are faster without compiling."""
         return self._session if rows <= staging.FEW_ROWS else self._statements.compiling
 
     # -------------------------------------------------------------------------- reading
@@ -165,7 +165,7 @@ class DeltaPayload:
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
         """Make a DataFrame of messages, pinned to their places, on the user's session.
 
-        Where this process sees the log of the table, the frame names the files that hold them.
+        If this process can read the log of the table, the frame names the files with the messages.
         """
         self._statements.check_running()
         owners = _by_table(parts)
@@ -175,7 +175,7 @@ class DeltaPayload:
         return reduce(lambda one, other: one.unionByName(other), frames)
 
     def _on_files(self, schema: StructType, ranked: Sequence[tuple[int, Part]]) -> DataFrame | None:
-        """Make a frame on the files of a table; None where that is not certain to be right."""
+        """Make a frame on the files of a table; None if it may not be exact."""
         parts = [part for _, part in ranked]
         payload_id = parts[0].payload_id
         if not self._is_here:
@@ -193,24 +193,24 @@ class DeltaPayload:
 
     @cached_property
     def _is_here(self) -> bool:
-        """Whether the tables are folders of this disk, and Spark sees the same ones."""
+        """Whether the tables are folders on this disk that Spark sees too."""
         names = self._statements.names
         if not names.by_path or scheme_of(names.root) or is_connect(self._user):
             return False
         return default_elsewhere(self._session) is None
 
     def _guarded(self, schema: StructType, ranked: Sequence[tuple[int, Part]]) -> DataFrame:
-        """Make a frame on a table, which counts its messages whenever it is planned."""
+        """Make a frame on a table that counts its messages whenever it is evaluated."""
         self._refresh({ranked[0][1].payload_id})
         return self._ranked(self._user, schema, ranked, guarded=True).drop("_rank", "_offset")
 
     def staged(
         self, session: SparkSession, payload_id: str, slice_: int, send_ids: Iterable[str]
     ) -> DataFrame:
-        """Show all rows of some sends, with the payload's columns and some more.
+        """Return all rows of some sends, with the payload's columns and their places.
 
         Args:
-            session: The session that the frame shall live on.
+            session: The session of the frame.
             payload_id: The owner of the payload table.
             slice_: The slice of the sends.
             send_ids: The sends.
@@ -221,7 +221,7 @@ class DeltaPayload:
         )
 
     def texts(self, column: str, parts: Sequence[Part]) -> list[Iterator[str | None]]:
-        """Read one column as text by one scan of each table, and put it in order here."""
+        """Read one column as text with one scan of each table, and order it in this process."""
         found: dict[str, Texts] = {}
         for payload_id, mine in _by_owner(parts).items():
             query = text_query(self._statements.names.payload(payload_id), column, mine)
@@ -230,7 +230,7 @@ class DeltaPayload:
         return [found[part.payload_id].of(part) for part in parts]
 
     def lanes(self, column: str, lanes: int, parts: Sequence[Part]) -> list[Lanes]:
-        """Let Spark find the lanes, by one scan of a column of each table."""
+        """Find the lanes in Spark, with one scan of a column of each table."""
         lie: list[tuple[Any, ...]] = []
         for payload_id, mine in _by_owner(parts).items():
             run = partial(self._islands, payload_id, column, lanes, mine)
@@ -250,7 +250,7 @@ class DeltaPayload:
         return islands(lane_frame(session, table, there, lanes, parts), ["lane"])
 
     def rows(self, payload_id: str, places: Sequence[StagedPlace]) -> int:
-        """Count the rows that there are at some places."""
+        """Count the rows that exist at some places."""
         spans = [(s, send_id, *span) for s, send_id, part in places for span in part]
         pieces = (spans[n : n + _SPANS_MAX] for n in range(0, len(spans), _SPANS_MAX))
         return sum(self._count(payload_id, piece) for piece in pieces)
@@ -275,7 +275,7 @@ class DeltaPayload:
         return {int(row[0]) for row in rows}
 
     def drop(self, payload_id: str, slices: Collection[int]) -> None:
-        """Delete all rows of some slices: whole partitions, no file is written again."""
+        """Delete all rows of some slices: whole partitions, without rewriting files."""
         numbers = ", ".join(map(str, sorted(slices)))
         table = self._statements.names.payload(payload_id)
         metadata = {"txnqueue": __version__, "operation": "drop slices", "queue": payload_id}
@@ -287,9 +287,9 @@ class DeltaPayload:
         self._statements.committing(f"payload-{payload_id}", statement)
 
     def erase(self, payload_id: str, places: Sequence[StagedPlace]) -> None:
-        """Delete rows: Delta writes the files again that hold them, and no others.
+        """Delete rows; Delta rewrites only the files that contain them.
 
-        Without deletion vectors, which no table here has, the rows are not in the new files.
+        The tables have no deletion vectors, so the new files do not contain the rows.
         """
         table = self._statements.names.payload(payload_id)
         metadata = {"txnqueue": __version__, "operation": "erase", "queue": payload_id}
@@ -315,7 +315,7 @@ class DeltaPayload:
         return self._statements.files_kept(self._statements.names.payload(payload_id))[0]
 
     def files(self, payload_id: str) -> int:
-        """Count the files of an owner's rows; a table of a catalog shows none."""
+        """Count the files of an owner's rows; none are visible in a catalog."""
         names = self._statements.names
         if not names.by_path:
             return 0
@@ -327,7 +327,7 @@ class DeltaPayload:
         return self._statements.run(statement)
 
     def orphans(self, known: Collection[str]) -> dict[str, int]:
-        """List the tables whose owners are not known, with when each was made.
+        """List the tables of unknown owners, with the time of creation.
 
         A log that was cleaned up begins with a checkpoint.
         """
@@ -372,7 +372,7 @@ class DeltaPayload:
     def find(
         self, schema: StructType, payload_id: str, where: str, limit: int
     ) -> list[tuple[str, int]]:
-        """Find where rows lie that match a SQL predicate, on the user's session."""
+        """Find the places of rows that match a SQL predicate, on the user's session."""
         self._refresh([payload_id])
         columns = ", ".join(identifier(column.name) for column in schema.fields)
         frame = self._user.sql(
@@ -393,7 +393,7 @@ class DeltaPayload:
         return staged_places(rows, where)
 
     def _refresh(self, payload_ids: Collection[str]) -> None:
-        """Let Delta look for new commits, if the user's session would be content with old ones."""
+        """Make Delta look for new commits if the user's session accepts stale tables."""
         if self._user.conf.get(_STALENESS, "0") == "0":
             return
         for payload_id in payload_ids:
@@ -416,7 +416,7 @@ class DeltaPayload:
         *,
         guarded: bool = False,
     ) -> DataFrame:
-        """Read messages of one table, with the ranks of their parts and their offsets."""
+        """Read messages of one table, with the ranks of their parts, and their offsets."""
         parts = [part for _, part in ranked]
         payload_id, named, bits = parts[0].payload_id, parts[0].message_id, piece_bits(parts)
         table = self._statements.names.payload(payload_id)
@@ -434,7 +434,7 @@ class DeltaPayload:
 
 
 def _by_table(parts: Sequence[Part]) -> list[list[tuple[int, Part]]]:
-    """Sort parts by the tables that they are in, with their ranks among all."""
+    """Group parts by their tables, with their ranks among all."""
     found: dict[tuple[str, str | None], list[tuple[int, Part]]] = defaultdict(list)
     for rank, part in enumerate(parts):
         found[part.payload_id, part.message_id].append((rank, part))
@@ -442,7 +442,7 @@ def _by_table(parts: Sequence[Part]) -> list[list[tuple[int, Part]]]:
 
 
 def _lying_at(spans: Sequence[_Span]) -> str:
-    """Write the condition that a row lies at one of some places; it names their partitions."""
+    """Return the condition that a row is at one of some places; it names their partitions."""
     slices = ", ".join(str(number) for number in sorted({slice_ for slice_, *_ in spans}))
     each = (
         f"(slice = {slice_} AND send_id = {literal(send_id)} "
@@ -460,7 +460,7 @@ def _by_owner(parts: Sequence[Part]) -> dict[str, list[Part]]:
 
 
 def _history(session: SparkSession, table: str) -> list[Any]:
-    """Read who made a table, and what was done to it since; newest first."""
+    """Read the history of a table, newest first."""
     log = session.sql(f"DESCRIBE HISTORY {table}").orderBy("version", ascending=False)
     return log.selectExpr("userMetadata", "unix_millis(timestamp) AS at").collect()
 

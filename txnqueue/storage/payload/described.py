@@ -1,4 +1,4 @@
-"""The types of payload columns as the catalog has them, in Arrow and in SQL; without Spark."""
+"""The types of payload columns in the catalog, converted to Arrow and SQL without Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 
 
 class Described:
-    """Columns as the catalog describes them: what stands in for Spark's type of them."""
+    """The catalog's description of columns, in place of Spark's StructType."""
 
     def __init__(self, described: Mapping[str, Any]) -> None:
         """Hold a description: Spark's JSON of a StructType."""
@@ -41,16 +41,16 @@ class Described:
         return [field["name"] for field in self.described["fields"]]
 
     def arrow(self) -> pa.Schema:
-        """Translate the columns as they are stored."""
+        """Convert the columns to Arrow, as they are stored."""
         return pa.schema([(c["name"], arrow_type(c["type"])) for c in self.described["fields"]])
 
     def as_schema(self) -> StructType:
-        """Pass for Spark's type where interfaces name that one."""
+        """Return itself, typed as the StructType that interfaces expect."""
         return cast("StructType", self)
 
 
 def arrow_type(kind: str | Mapping[str, Any]) -> pa.DataType:
-    """Translate a type as it is stored; instants are microseconds, in UTC if they have a zone."""
+    """Convert a type to Arrow; instants are microseconds, in UTC if they have a zone."""
     if isinstance(kind, str):
         decimal = _DECIMAL.fullmatch(kind)
         if decimal:
@@ -64,7 +64,7 @@ def arrow_type(kind: str | Mapping[str, Any]) -> pa.DataType:
 
 
 def type_name(kind: str | Mapping[str, Any]) -> str:
-    """Write a type as Spark's ``simpleString`` does."""
+    """Return a type in the form of Spark's ``simpleString``."""
     if isinstance(kind, str):
         return _PLAIN[kind][1] if kind in _PLAIN else kind
     if kind["type"] == "array":

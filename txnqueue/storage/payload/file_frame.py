@@ -1,8 +1,8 @@
-"""A frame of messages on the data files that hold them, which needs neither a count nor a list.
+"""A frame of messages on their data files, which needs neither a count nor a listing.
 
-What a file holds never changes, so that a frame which names its files shows the same messages
-whenever it is evaluated, or fails because a file is gone: Spark is told to pass over none of them,
-whatever the session says, and to compare each page that it reads with its checksum.
+The contents of a file never change, so a frame that names its files shows the same messages
+whenever it is evaluated, or fails because a file is missing: whatever the session's settings,
+Spark skips no files, and compares each page that it reads with its checksum.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 FILES_MAX = 256
-"""Of more files the table is read: Spark looks at each of them before it reads."""
+"""Above this number of files the table is read, because Spark checks each file before reading."""
 _LISTED_MAX = 32
-"""Spark looks at more files than these by a job."""
+"""Above this number of files, Spark checks them in a job."""
 _NAMED_MAX = 20
-"""The sends whose offsets are named, so that parts of a file are passed over; more are joined."""
+"""Up to this number of sends, offsets are named to skip parts of files; more are joined."""
 _OPTIONS = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
@@ -57,13 +57,13 @@ _OWN = StructType(
 
 
 def may_show(columns: Mapping[str, StructField], schema: StructType) -> bool:
-    """Return whether a frame on files has the columns of a frame on the table.
+    """Return whether a frame on files can show the same columns as one on the table.
 
-    Spark takes any column of a file for one that may be null.
+    Spark considers every column of a file nullable.
 
     Args:
         columns: The table's columns, by name.
-        schema: The columns that are shown.
+        schema: The columns to show.
     """
     shown = (columns[one.name] for one in schema.fields if one.name in columns)
     return all(one.nullable or some_value(one.dataType) is not None for one in shown)
@@ -80,13 +80,13 @@ def file_frame(
 
     Args:
         session: The user's session.
-        held: The files that hold them.
-        schema: The columns that are shown.
+        held: The files that contain them.
+        schema: The columns to show.
         columns: The table's columns, by name.
         parts: The messages, of one table.
 
     Returns:
-        The payload's columns and ``_message``; None if a file is gone meanwhile.
+        The payload's columns and ``_message``; None if a file has disappeared meanwhile.
     """
     named = parts[0].message_id
     names = dict.fromkeys([*schema.names, *([] if named is None else [named])])
@@ -98,11 +98,11 @@ def file_frame(
             reader.parquet(*(f"file:{path}" for path in held.paths[at : at + _LISTED_MAX]))
             for at in range(0, len(held.paths), _LISTED_MAX)
         ]
-    except Exception as error:  # a file is gone; whoever reads by Delta tells what is wrong
+    except Exception as error:  # a file is missing; reading with Delta will report what is wrong
         logger.info("files not listed payload=%s error=%s", parts[0].payload_id, error)
         return None
     files = reduce(lambda one, other: one.unionAll(other), pieces)
-    if len(files.inputFiles()) != len(held.paths):  # gone between two looks of Spark's
+    if len(files.inputFiles()) != len(held.paths):  # a file disappeared between Spark's checks
         return None
     rows = files.alias("p")
     if not held.only and len(held.lie) <= _NAMED_MAX:
@@ -118,11 +118,11 @@ def file_frame(
 
 
 def _shown(column: StructField, there: StructField | None) -> str:
-    """Write a column as a frame on the table shows it, which says where it has no null.
+    """Return a column as a frame on the table shows it, including whether it is nullable.
 
     Args:
         column: The column.
-        there: The one of that name in the table; None: it has none.
+        there: The table's column of that name; None if it has none.
     """
     if there is None:
         return null_column(column)
@@ -131,5 +131,5 @@ def _shown(column: StructField, there: StructField | None) -> str:
         return plain
     wrong = literal(f"column {column.name} was declared NOT NULL, and a row has null")
     fails = f"CAST(raise_error({wrong}) AS {sql_type(there.dataType)})"
-    # The last one stands nowhere: it tells Spark that the column has no null.
+    # The last value never occurs: it makes the column not nullable for Spark.
     return f"coalesce({plain}, {fails}, {some_value(there.dataType)}) AS {identifier(column.name)}"

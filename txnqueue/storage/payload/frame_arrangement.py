@@ -1,4 +1,4 @@
-"""What Spark makes of a send's rows: the queue's columns, and the lane and place of each."""
+"""Arrangement of a send's rows in Spark: the queue's columns, and the lane and place of each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OFFSET = (
     f"shiftleft(shiftright({_NUMBER}, {_SPARK_BITS}), {TASK_BITS}) "
     f"| ({_NUMBER} & {(1 << _SPARK_BITS) - 1}L) AS _offset"
 )
-"""Numbers the rows of each task as they come."""
+"""Numbers the rows of each task in their order."""
 _PLACE = {
     "_lane": pa.int32(),
     "_priority": pa.int32(),
@@ -47,12 +47,12 @@ _PLACE = {
     "_expires": pa.int64(),
 }
 _ROWS = 10_000
-"""How many rows are Python objects at a time."""
+"""The number of rows that are Python objects at a time."""
 
 
 def aligned(session: SparkSession, schema: StructType, rows: Any) -> DataFrame:
-    """Bring a DataFrame or a large table to the queue's columns."""
-    if isinstance(rows, pa.Table):  # which was checked
+    """Convert a DataFrame or a large table to the queue's columns."""
+    if isinstance(rows, pa.Table):  # already checked
         return frame_of(session, rows)
     have = {column.name for column in matched_columns(schema, rows.schema)}
     frame: DataFrame = rows
@@ -75,7 +75,7 @@ def aligned(session: SparkSession, schema: StructType, rows: Any) -> DataFrame:
 
 
 def stands_anywhere(send: Send) -> bool:
-    """Return whether no row of a send says where it stands: any lane may have it."""
+    """Return whether the rows of a send do not determine their places, so any lane will do."""
     alike = send.lanes == 1 or (send.group_by is None and not send.order_by)
     return send.routes is None and alike and not send.placing.columns
 
@@ -83,7 +83,7 @@ def stands_anywhere(send: Send) -> bool:
 def numbered(send: Send, frame: DataFrame) -> DataFrame:
     """Sort within tasks by place, keeping the order of rows, and number them.
 
-    Rows that may stand anywhere are numbered as they come.
+    Rows that may be anywhere are numbered in their order.
     """
     from pyspark.sql import functions as F
 
@@ -103,7 +103,7 @@ def numbered(send: Send, frame: DataFrame) -> DataFrame:
         start = F.pmod(F.crc32(F.lit(send.send_id)), F.lit(send.lanes))
         lane = F.pmod(F.col("_place") + start, F.lit(send.lanes))
     placing = send.placing
-    arranged = placed.select(  # columns that only say where rows stand may be called as these
+    arranged = placed.select(  # columns that only determine places may have these names
         *[identifier(column.name) for column in send.schema.fields],
         "_place",
         "_headers",
@@ -124,8 +124,8 @@ def numbered(send: Send, frame: DataFrame) -> DataFrame:
 def stored(send: Send, numbered: DataFrame) -> DataFrame:
     """Give numbered rows the columns of the payload table.
 
-    A column that is null in all rows is left out, as a file of Delta may: each costs time in
-    every row.
+    A column that is null in all rows is omitted, as Delta's files allow, because each column
+    costs time in every row.
     """
     columns = [
         f"{literal(send.send_id)} AS send_id",
@@ -141,7 +141,7 @@ def stored(send: Send, numbered: DataFrame) -> DataFrame:
 
 
 def _arrangement(send: Send) -> str:
-    """Write where each row stands."""
+    """Return the SQL expression for the place of each row."""
     standing = "'lane', _lane" if send.routes is None else "'route', _route"
     return (
         f"named_struct({standing}, 'priority', _priority, "
@@ -150,7 +150,7 @@ def _arrangement(send: Send) -> str:
 
 
 def arranged_frame(session: SparkSession, send: Send, arranged: Arranged) -> DataFrame:
-    """Make a DataFrame of rows that were arranged in this process, with their numbers."""
+    """Make a DataFrame from rows arranged in this process, with their numbers."""
     table = arranged.rows
     offsets = pa.array(range(table.num_rows), pa.int64())
     added: dict[str, pa.Array] = {"_offset": offsets}
@@ -167,12 +167,12 @@ def arranged_frame(session: SparkSession, send: Send, arranged: Arranged) -> Dat
 
 
 def _has_headers(send: Send) -> bool:
-    """Return whether a row of a send may have headers."""
+    """Return whether rows of a send may have headers."""
     return bool(send.headers or send.header_columns)
 
 
 def headers_of(send: Send) -> str:
-    """Write the headers of each row in SQL; without any they are null."""
+    """Return the SQL expression for the headers of each row; null if there are none."""
     if not _has_headers(send):
         return "CAST(NULL AS map<string,string>)"
     pairs = [literal(cell) for item in send.headers.items() for cell in item]
@@ -205,7 +205,7 @@ def _expires_step(placing: Placing) -> Column:
 
 
 def _later(placing: Placing, column: str | None) -> Column:
-    """The step of an instant that a column of seconds says, from now on."""
+    """Return the step of an instant given by a column of seconds from now."""
     from pyspark.sql import functions as F
 
     if column is None:
@@ -223,10 +223,10 @@ def _step(placing: Placing, milliseconds: Column) -> Column:
 
 
 def runs_query(send: Send, table: str) -> str:
-    """Write the query for the runs of a send, and for no more than it may have.
+    """Return the query for the runs of a send, limited to the allowed number.
 
-    What was arranged has one run in each place and task, and what may stand anywhere one in each
-    task. Otherwise the rows of a place are a run as long as their offsets grow as their numbers do.
+    Arranged rows have one run for each place and task, and rows that may be anywhere one for each
+    task. Otherwise the rows of a place form a run as long as offsets and numbers grow together.
     """
     stretch = f"shiftright(send_offset, {TASK_BITS})"
     if stands_anywhere(send):
@@ -250,7 +250,7 @@ def runs_of(send: Send, rows: pa.Table) -> list[Run]:
     """Read the runs of a send.
 
     Raises:
-        LimitExceeded: They are more than anything takes.
+        LimitExceeded: There are too many of them.
     """
     _check_few(send, rows.num_rows)
     found = (row for batch in rows.to_batches(_ROWS) for row in batch.to_pylist())
@@ -261,21 +261,21 @@ def runs_of(send: Send, rows: pa.Table) -> list[Run]:
 
 
 def spread_runs(send: Send, spans: Sequence[Range]) -> list[Run]:
-    """Give each lane a stretch of the rows of each task, for a send whose rows may stand anywhere.
+    """Give each lane a part of the rows of each task, for rows that may be anywhere.
 
-    No lane gets more than one row more than another.
+    The numbers of rows of the lanes differ by at most one.
 
     Args:
         send: The send.
         spans: The offsets of each task, in order.
 
     Raises:
-        LimitExceeded: The runs are more than anything takes.
+        LimitExceeded: There are too many runs.
     """
     _check_few(send, sum(min(last - first + 1, send.lanes) for first, last in spans))
     priority = send.placing.priority
     if isinstance(priority, str):
-        raise TypeError(f"{priority!r} is a column: it says where rows stand")
+        raise TypeError(f"{priority!r} is a column: it determines the place of rows")
     runs, lane = [], lane_of(send.send_id, send.lanes)
     for first, last in spans:
         size, rest = divmod(last - first + 1, send.lanes)
@@ -299,7 +299,7 @@ def _check_few(send: Send, runs: int) -> None:
         if send.routes is not None:
             remedy = "Publish in parts, or with keep_order=False."
         raise LimitExceeded(
-            f"The rows of one send lie in more than {RUNS_PER_SEND_MAX} ranges, which nothing "
-            f"takes. {remedy}",
+            f"The rows of one send lie in more than {RUNS_PER_SEND_MAX} ranges, which is more "
+            f"than any receiver takes. {remedy}",
             name=str(send.note.get("exchange") or send.note.get("queue")),
         )

@@ -1,6 +1,6 @@
-"""Which rows are a Spark DataFrame: told by their type, never by what they answer to.
+"""Recognition of Spark DataFrames by type, never by attributes.
 
-A DataFrame of Spark Connect answers every name with a column.
+A DataFrame of Spark Connect has a column for every attribute name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_frame(rows: object) -> TypeIs[DataFrame]:
-    """Return whether rows are a DataFrame, classic or of Connect; Spark need not be there."""
+    """Return whether rows are a DataFrame, classic or of Connect; Spark need not be installed."""
     if "pyspark.sql.dataframe" not in sys.modules:
         return False
     from pyspark.sql import DataFrame
@@ -25,20 +25,20 @@ def is_frame(rows: object) -> TypeIs[DataFrame]:
 
 
 def check_not_streaming(rows: object, call: str, each_batch: str, name: str = "rows") -> None:
-    """Check that rows are all there.
+    """Check that rows are not a streaming DataFrame.
 
     Args:
-        rows: What a user gives.
-        call: What it is given to.
-        each_batch: What ``foreachBatch`` is to be given instead.
+        rows: The user's rows.
+        call: The call that takes them.
+        each_batch: The argument for ``foreachBatch`` to use instead.
         name: The argument.
 
     Raises:
-        InvalidInput: They are a streaming DataFrame, which has no end.
+        InvalidInput: They are a streaming DataFrame.
     """
     if is_frame(rows) and rows.isStreaming:
         raise InvalidInput(
-            f"{call} takes rows that are all there, not a streaming DataFrame: use "
+            f"{call} takes a batch DataFrame, not a streaming one: use "
             f"df.writeStream.foreachBatch({each_batch}) with a checkpointLocation.",
             name=name,
         )

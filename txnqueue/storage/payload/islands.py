@@ -1,6 +1,6 @@
-"""Where messages lie, as ranges that Spark computes: as many rows as there are ranges.
+"""The places of messages as ranges computed by Spark, with one row per range.
 
-However many messages are meant, this process gets no object for each of them.
+However many messages are selected, this process does not get an object for each of them.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _PIECE_BITS = 20
-"""Ranges are looked for among this many neighbours at a time: a long send is not one task."""
+"""Ranges are computed within pieces of this many offsets, so a long send is not a single task."""
 
 
 def places_of(messages: DataFrame) -> DataFrame:
-    """Reduce messages, as ``Batch.df`` shows them, to their places in the payload."""
+    """Reduce messages, in the form of ``Batch.df``, to their places in the payload."""
     return messages.select(f"{MESSAGE_COLUMN}.send_id", f"{MESSAGE_COLUMN}.send_offset")
 
 
 def islands(places: DataFrame, by: Sequence[str] = ()) -> list[tuple[Any, ...]] | None:
-    """Find the ranges that messages lie in; None if they are more than ``RANGES_PER_CALL_MAX``.
+    """Find the ranges of messages; None if there are more than ``RANGES_PER_CALL_MAX``.
 
     Args:
-        places: ``send_id`` and ``send_offset`` of each message, and what it is grouped by.
-        by: The columns that are the same for all messages of a range.
+        places: ``send_id`` and ``send_offset`` of each message, and the grouping columns.
+        by: The grouping columns, which are equal for all messages of a range.
 
     Returns:
-        For each range what it is grouped by, the send, the first and the last offset; in no
-        order, and neighbours may touch.
+        For each range the grouping values, the send, and the first and the last offset; in no
+        order, and ranges may touch.
     """
     from pyspark.sql import functions as F
 
     keys = [*by, "send_id", "piece"]
-    # A message that is named twice has the same rank both times.
+    # A message that is named twice gets the same rank both times.
     rank = f"dense_rank() OVER (PARTITION BY {', '.join(keys)} ORDER BY send_offset)"
     cut = places.selectExpr("*", f"shiftright(send_offset, {_PIECE_BITS}) AS piece")
     stretches = cut.selectExpr("*", f"send_offset - {rank} AS stretch")
@@ -56,15 +56,15 @@ def islands(places: DataFrame, by: Sequence[str] = ()) -> list[tuple[Any, ...]] 
 
 
 def staged_places(rows: DataFrame, where: str) -> list[StagedPlace]:
-    """Find where all rows lie that fulfil a user's predicate.
+    """Find the places of all rows that match a user's predicate.
 
     Args:
-        rows: The payload's columns and ``_slice``, ``_send_id``, ``_send_offset``.
+        rows: The payload's columns, ``_slice``, ``_send_id`` and ``_send_offset``.
         where: A SQL predicate.
 
     Raises:
         InvalidInput: The predicate cannot be evaluated.
-        LimitExceeded: They lie in too many ranges.
+        LimitExceeded: They are in too many ranges.
     """
     with evaluating("where", check_predicate(where)):
         meant = rows.where(where).selectExpr(
@@ -72,7 +72,9 @@ def staged_places(rows: DataFrame, where: str) -> list[StagedPlace]:
         )
         found = islands(meant, ["slice"])
     if found is None:
-        raise too_many("The messages that where= means", "name fewer of them at a time", "where")
+        raise too_many(
+            "The messages that where= selects", "select fewer of them at a time", "where"
+        )
     lie: dict[tuple[int, str], list[Range]] = defaultdict(list)
     for slice_, send_id, first, last in found:
         lie[int(slice_), send_id].append((first, last))
@@ -80,7 +82,7 @@ def staged_places(rows: DataFrame, where: str) -> list[StagedPlace]:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """Bring values here, each text once."""
+    """Convert values to Python, each distinct text once."""
     if not pa.types.is_string(column.type):
         return list(column.to_pylist())
     encoded = column.dictionary_encode().combine_chunks()
@@ -89,7 +91,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 
 
 def by_send(found: Iterable[tuple[Any, ...]]) -> Mapping[str, tuple[Range, ...]]:
-    """Sort ranges by their sends, and join those that touch."""
+    """Group ranges by send, and join those that touch."""
     parts: dict[str, list[Range]] = defaultdict(list)
     for send_id, first, last in found:
         parts[send_id].append((first, last))
@@ -99,7 +101,7 @@ def by_send(found: Iterable[tuple[Any, ...]]) -> Mapping[str, tuple[Range, ...]]
 def too_many(what: str, remedy: str, name: str | None = None) -> LimitExceeded:
     """Build the error for messages in too many ranges for one call."""
     return LimitExceeded(
-        f"{what} lie in more than {RANGES_PER_CALL_MAX} ranges of neighbours, which are the "
-        f"most that one call names: {remedy}.",
+        f"{what} lie in more than {RANGES_PER_CALL_MAX} ranges of adjacent rows, the maximum of "
+        f"one call: {remedy}.",
         name=name,
     )

@@ -1,4 +1,4 @@
-"""What one column says of messages, ids and grouping keys, read without the rest of the rows."""
+"""Message ids and grouping keys, read from one column without the rest of the rows."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 Lanes = dict[int, tuple[Range, ...]]
 """Ranges of send offsets by lane."""
 _VALUES = 10_000
-"""How many values are Python objects at a time."""
+"""The number of values that are Python objects at a time."""
 
 
 def text_query(table: str, column: str, parts: Sequence[Part]) -> str:
-    """Write the query for a column as text, with the places of its values."""
+    """Return the query for a column as text, with the places of its values."""
     return (
         f"SELECT p.send_id, p.send_offset, CAST(p.{identifier(column)} AS string) AS text "
         f"FROM {table} p WHERE {literal_places(parts)}"
@@ -40,7 +40,7 @@ def text_query(table: str, column: str, parts: Sequence[Part]) -> str:
 def lane_frame(
     session: SparkSession, table: str, column: str | None, lanes: int, parts: Sequence[Part]
 ) -> DataFrame:
-    """Find the lanes of messages by a column; without one their key is null."""
+    """Find the lanes of messages by a column; without one, their key is null."""
     key = "CAST(NULL AS string)" if column is None else f"p.{identifier(column)}"
     bits = piece_bits(parts)
     frame = session.sql(
@@ -51,10 +51,10 @@ def lane_frame(
 
 
 class Texts:
-    """The values of a column, by send and offset; they become objects one by one."""
+    """The values of a column by send and offset, which become objects one by one."""
 
     def __init__(self, rows: pa.Table) -> None:
-        """Sort the rows of a query; they stay Arrow's."""
+        """Sort the rows of a query, which stay in Arrow."""
         sends = pc.dictionary_encode(rows.column("send_id")).combine_chunks()
         places = pa.table({"send": sends.indices, "offset": rows.column("send_offset")})
         order = pc.sort_indices(places, [("send", "ascending"), ("offset", "ascending")])
@@ -70,7 +70,7 @@ class Texts:
             start = end
 
     def of(self, part: Part) -> Iterator[str | None]:
-        """Pass on the values of some messages, in the order of their ranges."""
+        """Yield the values of some messages, in the order of their ranges."""
         low, high = self._sends.get(part.send_id, (0, 0))
         for first, last in part.ranges:
             start = bisect_left(self._offsets, first, low, high)
@@ -80,7 +80,7 @@ class Texts:
 
 
 def by_part(lie: Iterable[tuple[int, str, int, int]], parts: Sequence[Part]) -> list[Lanes]:
-    """Sort ranges by the lanes of the parts that they are of: lane, send and offsets of each."""
+    """Group ranges (lane, send and offsets of each) by part and lane."""
     found: dict[str, dict[int, list[Range]]] = defaultdict(lambda: defaultdict(list))
     for lane, send_id, first, last in lie:
         found[send_id][lane].append((first, last))
@@ -100,7 +100,7 @@ def _cut(by_lane: Mapping[int, tuple[Range, ...]], part: Part) -> Lanes:
 
 
 def torn() -> LimitExceeded:
-    """Build the error for messages that are moved by a key and lie in too many ranges."""
+    """Build the error for messages that are moved by key and are in too many ranges."""
     return too_many(
         "The messages of each lane that a move to a grouped queue makes",
         "move them in parts (limit=), or receive them and send them to the other queue, which "
@@ -109,11 +109,11 @@ def torn() -> LimitExceeded:
 
 
 def check_lanes(parts: Sequence[Part], found: list[Lanes]) -> list[Lanes]:
-    """Check that all messages of some parts have a lane, and lie in few ranges there.
+    """Check that all messages of some parts have a lane, in few enough ranges.
 
     Raises:
-        PayloadRemoved: Some are not there.
-        LimitExceeded: They lie in too many ranges.
+        PayloadRemoved: Some of them no longer exist.
+        LimitExceeded: They are in too many ranges.
     """
     there = [one for by_lane in found for one in by_lane.values()]
     if sum(map(len, there)) > RANGES_PER_CALL_MAX:

@@ -1,4 +1,4 @@
-"""Read messages of both kinds as one: those of the store, and those in memory."""
+"""Reading of durable and transient messages together."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class BothKinds:
-    """The payload of a store and of its transient part."""
+    """The payload of a store together with that of its transient part."""
 
     def __init__(
         self, durable: PayloadStore, transient: PayloadStore, spark: SparkSession | None
     ) -> None:
-        """Join two payload stores; DataFrames live on the session."""
+        """Combine two payload stores, with a session for DataFrames."""
         self._durable = durable
         self._transient = transient
         self._spark = spark
@@ -41,7 +41,7 @@ class BothKinds:
         return pa.concat_tables([empty, *pieces])
 
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
-        """Make a DataFrame of messages, pinned: evaluated later it shows the same ones.
+        """Make a DataFrame that always shows the same messages, whenever it is evaluated.
 
         Raises:
             PlatformMissing: There is no session.
@@ -51,9 +51,7 @@ class BothKinds:
         if not here:
             return self._durable.frame(schema, there)
         if self._spark is None:
-            raise PlatformMissing(
-                "Without a session there are no DataFrames: use messages() or to_arrow()."
-            )
+            raise PlatformMissing("DataFrames need a Spark session: use messages() or to_arrow().")
         from txnqueue.storage.payload.types import frame_of
 
         frame = frame_of(self._spark, self._transient.table(schema, here))

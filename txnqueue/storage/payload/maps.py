@@ -1,4 +1,4 @@
-"""Maps in rows of Python: Arrow makes lists of pairs of them, which an empty list does not tell."""
+"""Maps in Python rows: Arrow returns lists of pairs, which are ambiguous when empty."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pyarrow as pa
 
 
 class MapItems(list[tuple[Any, Any]]):
-    """The pairs of a map, in a list as Arrow makes it; also without any it is known as a map."""
+    """The pairs of a map, in a list that is recognisable as a map even when empty."""
 
 
 def mark_maps(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> None:
-    """Make the maps in rows known as such, by the types of the columns."""
+    """Mark the maps in rows, according to the types of the columns."""
     kinds = {column.name: column.type for column in schema if _has_map(column.type)}
     if not kinds:
         return

@@ -1,4 +1,4 @@
-"""Payload in the memory of this process, as Arrow: the in-memory implementation."""
+"""The in-memory implementation of payload, as Arrow tables."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _MESSAGE = arrow_schema(StructType([MESSAGE])).field(0)
 
 
 _SAID = pa.struct([("headers", pa.map_(pa.string(), pa.string()))])
-"""What a predicate may ask besides the payload's columns."""
+"""What a predicate may use besides the payload's columns."""
 
 
 class MemoryPayload:
-    """Sends by their id; each is one task's worth of offsets."""
+    """Sends by id, each with the offsets of one task."""
 
     def __init__(self, spark: SparkSession | None = None, step: Step = _no_step) -> None:
-        """Make an empty payload store.
+        """Create an empty payload store.
 
         Args:
-            spark: Makes DataFrames of messages; without one there are only Arrow tables.
+            spark: The session for DataFrames; without one, only Arrow tables are possible.
             step: Called before each atomic step of a call, with the step's name.
         """
         self.step = step
@@ -55,12 +55,12 @@ class MemoryPayload:
         self.made_ms: dict[str, int] = {}
 
     def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
-        """Create an owner's payload table; no error if it is there."""
+        """Create an owner's payload table if it does not exist."""
         self.step("create payload")
         self._columns.setdefault(payload_id, {folded(c.name): c for c in schema.fields})
 
     def add_columns(self, payload_id: str, columns: StructType) -> None:
-        """Add columns to an owner's rows; those that are there are left alone."""
+        """Add columns to an owner's rows; existing ones are not changed."""
         self.step("alter payload")
         there = self._columns[payload_id]
         for column in new_columns(there, columns):
@@ -109,7 +109,7 @@ class MemoryPayload:
         return self._sends[payload_id, send_id], self._headers[payload_id, send_id]
 
     def texts(self, column: str, parts: Sequence[Part]) -> list[Iterator[str | None]]:
-        """Read one column as text: for each part its values, in the order of its ranges."""
+        """Read one column as text: the values of each part, in the order of its ranges."""
         self.step("scan")
         return [self._texts(column, part) for part in parts]
 
@@ -118,7 +118,7 @@ class MemoryPayload:
             rows, _ = self._staged(part.payload_id, part.send_id)
         except (KeyError, PayloadRemoved):
             return
-        # Rows that were moved here may be older than the column.
+        # Rows moved here may be older than the column.
         known = column in rows.column_names
         values = rows.column(column) if known else pa.nulls(rows.num_rows)
         there = ranges.difference(
@@ -128,7 +128,7 @@ class MemoryPayload:
             yield from texts_of(values.slice(first, last - first + 1))
 
     def lanes(self, column: str, lanes: int, parts: Sequence[Part]) -> list[Lanes]:
-        """Find the lane of each message by a column that groups them: each part's by lane."""
+        """Find the lane of each message by a grouping column, for each part by lane."""
         found: list[Lanes] = []
         for part, texts in zip(parts, self.texts(column, parts), strict=True):
             offsets: dict[int, list[int]] = defaultdict(list)
@@ -148,7 +148,7 @@ class MemoryPayload:
         return frame_of(self._session(), self.table(schema, parts))
 
     def rows(self, payload_id: str, places: Sequence[StagedPlace]) -> int:
-        """Count the rows that there are at some places."""
+        """Count the rows that exist at some places."""
         return sum(
             rows.slice(first, last - first + 1).num_rows
             for _, send_id, part in places
@@ -173,7 +173,7 @@ class MemoryPayload:
         self._erased.pop(key, None)
 
     def erase(self, payload_id: str, places: Sequence[StagedPlace]) -> None:
-        """Delete the rows at some places: the others keep their offsets, and nulls take theirs."""
+        """Replace the rows at some places by nulls, so that the others keep their offsets."""
         self.step("erase")
         for _, send_id, part in places:
             key = (payload_id, send_id)
@@ -195,11 +195,11 @@ class MemoryPayload:
         return bool(ranges.intersection(part, self._erased.get((payload_id, send_id), ())))
 
     def vacuum(self, payload_id: str, seconds_min: float, *, full: bool = False) -> str | None:
-        """Remove files that nothing names: here there are none."""
+        """Remove unneeded files; there are none."""
         return None
 
     def files_kept_seconds(self, payload_id: str) -> float:
-        """Return how long files of deleted rows are kept: here there are none."""
+        """Return how long, in seconds, files of deleted rows are kept; there are none."""
         return 0.0
 
     def files(self, payload_id: str) -> int:
@@ -207,14 +207,14 @@ class MemoryPayload:
         return sum(owner == payload_id for owner, _ in self._sends)
 
     def orphans(self, known: Collection[str]) -> dict[str, int]:
-        """List the tables whose owners are not known, with when each was made."""
+        """List the tables of unknown owners, with the time of creation."""
         self.step("list payload")
         return {one: self.made_ms.get(one, 0) for one in self._columns if one not in known}
 
     def find(
         self, schema: StructType, payload_id: str, where: str, limit: int
     ) -> list[tuple[str, int]]:
-        """Find where rows lie that match a SQL predicate, on the session if there is one."""
+        """Find the places of rows that match a SQL predicate, on the session if there is one."""
         frame = self._all_rows(payload_id)
         if frame is None:
             return []
@@ -227,7 +227,7 @@ class MemoryPayload:
         return [] if frame is None else staged_places(frame, where)
 
     def _all_rows(self, payload_id: str) -> DataFrame | None:
-        """Show all rows of an owner that were not erased, with their places; None: there are none.
+        """Return all rows of an owner that were not erased, with their places; None if none.
 
         Columns that rows lack are null.
         """
@@ -258,19 +258,19 @@ class MemoryPayload:
     def _session(self) -> SparkSession:
         if self._spark is None:
             raise PlatformMissing(
-                "A store in memory makes DataFrames and reads predicates only with a session: use "
-                "messages() or to_arrow(), or give the store a SparkSession."
+                "A store in memory needs a session for DataFrames and predicates: use messages() "
+                "or to_arrow(), or give the store a SparkSession."
             )
         return self._spark
 
     def offsets(self, payload_id: str, send_id: str) -> int:
-        """Count the rows of a send: for tests that look behind the scenes."""
+        """Count the rows of a send, for tests of internals."""
         count: int = self._sends[payload_id, send_id].num_rows
         return count
 
 
 def _grown(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """Give rows the columns that their queue got later."""
+    """Add to rows the columns that their queue got later."""
     if rows.schema.names == wanted.names:
         return rows
     columns = [

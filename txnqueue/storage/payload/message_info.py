@@ -1,4 +1,4 @@
-"""What is known of a message beside its payload, as Python and Arrow have it."""
+"""The metadata of a message beside its payload, in Python and Arrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nulls inside of columns where there may be none: Spark and Delta do not look for them."""
+"""Checks for forbidden nulls inside columns, which Spark and Delta do not check."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NULL_INSIDE = "txnqueue: a null inside of column"
 
 
 def fitted(value: Column, column: StructField) -> Column:
-    """Bring a value to a column's type and name, and fail where it has a null inside wrongly."""
+    """Cast a value to a column's type and name, and fail where it contains a forbidden null."""
     from pyspark.sql import functions as F
 
     value = value.cast(stored_type(column.dataType))
@@ -28,20 +28,20 @@ def fitted(value: Column, column: StructField) -> Column:
 
 
 def failure(marker: str, column: str) -> Column:
-    """Write what fails wherever it is evaluated, because of a column."""
+    """Return an expression that fails when it is evaluated, naming a column."""
     from pyspark.sql import functions as F
 
     return F.raise_error(F.lit(f"{marker} {column.encode().hex()};"))
 
 
 def column_of(marker: str, text: str) -> str | None:
-    """Read from an error which column has made a send fail so; None if it says no such thing."""
+    """Read from an error the column that made a send fail; None if it has no such mark."""
     found = re.search(f"{marker} ([0-9a-f]*);", text)
     return bytes.fromhex(found[1]).decode() if found else None
 
 
 def _null_at(kind: DataType, value: Column, *, nullable: bool) -> Column:
-    """Write whether a null stands, in a value or inside of it, where there may be none."""
+    """Return the condition that a value is, or contains, a forbidden null."""
     from pyspark.sql import functions as F
 
     found = F.lit(False) if nullable else value.isNull()

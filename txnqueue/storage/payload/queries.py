@@ -1,4 +1,4 @@
-"""SQL that finds messages by where they lie."""
+"""SQL that finds messages by their places."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType
 
 _PLACES_MAX = 200
-"""The sends named with their offsets, to skip files; more are named by their ids only."""
+"""Up to this number of sends, offsets are named to skip files; more are named only by id."""
 _EXACT_MAX = 20
-"""The ranges named one by one; of more, only the ends of each send: each row meets all of them."""
+"""Up to this number of ranges, each is named; of more, only the bounds of each send."""
 _ONE_TASK_MAX = 100_000
-"""The messages counted in one task, which needs no exchange."""
+"""Up to this number of messages, one task counts them, without a shuffle."""
 _REMOVED = (
     "PayloadRemoved: some messages are not there: their payload is past its retention and was "
     "removed, or was erased (history.changes() tells), or this session reads without them "
@@ -32,29 +32,29 @@ _STANDING = (
     *("queue", "lane", "delivery_count", "enqueued_at_ms", "transaction_id"),
     *("from_queue", "from_reason", "from_count", "from_error"),
 )
-"""What is known of where a message stands, and of where it was moved from."""
+"""The columns of a message's place and of its origin."""
 _PLACE_COLUMNS = ", ".join(("rank", "send", "piece", "first", "last", *_STANDING))
 
 PLACE = "_place"
-"""A column that says of a row where its message stands; no payload may have it."""
+"""A column with the place of a row's message, whose name no payload column may have."""
 
 
 def columns_of(schema: StructType, lacks: Collection[str]) -> list[str]:
-    """List the payload's columns; those that a table does not have are null."""
+    """List the payload's columns; those that a table lacks are null."""
     return [null_column(c) if c.name in lacks else f"p.{identifier(c.name)}" for c in schema.fields]
 
 
 def null_column(column: StructField) -> str:
-    """Write a column in which nothing stands."""
+    """Return a column of nulls."""
     return f"CAST(NULL AS {sql_type(column.dataType)}) AS {identifier(column.name)}"
 
 
 def definitions(columns: Iterable[StructField], *, checked: bool = True) -> str:
-    """Write columns as CREATE TABLE and ALTER TABLE take them.
+    """Return column definitions for CREATE TABLE and ALTER TABLE.
 
     Args:
         columns: The columns.
-        checked: Whether Delta checks that those are not null which may not be.
+        checked: Whether Delta enforces NOT NULL.
     """
     return ", ".join(
         f"{identifier(c.name)} {sql_type(c.dataType)}"
@@ -64,13 +64,13 @@ def definitions(columns: Iterable[StructField], *, checked: bool = True) -> str:
 
 
 def message_struct(named: str | None, place: str = "r") -> str:
-    """Write the message's struct.
+    """Return the expression for the ``_message`` struct.
 
     Args:
-        named: The payload's column of the message's id, if there is one.
-        place: What has the columns that say where it stands.
+        named: The payload's column with the message id, if there is one.
+        place: The alias of the row with the columns of its place.
     """
-    offset = "coalesce(p.send_offset, 0L)"  # which is never null, and no file can tell Spark so
+    offset = "coalesce(p.send_offset, 0L)"  # never null, which files cannot tell Spark
     own = f"concat({place}.send, ':', {offset})"
     given = own if named is None else f"coalesce(CAST(p.{identifier(named)} AS string), {own})"
     return (
@@ -92,15 +92,15 @@ def message_struct(named: str | None, place: str = "r") -> str:
 
 
 def piece_bits(parts: Sequence[Part]) -> int:
-    """Return how many of an offset's lowest bits vary inside a piece of a range.
+    """Return how many of an offset's lowest bits vary within a piece of a range.
 
-    Rows are joined with the ranges of their piece, and not each row with each range of its send.
+    A row is joined only with the ranges of its piece, not with every range of its send.
     """
     return ranges.bin_bits([part.ranges for part in parts])
 
 
 def in_piece(bits: int) -> str:
-    """Write the condition that a row ``p`` lies in the piece of a range ``r``."""
+    """Return the condition that a row ``p`` is in the piece of a range ``r``."""
     return (
         f"p.send_id = r.send AND shiftright(p.send_offset, {bits}) = r.piece "
         "AND p.send_offset BETWEEN r.first AND r.last"
@@ -108,22 +108,22 @@ def in_piece(bits: int) -> str:
 
 
 def places(ranked: Sequence[tuple[int, Part]], bits: int) -> str:
-    """Write the places of ranked parts as a table.
+    """Return the places of ranked parts as a table.
 
     Args:
         ranked: The parts, with their ranks.
-        bits: How pieces of ranges are cut.
+        bits: The number of bits that vary within a piece.
     """
     return f"(SELECT * FROM VALUES {', '.join(_places(ranked, bits))} AS v({_PLACE_COLUMNS}))"
 
 
 def guarded_places(table: str, ranked: Sequence[tuple[int, Part]], bits: int) -> str:
-    """Write the places of ranked parts as a table that fails if messages are not there.
+    """Return the places of ranked parts as a table that fails if messages are missing.
 
     Args:
-        table: The payload table that the messages lie in.
+        table: The payload table of the messages.
         ranked: The parts, with their ranks.
-        bits: How pieces of ranges are cut.
+        bits: The number of bits that vary within a piece.
     """
     rows = _places(ranked, bits)
     parts = [part for _, part in ranked]
@@ -140,10 +140,10 @@ def guarded_places(table: str, ranked: Sequence[tuple[int, Part]], bits: int) ->
 
 
 def place_case(parts: Sequence[Part]) -> str:
-    """Write where the message of a row ``p`` stands as an expression, without a join.
+    """Return the place of the message of a row ``p`` as an expression, without a join.
 
     Args:
-        parts: Parts in few places, of which each row is in one.
+        parts: Parts in few places, one of which each row is in.
     """
     each = [(part, one) for part in parts for one in part.ranges]
     *others, last = [_place_struct(part) for part, _ in each]
@@ -161,11 +161,11 @@ def _place_struct(part: Part) -> str:
 
 
 def are_few_places(parts: Sequence[Part], lie: Mapping[tuple[int, str], Sequence[Range]]) -> bool:
-    """Return whether parts lie in so few ranges that each is named, and each message in one.
+    """Return whether parts are in so few ranges that each is named, with each message in one.
 
     Args:
         parts: The parts.
-        lie: Their offsets, as ``spans_of`` sorts them.
+        lie: Their offsets, as returned by ``spans_of``.
     """
     each = [one for part in parts for one in part.ranges]
     alone = ranges.count(each) == sum(map(ranges.count, lie.values()))
@@ -183,7 +183,7 @@ def _places(ranked: Sequence[tuple[int, Part]], bits: int) -> list[str]:
 
 
 def _standing(part: Part) -> list[str]:
-    """Write what is the same for all messages of a part, in the order of its columns."""
+    """Return the values that all messages of a part share, in the order of the columns."""
     origin = part.origin or {}
     return [
         literal(part.queue),
@@ -203,7 +203,7 @@ def _typed(value: str | int | None, kind: str) -> str:
 
 
 def spans(parts: Sequence[Part], bits: int) -> str:
-    """Write the places of parts as a table of values, without anything else."""
+    """Return the places of parts as a table of values."""
     values = ", ".join(
         f"({literal(part.send_id)}, {piece}L, {first}L, {last}L)"
         for part in parts
@@ -213,9 +213,9 @@ def spans(parts: Sequence[Part], bits: int) -> str:
 
 
 def literal_places(parts: Sequence[Part]) -> str:
-    """Write where the messages lie as literals, so that only their files are read.
+    """Return the places of messages as literals, so that only their files are read.
 
-    It is exact if they lie in few ranges, and else lets others pass.
+    The condition is exact if they are in few ranges; otherwise it also admits other rows.
     """
     lie = spans_of(parts)
     slices = ", ".join(str(number) for number in sorted({slice_ for slice_, _ in lie}))
@@ -223,10 +223,10 @@ def literal_places(parts: Sequence[Part]) -> str:
 
 
 def literal_offsets(lie: Mapping[tuple[int, str], Sequence[Range]]) -> str:
-    """Write the sends and the offsets of messages as literals, as exactly as ``literal_places``.
+    """Return the sends and offsets of messages as literals, as exact as ``literal_places``.
 
     Args:
-        lie: The offsets of each send, by its slice and its id.
+        lie: The offsets of each send, by slice and id.
     """
     sends = literals(sorted({send_id for _, send_id in lie}))
     terms = [f"p.send_id IN ({sends})"]
@@ -244,7 +244,7 @@ def literal_offsets(lie: Mapping[tuple[int, str], Sequence[Range]]) -> str:
 
 
 def spans_of(parts: Sequence[Part]) -> dict[tuple[int, str], tuple[Range, ...]]:
-    """Sort ranges by their slices and sends, each message once."""
+    """Group ranges by slice and send, with each message once."""
     found: dict[tuple[int, str], list[Range]] = defaultdict(list)
     for part in parts:
         found[part.slice, part.send_id].extend(part.ranges)
@@ -256,19 +256,19 @@ def _are_few(lie: Mapping[tuple[int, str], Sequence[Range]]) -> bool:
 
 
 def _guard(counted: str, expected: int) -> str:
-    """Write a condition that fails loudly, whenever it is evaluated, if messages are not there.
+    """Return a condition that raises an error, whenever it is evaluated, if messages are missing.
 
-    A join would just find fewer rows: where a slice is gone, and where the session reads an old
-    state of the table or passes over files that it cannot read. One query reads one state of the
-    table, so that what is counted is what is read.
+    A join would merely find fewer rows if a slice was removed, or if the session reads an old
+    state of the table or skips files that it cannot read. One query reads one state of the table,
+    so the rows that are counted are those that are read.
     """
     return f"if({counted} = {expected}, true, raise_error({literal(_REMOVED)}))"
 
 
 def _exact_count(table: str, parts: Sequence[Part], count: int) -> str:
-    """Count messages in few ranges by the predicates that they are read by.
+    """Return the count of messages in few ranges, with the predicates used to read them.
 
-    So Delta lists the files of both once; and few messages need no exchange to be counted.
+    So Delta lists the files of both only once, and few messages are counted without a shuffle.
     """
     there = f"{table} p WHERE {literal_places(parts)}"
     if count <= _ONE_TASK_MAX:
@@ -277,7 +277,7 @@ def _exact_count(table: str, parts: Sequence[Part], count: int) -> str:
 
 
 def _joined_count(table: str, parts: Sequence[Part], bits: int) -> str:
-    """Count messages in many ranges by a join with them."""
+    """Return the count of messages in many ranges, by a join with the ranges."""
     return (
         f"SELECT /*+ BROADCAST(r) */ count(*) FROM {table} p "
         f"JOIN {spans(parts, bits)} r ON {in_piece(bits)} WHERE {literal_places(parts)}"

@@ -1,4 +1,4 @@
-"""What Spark and Delta refuse, told as the library's own errors."""
+"""Translation of refusals by Spark and Delta into the library's errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS = re.compile(
 
 @contextmanager
 def of_columns() -> Iterator[None]:
-    """Create or alter a table; what Delta has against its columns is the user's error."""
+    """Translate Delta's objections to the columns of a table into errors of the user."""
     try:
         yield
     except Exception as error:
@@ -31,12 +31,12 @@ def of_columns() -> Iterator[None]:
         if found is None:
             raise
         raise SchemaMismatch(
-            f"A table cannot have these columns, rename or retype them: {found[0]}"
+            f"A table cannot have these columns; rename them or change their types: {found[0]}"
         ) from error
 
 
 def of_rows(error: Exception, send: Send) -> Exception:
-    """Explain why the rows of a send were not written; what is no refusal stays what it is."""
+    """Return the error for rows of a send that were not written; other errors are unchanged."""
     text, schema = str(error), send.schema
     if NO_PRIORITY in text:
         return wrong_priority(str(send.placing.priority))
@@ -52,5 +52,5 @@ def of_rows(error: Exception, send: Send) -> Exception:
         return error
     name = next((c.name for c in schema.fields if not c.nullable and c.name in text), "?")
     return SchemaMismatch(
-        f"Column {name!r} may not be null, and is in some rows.", column=name, in_rows=True
+        f"Column {name!r} may not be null, but is in some rows: fill it.", column=name, in_rows=True
     )

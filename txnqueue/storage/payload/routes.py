@@ -1,8 +1,8 @@
-"""Which queues and lanes each row of a publish goes to: in this process, and by Spark.
+"""The queues and lanes of each row of a publish, computed in this process or by Spark.
 
-A row's *route* names the queues that get it by their numbers, each with the row's lane there.
-The rows of an ungrouped queue are spread over its lanes in stretches, not one by one, so that
-what lies together for one queue lies together for the others too.
+A row's *route* lists the numbers of the queues that get it, each with the row's lane there. The
+rows of an ungrouped queue are spread over its lanes in stretches, not one by one, so that rows
+stored together for one queue are stored together for the others too.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 NO_ROUTE, LONG_KEY = "txnqueue: nobody wants this row", "txnqueue: this key is too long"
 _STRETCH = 10_000
-"""The rows of a task that go to one lane of an ungrouped queue before the next lane's turn."""
+"""The number of rows of a task that go to one lane of an ungrouped queue before the next lane."""
 _SPARK_BITS = 33
 _SPECIAL = re.compile(r"(?![0-9A-Za-z_])[\x00-\x7f]")
 
 
 def places_of(route: str) -> list[tuple[int, int]]:
-    """Read a route: the number of each queue, and the lane there."""
+    """Parse a route: the number of each queue, and the lane there."""
     pairs = (one.partition(":") for one in route.split(",") if one)
     return [(int(number), int(lane)) for number, _, lane in pairs]
 
@@ -39,7 +39,7 @@ def places_of(route: str) -> list[tuple[int, int]]:
 def unroutable(exchange: str) -> Unroutable:
     """Build the error for messages that match no binding."""
     return Unroutable(
-        f"No binding of the exchange {exchange!r} wants some of the messages, and they are "
+        f"No binding of the exchange {exchange!r} matches some of the messages, so they are "
         "refused: nothing was sent. Bind a queue for them, or create the exchange with "
         "unroutable='return' or 'dead_letter'.",
         name=exchange,
@@ -61,15 +61,15 @@ def key_too_long(column: str) -> LimitExceeded:
 def routes_of(
     send: Send, table: pa.Table, headers: Sequence[Mapping[str, str] | None]
 ) -> list[str]:
-    """Find the route of each row; rows that are sent to one queue have none.
+    """Return the route of each row; rows sent to one queue have none.
 
     Args:
-        send: Says which rows go where.
-        table: The rows, with the columns that say the routing key and group them.
+        send: Defines the destinations of rows.
+        table: The rows, with the columns of the routing key and of grouping.
         headers: The headers of each row.
 
     Raises:
-        Unroutable: No binding matches some of them, and the exchange refuses such a publish.
+        Unroutable: Some rows match no binding, and the exchange refuses such a publish.
     """
     routes = send.routes
     if routes is None:
@@ -94,7 +94,7 @@ def routes_of(
 
 
 def sets_of(send: Send, routes: Sequence[str]) -> list[str]:
-    """Find what rows have in common that shall lie together: their queues and grouped lanes."""
+    """Return a key of the rows to be stored together: their queues and grouped lanes."""
     assert send.routes is not None
     grouped = [one.group_by is not None for one in send.routes.all]
     known = {
@@ -118,7 +118,7 @@ def _keys(routes: Routes, table: pa.Table) -> list[str]:
 
 
 def _lanes(send: Send, number: int, one: Destination, table: pa.Table) -> list[int]:
-    """Find the lane of each row in one queue, as if all of them went there."""
+    """Return the lane of each row in one queue, as if all went there."""
     if one.group_by is not None:
         return [lane_of(key, one.lanes) for key in table.column(one.group_by).to_pylist()]
     start, rows = _start(send, number, one), max(1, table.num_rows)
@@ -126,7 +126,7 @@ def _lanes(send: Send, number: int, one: Destination, table: pa.Table) -> list[i
 
 
 def _start(send: Send, number: int, one: Destination) -> int:
-    """Choose the lane of the first rows, another one for each send and queue."""
+    """Choose the lane of the first rows, which varies by send and queue."""
     return lane_of(f"{send.send_id}/{number}", one.lanes)
 
 
@@ -134,11 +134,11 @@ def _start(send: Send, number: int, one: Destination) -> int:
 
 
 def route_columns(send: Send, place: Column, headers: Column) -> tuple[Column, Column]:
-    """Write the route of each row, and what rows have in common that shall lie together.
+    """Return the columns for the route of each row and for the key of rows stored together.
 
     Args:
-        send: Says which rows go where.
-        place: The task of a row, and its place there, as Spark numbers them.
+        send: Defines the destinations of rows.
+        place: The task of a row and its number there, as assigned by Spark.
         headers: The headers of a row; null without any.
     """
     from pyspark.sql import functions as F
@@ -179,7 +179,7 @@ def _wanted(kind: str, bindings: Sequence[Binding], key: Column, headers: Column
     keys = sorted({one.routing_key for one in bindings})
     if kind == exchanges.DIRECT:
         return key.isin(keys)
-    # Each word of a key stands behind a dot, so that the empty key has none.
+    # Each word of a key follows a dot, so that the empty key has no words.
     words = F.when(key == "", F.lit("")).otherwise(F.concat(F.lit("."), key))
     return _any([words.rlike(expression_of(pattern)) for pattern in keys])
 
@@ -220,7 +220,7 @@ def _lane_column(send: Send, number: int, one: Destination, place: Column) -> Co
 
 
 def crc_lane(column: str, lanes: int) -> Column:
-    """Write the lane of a grouping key; the same as ``lane_of``."""
+    """Return the expression for the lane of a grouping key, with the result of ``lane_of``."""
     from pyspark.sql import functions as F
 
     key = F.col(column).cast("string")
@@ -228,10 +228,10 @@ def crc_lane(column: str, lanes: int) -> Column:
 
 
 def expression_of(pattern: str) -> str:
-    """Write a topic pattern as a regular expression over words that each follow a dot.
+    """Convert a topic pattern to a regular expression over words that each follow a dot.
 
-    What stands between two "#" is looked for once, at its first place, and not given back:
-    that is enough, and keeps the time short however many there are.
+    The words between two "#" are matched once, at their first occurrence, without backtracking,
+    which is sufficient and keeps the time short for any number of "#".
     """
     pieces: list[list[str]] = [[]]
     for word in exchanges.pattern_words(pattern):
@@ -247,6 +247,6 @@ def expression_of(pattern: str) -> str:
 
 
 def _word_expression(word: str) -> str:
-    """Write one word of a pattern, whole."""
+    """Return the expression for one whole word of a pattern."""
     text = "[^.]*" if word == exchanges.ONE_WORD else _SPECIAL.sub(r"\\\g<0>", word)
     return f"\\.{text}(?![^.])"

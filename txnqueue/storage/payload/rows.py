@@ -1,6 +1,6 @@
-"""Check what callers hand in against a queue's schema, before anything is written.
+"""Checks of callers' rows against a queue's schema, before anything is written.
 
-Rows come as a Spark DataFrame, a pandas or Arrow table, or a list of dicts.
+Rows are a Spark DataFrame, a pandas or Arrow table, or a list of dicts.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from txnqueue.storage.payload.types import (
 
 
 def arrow_table(schema: StructType, rows: object) -> pa.Table:
-    """Make an Arrow table of a list of dicts, a pandas or an Arrow table.
+    """Make an Arrow table from a list of dicts, or a pandas or Arrow table.
 
     Raises:
-        SchemaMismatch: A column is unknown, missing, of another type, or null though it
-            may not be.
-        InvalidInput: The rows come in no form that is known.
+        SchemaMismatch: A column is unknown, missing, of another type, or null although it must
+            not be.
+        InvalidInput: The rows have an unknown form.
     """
     given = _given(rows)
     if given is not None:
@@ -76,12 +76,12 @@ def arrow_table(schema: StructType, rows: object) -> pa.Table:
 def source_rows(
     rows: Any, schema: StructType | None, filled: Container[str] = ()
 ) -> tuple[Any, StructType]:
-    """Bring the rows of a table change into one of two forms, a DataFrame or an Arrow table.
+    """Convert the rows of a table change to a DataFrame or an Arrow table.
 
     Args:
         rows: A DataFrame, a pandas or Arrow table, or a list of dicts.
-        schema: The columns that they must fit; None takes them as they are.
-        filled: Those of them that stay away where rows do not have them; others are null.
+        schema: The columns that they must fit; None: they are taken as they are.
+        filled: Columns that are omitted if the rows lack them; other missing columns are null.
 
     Returns:
         The rows without ``_message``, and their columns.
@@ -89,7 +89,7 @@ def source_rows(
     Raises:
         SchemaMismatch: A column is unknown, missing or of another type, or Delta refuses its
             name.
-        InvalidInput: The rows come in no form that is known.
+        InvalidInput: The rows have an unknown form.
     """
     if isinstance(getattr(rows, "schema", None), StructType):
         frame = rows.drop(MESSAGE_COLUMN)
@@ -129,7 +129,7 @@ def source_rows(
 
 
 def _without(schema: StructType, filled: Container[str], given: Sequence[str]) -> StructType:
-    """Leave out columns that the rows lack and that are filled in otherwise, or cannot be.
+    """Omit columns that the rows lack and that the table fills in, or that cannot be staged.
 
     Raises:
         SchemaMismatch: A column is given that cannot be staged.
@@ -153,30 +153,30 @@ def _is_staged(column: StructField) -> bool:
 
 
 def check_instants(column: StructField, target: StructType, table: str) -> None:
-    """Check that instants meet only their like in a table's column of the same name.
+    """Check that instants match the kind of instants in the table's column of the same name.
 
-    Spark would take an instant without a zone as one in UTC, and a zone away without a word.
+    Spark would silently interpret an instant without a zone as UTC, and drop a zone.
 
     Raises:
-        SchemaMismatch: One side has a zone, and the other has none.
+        SchemaMismatch: One side has a zone, the other has none.
     """
     mine = column.dataType
     other = next((c.dataType for c in target.fields if folded(c.name) == folded(column.name)), mine)
     for kind, wanted in ((TimestampNTZType, TimestampType), (TimestampType, TimestampNTZType)):
         if has_type(mine, kind) and not has_type(other, kind) and has_type(other, wanted):
             raise SchemaMismatch(
-                f"Column {column.name!r} is {sql_type(mine)}, and in {table!r} it is "
-                f"{sql_type(other)}: say by SQL of your own which zone is meant.",
+                f"Column {column.name!r} is {sql_type(mine)}, but in {table!r} it is "
+                f"{sql_type(other)}: convert it in SQL with an explicit time zone.",
                 column=column.name,
             )
 
 
 def schema_of(like: Any) -> StructType:
-    """Take a schema from a DataFrame, a pandas or an Arrow table.
+    """Take the schema of a DataFrame, or of a pandas or Arrow table.
 
     Raises:
-        InvalidInput: It is none of them.
-        SchemaMismatch: There is no type for one of the columns.
+        InvalidInput: It is none of these.
+        SchemaMismatch: One of the columns has no corresponding type.
     """
     if isinstance(getattr(like, "schema", None), StructType):
         columns = like.schema.fields
@@ -191,22 +191,22 @@ def schema_of(like: Any) -> StructType:
 
 
 def header_text(value: object) -> str:
-    """Write a value of a header's column as text; the same in Spark and in Python."""
+    """Return a value of a header's column as text, equal in Spark and in Python."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def texts_of(column: Any) -> list[str | None]:
-    """Write the values of a column as text, as Spark casts them."""
+    """Return the values of a column as text, as Spark casts them."""
     return [None if value is None else str(value) for value in column.to_pylist()]
 
 
 def lane_of(key: object, lanes: int) -> int:
-    """Find the lane of a grouping key; the same in Spark and in Python."""
+    """Return the lane of a grouping key, equal in Spark and in Python."""
     return 0 if key is None else zlib.crc32(str(key).encode()) % lanes
 
 
 def _given(rows: object) -> tuple[list[str], Callable[[int], Any]] | None:
-    """List the columns of a pandas or Arrow table, and say how to read one; None: it is neither."""
+    """Return the columns of a pandas or Arrow table and a reader of one; None for other rows."""
     if isinstance(rows, (pa.Table, pa.RecordBatch)):
         return names_of(rows.schema), rows.column
     if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "iloc"):
@@ -221,7 +221,7 @@ def _are_dicts(rows: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
 
 
 def _names_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """List the columns of dicts, which may have different ones."""
+    """List the columns of dicts, whose keys may differ."""
     return list(dict.fromkeys(name for row in rows for name in row if name != MESSAGE_COLUMN))
 
 
@@ -233,10 +233,10 @@ def _unknown(rows: object, use: str) -> InvalidInput:
 
 
 def _column(column: StructField, data: Any) -> pa.ChunkedArray:
-    """Bring a column of a pandas or Arrow table to a column's type.
+    """Convert a column of a pandas or Arrow table to a column's type.
 
-    Objects in pandas are looked at one by one: Arrow does not know a map from a struct there,
-    and cuts what is too long of an instant.
+    Objects in pandas are checked one by one: Arrow cannot distinguish a map from a struct there,
+    and truncates instants that are too precise.
     """
     want = arrow_type(column.dataType)
     try:
@@ -249,16 +249,16 @@ def _column(column: StructField, data: Any) -> pa.ChunkedArray:
         if isinstance(error, SchemaMismatch):
             raise
         kind = data.type if hasattr(data, "type") else data.dtype
-        in_rows = isinstance(error, pa.ArrowInvalid)  # the type fits, and a value does not
+        in_rows = isinstance(error, pa.ArrowInvalid)  # the type fits, but a value does not
         raise wrong_type(column, f"{kind} ({error})", in_rows=in_rows) from error
 
 
 def _inferred(name: str, data: Any) -> tuple[StructField, pa.ChunkedArray]:
-    """Find the type of a column that nothing is known of, and bring it there.
+    """Infer the type of a column, and convert the column to it.
 
     Args:
         name: The column.
-        data: Values, a column of a pandas or one of an Arrow table.
+        data: Values, or a column of a pandas or Arrow table.
     """
     values = data if isinstance(data, list) else None
     try:
@@ -274,20 +274,20 @@ def _inferred(name: str, data: Any) -> tuple[StructField, pa.ChunkedArray]:
         if isinstance(error, SchemaMismatch):
             raise
         raise SchemaMismatch(
-            f"Column {name!r} has no one type: {error}. Give an Arrow table or a DataFrame.",
+            f"Column {name!r} has no single type: {error}. Give an Arrow table or a DataFrame.",
             column=name,
             in_rows=True,
         ) from error
 
 
 def _of_values(column: StructField, values: Sequence[Any]) -> pa.ChunkedArray:
-    """Bring Python's values to a column's type."""
+    """Convert Python values to a column's type."""
     want = arrow_type(column.dataType)
     try:
         if pa.types.is_nested(want):
             values = [_plain(column.dataType, value) for value in values]
         data = pa.chunked_array([pa.array(values, want)], want)
-        read = data.to_pylist()  # Arrow takes a number for a day that Python does not have
+        read = data.to_pylist()  # Arrow accepts days outside Python's range
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
         raise wrong_type(column, str(error), in_rows=True) from error
     for value, kept in zip(values, read, strict=True):
@@ -299,7 +299,7 @@ def _of_values(column: StructField, values: Sequence[Any]) -> pa.ChunkedArray:
 def _sound(column: StructField, data: pa.ChunkedArray) -> pa.ChunkedArray:
     if data.null_count and not column.nullable:
         raise SchemaMismatch(
-            f"Column {column.name!r} may not be null, and is in {data.null_count} of {len(data)} "
+            f"Column {column.name!r} may not be null, but is in {data.null_count} of {len(data)} "
             "rows: fill it, or declare the column without NOT NULL.",
             column=column.name,
             in_rows=True,
@@ -311,12 +311,12 @@ def _sound(column: StructField, data: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _plain(kind: DataType, value: Any) -> Any:
-    """Write maps as pairs, and arrays as lists, as Arrow takes them; nothing else is changed.
+    """Convert maps to pairs and arrays to lists, as Arrow expects; nothing else is changed.
 
-    What is none of them does not get to Arrow, which ends the process for some of it.
+    Other values are not passed to Arrow, where some of them would end the process.
 
     Raises:
-        TypeError: It is no map, array or struct.
+        TypeError: It is not a map, array or struct.
     """
     if value is None:
         return None
@@ -333,7 +333,7 @@ def _plain(kind: DataType, value: Any) -> Any:
             return {k: _plain(kinds[k], v) if k in kinds else v for k, v in value.items()}
     else:
         return value
-    raise TypeError(f"{type(value).__name__} {value!r} is no {kind.typeName()}")
+    raise TypeError(f"{type(value).__name__} {value!r} is not a {kind.typeName()}")
 
 
 def _is_pair(value: object) -> bool:
@@ -345,14 +345,14 @@ def _is_array(value: object) -> bool:
 
 
 def _is_missing(value: object) -> bool:
-    """Return whether pandas calls a value missing."""
+    """Return whether pandas considers a value missing."""
     return type(value).__name__ in ("NaTType", "NAType") or (
         isinstance(value, float) and math.isnan(value)
     )
 
 
 def _same(value: Any, kept: Any) -> bool:
-    """Return whether Arrow kept a value: it converts some silently, and drops unknown fields."""
+    """Return whether Arrow kept a value, because it silently converts some and drops fields."""
     if value is None or kept is None:
         return value is kept or type(value).__name__ == "NaTType"
     if isinstance(kept, bool) or type(value).__name__ in ("bool", "bool_"):

@@ -1,4 +1,4 @@
-"""The columns of payload and message: what a queue may have, and what fits it."""
+"""The columns of payload and messages: which a queue may have, and which rows fit it."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def check_schema(
     """Check that a queue can have this schema.
 
     Returns:
-        The schema, in which the column that names the messages may not be null.
+        The schema, in which the column of message ids is not nullable.
 
     Raises:
-        SchemaMismatch: A column's name is reserved, refused by Delta or stands twice, its
-            type is not one that every reader of Delta tables knows, ``group_by`` cannot group,
-            or ``message_id`` cannot name anything.
+        SchemaMismatch: A column's name is reserved, refused by Delta or repeated, its type is
+            not known to every reader of Delta tables, or ``group_by`` or ``message_id`` is not a
+            suitable column.
     """
     if not schema.fields:
         raise SchemaMismatch(
@@ -96,12 +96,13 @@ def check_schema(
         if plain in RESERVED_COLUMNS or plain.startswith("_"):
             raise SchemaMismatch(
                 f"Column {column.name!r}: the names {', '.join(sorted(RESERVED_COLUMNS))} and "
-                "those that start with '_' are reserved; rename the column.",
+                "those that begin with '_' are reserved; rename the column.",
                 column=column.name,
             )
         if plain in seen:
             raise SchemaMismatch(
-                f"Column {column.name!r} is declared twice (capitals do not count): rename one.",
+                f"Column {column.name!r} is declared twice (names that differ only in case are "
+                "equal): rename one.",
                 column=column.name,
             )
         seen.add(plain)
@@ -123,7 +124,7 @@ def _check_key(what: str, name: str, schema: StructType) -> None:
     column = next((c for c in schema.fields if c.name == name), None)
     if column is None:
         near = did_you_mean(name, schema.names)
-        raise SchemaMismatch(f"{what}={name!r} is no column: {near}", column=name)
+        raise SchemaMismatch(f"{what}={name!r} is not a column: {near}", column=name)
     if not isinstance(column.dataType, _GROUPING):
         raise SchemaMismatch(
             f"{what}={name!r}: give a column of strings, whole numbers or dates, not of "
@@ -133,10 +134,10 @@ def _check_key(what: str, name: str, schema: StructType) -> None:
 
 
 def schema_from(spark: SparkSession | None, schema: str | StructType) -> StructType:
-    """Read a schema that a user gives: as it is, or DDL, of plain types if there is no session.
+    """Read a user's schema: a StructType or DDL, which without a session may have plain types only.
 
     Raises:
-        SchemaMismatch: It is no schema.
+        SchemaMismatch: It is not a schema.
     """
     if isinstance(schema, StructType):
         return schema
@@ -146,7 +147,7 @@ def schema_from(spark: SparkSession | None, schema: str | StructType) -> StructT
         return new_frame(spark, [], str(schema)).schema
     except Exception as error:
         raise SchemaMismatch(
-            f"{schema!r} is no schema, such as 'order_id long, amount double': {error}"
+            f"{schema!r} is not a schema; give one such as 'order_id long, amount double': {error}"
         ) from error
 
 
@@ -179,20 +180,20 @@ def plain_schema(ddl: str) -> StructType:
             or words[1].lower() not in plain
             or (len(words) == 4 and not required)
         ):
-            raise SchemaMismatch(f"{text.strip()!r} is no plain column: write 'name type'.")
+            raise SchemaMismatch(f"{text.strip()!r} is not a plain column: write 'name type'.")
         columns.append(StructField(words[0].strip("`"), plain[words[1].lower()], not required))
     return StructType(columns)
 
 
 def new_columns(there: Mapping[str, StructField], columns: StructType) -> list[StructField]:
-    """Find the columns that a payload table does not have yet.
+    """Find the columns that a payload table lacks.
 
     Args:
         there: Its columns, by their folded names.
-        columns: The columns that it shall have.
+        columns: The columns that it should have.
 
     Raises:
-        SchemaMismatch: One is there with another type.
+        SchemaMismatch: One exists with another type.
     """
     missing = []
     for column in columns.fields:
@@ -201,7 +202,7 @@ def new_columns(there: Mapping[str, StructField], columns: StructType) -> list[S
             missing.append(column)
         elif (old.name, sql_type(old.dataType)) != (column.name, sql_type(column.dataType)):
             raise SchemaMismatch(
-                f"An alter that was not finished added the column {old.name!r} of type "
+                f"An unfinished alter added the column {old.name!r} of type "
                 f"{sql_type(old.dataType)}: add it with this type, or choose another name.",
                 column=column.name,
             )
@@ -212,7 +213,7 @@ def matched_columns(schema: StructType, have: StructType) -> list[StructField]:
     """Match a DataFrame's columns with the queue's, by name.
 
     Returns:
-        The queue's columns that the DataFrame has; the others are nullable, and get null.
+        The queue's columns that the DataFrame has; the others are nullable and get null.
 
     Raises:
         SchemaMismatch: A column is unknown, missing, given twice or of another type.
@@ -232,7 +233,7 @@ def matched_columns(schema: StructType, have: StructType) -> list[StructField]:
 
 
 def check_names(schema: StructType, given: list[str]) -> None:
-    """Check that given columns are those of the schema, each once, and that none is lacking."""
+    """Check that the given columns are in the schema, each once, and that none is missing."""
     known = dict.fromkeys(column.name for column in schema.fields)
     twice = next((name for name in given if given.count(name) > 1), None)
     if twice is not None:
@@ -253,9 +254,9 @@ def check_names(schema: StructType, given: list[str]) -> None:
 
 
 def wrong_type(column: StructField, found: str, *, in_rows: bool = False) -> SchemaMismatch:
-    """Build the error for a column whose type differs from what was given, or from some values."""
+    """Build the error for a column whose type differs from that of the given column or values."""
     return SchemaMismatch(
-        f"Column {column.name!r} takes {sql_type(column.dataType)}, not {found}.",
+        f"Column {column.name!r} takes {sql_type(column.dataType)}, not {found}: cast it.",
         column=column.name,
         in_rows=in_rows,
     )
@@ -264,7 +265,7 @@ def wrong_type(column: StructField, found: str, *, in_rows: bool = False) -> Sch
 def wrong_null(name: str) -> SchemaMismatch:
     """Build the error for a null inside a column that allows none."""
     return SchemaMismatch(
-        f"Column {name!r} has a null inside, where its type allows none.",
+        f"Column {name!r} contains a null where its type allows none: fill it.",
         column=name,
         in_rows=True,
     )

@@ -1,4 +1,4 @@
-"""Write the rows of a send into a payload table, by one blind append, and learn where they lie."""
+"""Writing the rows of a send by one blind append, and finding their places."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FEW_ROWS = 20_000
-"""So many rows are arranged in this process, and read back by a session that compiles nothing."""
+"""Up to this number of rows are arranged in this process, and read back without compiling."""
 
 
 def stage(statements: Statements, send: Send, rows: object) -> list[Run]:
     """Write the rows of one send; see ``PayloadStore.stage``.
 
-    Few rows are arranged here, so where they lie is known. Of others the commit tells it if they
-    may stand anywhere, and else they are read back.
+    Few rows are arranged here, so their places are known. Those of other rows are taken from the
+    commit if they may be anywhere, and are otherwise read back.
     """
     from pyspark.sql import DataFrame
 
@@ -64,7 +64,7 @@ def stage(statements: Statements, send: Send, rows: object) -> list[Run]:
 
     try:
         statements.staging(f"payload-{send.payload_id}", session, statement)
-    except AppendConflict:  # the table got a column meanwhile
+    except AppendConflict:  # a column was added meanwhile
         raise
     except Exception as error:
         raise of_rows(error, send) from error
@@ -82,12 +82,12 @@ def stage(statements: Statements, send: Send, rows: object) -> list[Run]:
 def _runs(
     statements: Statements, send: Send, session: SparkSession
 ) -> tuple[list[Run], int | None]:
-    """Find the runs of what a session wrote: in its commit if it tells them, else in the rows.
+    """Find the runs of written rows, in the commit if it shows them, otherwise in the rows.
 
-    The rows may be many, and no setting of a user's session may leave out any.
+    There may be many rows, and no setting of a user's session may hide any of them.
 
     Returns:
-        The runs, and how many rows the tasks have written; None if that is not known.
+        The runs, and the number of rows that the tasks wrote; None if it is unknown.
     """
     names, commit = statements.names, None
     if stands_anywhere(send):
@@ -95,7 +95,7 @@ def _runs(
         commit = statements.run(partial(find_commit, send, said, statements.session, names))
     spans = commit.spans if commit else None
     if spans is not None:
-        return spread_runs(send, spans), None  # they have that many rows, or would not be believed
+        return spread_runs(send, spans), None  # spans are known only if the numbers of rows agree
     query = runs_query(send, names.payload(send.payload_id))
     found: Any = statements.run(lambda: statements.compiling.sql(query).toArrow())
     return runs_of(send, found), commit.rows if commit else None

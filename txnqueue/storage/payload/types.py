@@ -1,4 +1,4 @@
-"""The types of columns: which there may be, and how SQL and Arrow write them."""
+"""The types of columns: which are allowed, and their forms in SQL and Arrow."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _PLAIN: Mapping[type[DataType], str] = {
     TimestampNTZType: "TIMESTAMP_NTZ '1970-01-01 00:00:00'",
     TimestampType: "timestamp_seconds(0)",
 }
-"""The plain types besides text, each with a value of it."""
+"""The plain types besides text, each with an example value."""
 _REFUSED_BY_DELTA = frozenset(" ,;{}()\n\t=")
 _DECIMAL_DIGITS_MAX = 38
 _SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
@@ -62,11 +62,11 @@ _SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int6
 
 
 def check_column(column: StructField) -> None:
-    """Check that a payload table can have a column, whatever is inside of it.
+    """Check that a payload table can have a column, including everything inside it.
 
     Raises:
-        SchemaMismatch: Delta refuses its name, or one inside of it, or its type is not one
-            that every reader of Delta tables knows.
+        SchemaMismatch: Delta refuses its name or a name inside it, or its type is not known to
+            every reader of Delta tables.
     """
     _check_name(column.name, column.name)
     _check_names(column.name, column.dataType)
@@ -74,27 +74,27 @@ def check_column(column: StructField) -> None:
 
 
 def check_staged(column: StructField) -> None:
-    """Check that a column can be staged under another name, whatever its own is.
+    """Check that a column can be staged under another name, whatever its own name is.
 
     Raises:
-        SchemaMismatch: Delta refuses a name inside of it, the fields of a struct cannot be
-            told apart, or nothing says what it holds.
+        SchemaMismatch: Delta refuses a name inside it, the fields of a struct cannot be told
+            apart, or its type is unknown.
     """
     _check_names(column.name, column.dataType)
     kind = column.dataType
     if not isinstance(kind, NullType) and has_type(kind, NullType):
         raise SchemaMismatch(
-            f"Column {column.name!r} is {sql_type(kind)}, since all in it is empty or null: give "
-            "an Arrow table or a DataFrame with its type.",
+            f"Column {column.name!r} is {sql_type(kind)}, because all its values are empty or "
+            "null: give an Arrow table or a DataFrame with its type.",
             column=column.name,
         )
 
 
 def folded(name: str) -> str:
-    """Fold a name: two names are the same to Spark if they are the same folded.
+    """Fold a name: Spark considers two names equal if their folded forms are equal.
 
-    Java compares letter by letter, in capitals and then in small letters, which makes more
-    of them equal than small letters alone do: dotless i and i, micro and mu.
+    Java compares letter by letter, in upper case and then in lower case, so more letters are
+    equal than by lower case alone: dotless i and i, micro and mu.
     """
     capitals = (c.upper() if len(c.upper()) == 1 else c for c in name)
     return "".join(c.lower()[0] for c in capitals)
@@ -104,10 +104,12 @@ def _check_name(path: str, name: str) -> None:
     wrong = sorted(_REFUSED_BY_DELTA.intersection(name))
     if wrong:
         raise SchemaMismatch(
-            f"Column {path!r}: Delta allows no {wrong[0]!r} in a name; rename it.", column=path
+            f"Column {path!r}: Delta does not allow {wrong[0]!r} in a name; rename it.", column=path
         )
     if not name:
-        raise SchemaMismatch(f"Column {path!r}: a name is empty; give it one.", column=path)
+        raise SchemaMismatch(
+            f"Column {path!r}: it contains an empty name; fill it in.", column=path
+        )
     try:
         name.encode()
     except UnicodeEncodeError as error:
@@ -122,8 +124,8 @@ def _check_names(path: str, kind: DataType) -> None:
             _check_name(whole, name)
             if folded(name) in seen:
                 raise SchemaMismatch(
-                    f"Column {whole!r} is declared twice: names in a struct must differ by more "
-                    "than capitals.",
+                    f"Column {whole!r} is declared twice: names in a struct must differ in more "
+                    "than case.",
                     column=whole,
                 )
             seen.add(folded(name))
@@ -133,11 +135,11 @@ def _check_names(path: str, kind: DataType) -> None:
 def _check_type(path: str, kind: DataType) -> None:
     wrong = None
     if isinstance(kind, StructType) and not kind.fields:
-        wrong = "is a struct without fields: give it one"
+        wrong = "is a struct without fields: give it at least one"
     elif isinstance(kind, MapType) and _has_map(kind.keyType):
         wrong = "has keys that hold maps, which Spark refuses: use other keys"
     elif isinstance(kind, DecimalType) and not _is_decimal(kind):
-        wrong = f"has type {sql_type(kind)}: give 1 to 38 digits, and no more of them as decimals"
+        wrong = f"has type {sql_type(kind)}: give 1 to 38 digits, and at most as many decimals"
     elif not (isinstance(kind, (ArrayType, MapType, StructType, *_PLAIN)) or _is_text(kind)):
         wrong = (
             f"has type {kind.simpleString()}, which not every reader of Delta tables knows: use a "
@@ -150,7 +152,7 @@ def _check_type(path: str, kind: DataType) -> None:
 
 
 def _inside(kind: DataType) -> Iterable[tuple[str, DataType]]:
-    """List the types that a type is made of, as SQL calls the places where they stand."""
+    """List the types inside a type, with the names of their places in SQL."""
     if isinstance(kind, ArrayType):
         return [("element", kind.elementType)]
     if isinstance(kind, MapType):
@@ -165,7 +167,7 @@ def _has_map(kind: DataType) -> bool:
 
 
 def _is_text(kind: DataType) -> bool:
-    """Return whether a type is that of texts, which are compared byte by byte."""
+    """Return whether a type is a string compared byte by byte."""
     return type(kind) is StringType and kind.simpleString() == "string"
 
 
@@ -174,12 +176,12 @@ def _is_decimal(kind: DecimalType) -> bool:
 
 
 def has_type(kind: DataType, wanted: type[DataType]) -> bool:
-    """Return whether a type is another one, or has it anywhere inside."""
+    """Return whether a type is the wanted one, or contains it."""
     return isinstance(kind, wanted) or any(has_type(inner, wanted) for _, inner in _inside(kind))
 
 
 def forbids_null(kind: DataType) -> bool:
-    """Return whether something inside of a type may not be null; keys of maps never are."""
+    """Return whether a type forbids nulls inside it; keys of maps, which are never null, aside."""
     if isinstance(kind, ArrayType):
         return not kind.containsNull or forbids_null(kind.elementType)
     if isinstance(kind, MapType):
@@ -191,21 +193,21 @@ def forbids_null(kind: DataType) -> bool:
     return False
 
 
-# ----------------------------------------------------------------------- as others write it
+# ----------------------------------------------------------------------- in other systems
 
 
 def some_value(kind: DataType) -> str | None:
-    """Write any value of a type as SQL; None for a type that is not a plain one."""
+    """Return some value of a type as SQL; None for a type that is not plain."""
     plain = "''" if _is_text(kind) else _PLAIN.get(type(kind))
     return None if plain is None else f"CAST({plain} AS {sql_type(kind)})"
 
 
 def sql_type(kind: DataType) -> str:
-    """Write a type as SQL, in which any name means only itself, whatever the session says.
+    """Return a type as SQL in which every name is literal, whatever the session's settings.
 
-    Two types are written alike if they hold the same, whether or not there may be nulls.
+    Two types have the same SQL if they hold the same values, regardless of nullability.
     """
-    if isinstance(kind, TimestampType):  # ``timestamp`` is what a session says that it is
+    if isinstance(kind, TimestampType):  # the meaning of ``timestamp`` depends on the session
         return "timestamp_ltz"
     if isinstance(kind, ArrayType):
         return f"array<{sql_type(kind.elementType)}>"
@@ -218,9 +220,9 @@ def sql_type(kind: DataType) -> str:
 
 
 def stored_type(kind: DataType) -> DataType:
-    """Return the type of a payload table's column: the same, with everything nullable.
+    """Return the type of a payload table's column: the same type with everything nullable.
 
-    Delta does not enforce what may not be null inside of a column: it is checked before.
+    Delta does not enforce NOT NULL inside a column, so it is checked beforehand.
     """
     if isinstance(kind, ArrayType):
         return ArrayType(stored_type(kind.elementType))
@@ -232,76 +234,76 @@ def stored_type(kind: DataType) -> DataType:
 
 
 def _in_utc() -> Mapping[str, Any]:
-    """Say that instants are in UTC, as this PySpark calls it: 4.2 has another name for it."""
+    """Return this PySpark's argument for instants in UTC, which has another name in 4.2."""
     known = inspect.signature(to_arrow_type).parameters
     return {"timezone": "UTC"} if "timezone" in known else {"timestamp_utc": True}
 
 
 IN_UTC = _in_utc()
-"""What PySpark's translations of types to Arrow get."""
+"""The argument for PySpark's conversions of types to Arrow."""
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
-    """Translate a type as it is stored; instants are microseconds, in UTC if they have a zone."""
+    """Convert a type to Arrow; instants are microseconds, in UTC if they have a zone."""
     return to_arrow_type(stored_type(kind), **IN_UTC)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Translate columns as they are stored."""
+    """Convert columns to Arrow, as they are stored."""
     return pa.schema([(column.name, arrow_type(column.dataType)) for column in schema.fields])
 
 
 def spark_type(path: str, kind: pa.DataType) -> DataType:
-    """Find the type of a column that can hold all that an Arrow column may.
+    """Return the type of a column that can hold every value of an Arrow column.
 
     Raises:
-        SchemaMismatch: There is none.
+        SchemaMismatch: There is no such type.
     """
     try:
         return from_arrow_type(_known(kind), prefer_timestamp_ntz=True)
     except (PySparkTypeError, pa.ArrowException) as error:
         raise SchemaMismatch(
-            f"Column {path!r} has the Arrow type {kind}, for which there is no type of columns: "
-            "cast it before.",
+            f"Column {path!r} has the Arrow type {kind}, which no column type corresponds to: "
+            "cast it first.",
             column=path,
         ) from error
 
 
 def names_of(schema: pa.Schema) -> list[str]:
-    """List the names of Arrow's columns, which may be any octets.
+    """List the names of Arrow columns, which may be any octets.
 
     Raises:
-        SchemaMismatch: One of them is no text.
+        SchemaMismatch: One of them is not UTF-8 text.
     """
     try:
         return list(schema.names)
     except UnicodeDecodeError as error:
         name = error.object.decode("utf-8", "backslashreplace")
         raise SchemaMismatch(
-            f"The name of column {name!r} is no text in UTF-8: rename the column.", column=name
+            f"The name of column {name!r} is not UTF-8 text: rename the column.", column=name
         ) from error
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Find the columns that can hold what an Arrow table may.
+    """Return the columns that can hold the values of an Arrow table.
 
     Raises:
-        SchemaMismatch: There is no type for one of them, or its name is no text.
+        SchemaMismatch: One has no corresponding type, or its name is not UTF-8 text.
     """
     columns = zip(names_of(schema), schema, strict=True)
     return StructType([StructField(n, spark_type(n, c.type), c.nullable) for n, c in columns])
 
 
 def frame_of(session: SparkSession, table: pa.Table) -> DataFrame:
-    """Make a DataFrame of a table: an instant without a zone stays one, whatever is set."""
-    # Spark takes an empty batch for the end, unless it is the first one.
+    """Make a DataFrame from a table; instants without a zone stay so, whatever the settings."""
+    # Spark considers an empty batch the end, unless it is the first one.
     batches = [batch for batch in table.to_batches() if batch.num_rows]
     found = pa.Table.from_batches(batches, table.schema) if batches else table
     return new_frame(session, found, spark_schema(table.schema))
 
 
 def _known(kind: pa.DataType) -> pa.DataType:
-    """Find the Arrow type of the same values that PySpark knows."""
+    """Return the Arrow type for the same values that PySpark supports."""
     types = pa.types
     if types.is_dictionary(kind):
         return _known(kind.value_type)
@@ -327,7 +329,7 @@ def _known_field(field: pa.Field) -> pa.Field:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Return whether a type is one of Arrow's kinds of lists."""
+    """Return whether a type is one of Arrow's list types."""
     types = pa.types
     return bool(
         types.is_list(kind)

@@ -1,4 +1,4 @@
-"""What a write of rows says for itself, whatever the session says of all its writes."""
+"""Options of writes of rows that override the session's settings."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _OPTIONS = {
 }
 _INSTANTS = "spark.sql.parquet.outputTimestampType"
 _INSTANT = re.compile('ype":"timestamp"')
-"""Instants as columns, elements, keys or values in a schema's JSON, and no name of a column."""
+"""Matches timestamps of columns, elements, keys or values in a schema's JSON, not names."""
 
 
 def options_of(send: Send, session: SparkSession) -> Mapping[str, str]:
-    """Write the options of the write of a send.
+    """Return the options for the write of a send.
 
-    Where the session numbers its writes, so that Delta passes over what it takes for repeated,
-    the send gets an application of its own. It has none elsewhere: Delta keeps each for ever,
-    and reads the table's whole state to find it.
+    If the session numbers its writes, so that Delta skips those that it considers repeated, the
+    send gets an application id of its own. Otherwise it gets none, because Delta keeps each id
+    for ever, and reads the table's whole state to find it.
 
     Args:
         send: The send.
-        session: What its rows live on.
+        session: The session of its rows.
 
     Raises:
-        InvalidInput: The session would cut off what instants have below milliseconds.
+        InvalidInput: The session would truncate timestamps to milliseconds.
     """
-    # No option wins over it. Spark reads it in capitals, and gives it back as it was set.
+    # No option overrides this setting. Spark ignores its case, and returns it as it was set.
     cut = (session.conf.get(_INSTANTS, None) or "").upper() == "TIMESTAMP_MILLIS"
     if cut and _INSTANT.search(send.schema.json()):
         raise InvalidInput(
-            f"The session says {_INSTANTS}=TIMESTAMP_MILLIS, which would cut off the "
-            "microseconds of your timestamps; nothing was sent. Set it to TIMESTAMP_MICROS.",
+            f"The session has {_INSTANTS}=TIMESTAMP_MILLIS, which would cut off the microseconds "
+            "of timestamps; nothing was sent. Set it to TIMESTAMP_MICROS.",
             name=_INSTANTS,
         )
     about = {"txnqueue": __version__, "operation": "stage", "send_id": send.send_id}
@@ -56,38 +56,38 @@ def options_of(send: Send, session: SparkSession) -> Mapping[str, str]:
 
 
 def check_written(options: Mapping[str, str], session: SparkSession) -> None:
-    """Check that a write after which no rows were found had none to write.
+    """Check that a write that left no rows was not skipped.
 
     Raises:
-        InvalidInput: Delta may have passed over it: the session has come to number its writes.
+        InvalidInput: Delta may have skipped it, because the session now numbers its writes.
     """
     found = _numbering(session)
     if found is not None and "txnAppId" not in options:
         raise InvalidInput(
-            f"Nothing was written: {found} was set in the session meanwhile, and Delta passes over "
-            "writes that it takes for repeated. Unset it, or leave it as it is, and send again.",
+            f"Nothing was written: {found} was set in the session meanwhile, and Delta skips "
+            "writes that it considers repeated. Unset it, or leave it unchanged, and send again.",
             name=found,
         )
 
 
 def check_complete(runs: Iterable[Run], expected: int) -> None:
-    """Check that as many rows were committed as were evaluated.
+    """Check that the number of committed rows is the number of written rows.
 
     Args:
-        runs: Where the rows lie that were committed.
-        expected: How many rows were written.
+        runs: The runs of committed rows.
+        expected: The number of rows that were written.
 
     Raises:
-        StoreCorrupt: They are more or fewer.
+        StoreCorrupt: The numbers differ.
     """
     found = sum(run.count for run in runs)
     if found != expected:
         raise StoreCorrupt(
-            f"{expected} rows of a send were written, and {found} are in its payload table; "
-            "nothing was sent. Look who else changes that table (DESCRIBE HISTORY)."
+            f"{expected} rows of a send were written, but {found} are in its payload table; "
+            "nothing was sent. See in DESCRIBE HISTORY who else changes that table."
         )
 
 
 def _numbering(session: SparkSession) -> str | None:
-    """Name a setting by which a session numbers its writes; None without any."""
+    """Return a setting with which a session numbers its writes; None if there is none."""
     return next((k for k in (APPLICATION, NUMBER) if session.conf.get(k, None) is not None), None)

@@ -1,8 +1,8 @@
-"""The user's own tables, behind an interface of four calls.
+"""The user's own tables, behind an interface.
 
-``delta`` changes Delta tables, ``memory`` tables in memory. A change is applied under the
-store's application id and a version that rises with commit order, which the table itself
-remembers: so repeating a change is a no-op, whichever process repeats it.
+``delta`` changes Delta tables, and ``memory`` tables in memory. A change is applied under the
+store's application id and a number that rises with commit order, which the table itself
+remembers, so repeating a change has no effect, whichever process repeats it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
     StagedRows = Callable[[SparkSession, str, Sequence[str]], DataFrame]
-    """Shows on a session all rows that an owner staged under some ids."""
+    """Returns, on a session, all rows that an owner staged under some ids."""
 
 APPEND = "append"
 MERGE = "merge"
@@ -28,24 +28,24 @@ UPDATE = "update"
 DELETE = "delete"
 LINEAGE_COLUMN = "_transaction_id"
 CHANGES_PER_TRANSACTION_MAX = 1 << 16
-"""The numbers that each commit has for its changes."""
+"""The maximum number of changes, for which each commit has this many numbers."""
 SENDS_PER_CHANGE_MAX = 1_000
-"""The appends put together at most: a statement names each of them."""
+"""The maximum number of joined appends, each of which a statement names."""
 
 
 class TableConflict(Exception):
-    """Another commit on the table was faster: the same again."""
+    """Another commit on the table won: try the change again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """The columns that a table fills in itself, where rows do not have them.
+    """The columns that a table fills in itself if rows lack them.
 
     Attributes:
-        defaults: The SQL of values that stand in for what is not given.
-        generated: The SQL of values that what is given must be equal to.
-        identities: Columns that are numbered; whether rows may give numbers of their own.
-        others: Further columns of which that may be so; it cannot be told.
+        defaults: The default values, as SQL.
+        generated: The generated values, as SQL; given values must equal them.
+        identities: Identity columns, and whether rows may give their own numbers.
+        others: Further columns that the table may fill in, which is unknown.
     """
 
     defaults: Mapping[str, str] = field(default_factory=dict)
@@ -62,17 +62,17 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """A user's table as it stands.
+    """The present state of a user's table.
 
     Attributes:
-        name: How to find it again, from any session: a path, or its full catalog name.
-        table_id: Delta's own id of the table; a table that replaces it has another.
+        name: The name by which any session finds it: a path, or its full catalog name.
+        table_id: Delta's id of the table; a table that replaces it has another one.
         version: Its newest Delta version.
         schema: Its columns.
         constraints: Its CHECK constraints, by name.
-        append_only: Whether it refuses whatever would remove or change a row.
+        append_only: Whether it refuses changes that remove or update rows.
         filled: The columns that it fills in itself.
-        lengths: The types of columns in which texts are bounded, by name.
+        lengths: The types of columns with texts of bounded length, by name.
     """
 
     name: str
@@ -87,13 +87,13 @@ class TableInfo:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the rows of a change are staged.
+    """The staged rows of a change.
 
     Attributes:
         payload_id: The owner of the payload table.
         slice: The slice.
-        send_id: Under which id the rows were staged.
-        count: How many they are.
+        send_id: The id under which the rows were staged.
+        count: The number of rows.
         schema: The rows' columns, as Spark's JSON; staged as ``c0``, ``c1``, ….
         also: Further ids, under which more of these rows were staged in the same slice.
     """
@@ -116,7 +116,7 @@ class Source:
         return (self.send_id, *self.also)
 
     def joined(self, other: Source) -> Source | None:
-        """Take more rows; None if they lie elsewhere, have other columns, or are too many sends."""
+        """Add more rows; None if they are elsewhere, have other columns, or too many sends."""
         if (self.payload_id, self.slice, self.names) != (
             other.payload_id,
             other.slice,
@@ -129,21 +129,21 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of one table: what the redo log holds of it.
+    """One change of one table, as recorded in the journal.
 
     Attributes:
         number: Its place among the changes of its transaction.
-        table: How the table is found.
-        table_id: Which table it was.
+        table: The name of the table.
+        table_id: The id of the table.
         table_version: Its Delta version when the transaction was sealed.
         operation: append, merge, update or delete.
         source: The rows of an append or merge.
-        condition: Which rows of the table, as SQL over ``target`` and, in a merge, ``source``.
-        update: What becomes of columns of matched rows, as SQL; None: nothing.
-        insert: What columns of new rows hold, as SQL over ``source``; None: none are added.
-        delete: Which matched rows are deleted, as SQL; None: none.
-        keys: The columns that the rows of a merge are matched by; each row's must be its own.
-        lineage: Whether rows written carry the transaction's id in ``_transaction_id``.
+        condition: The condition on rows, as SQL over ``target`` and, in a merge, ``source``.
+        update: The new values of columns of matched rows, as SQL; None: no update.
+        insert: The values of new rows, as SQL over ``source``; None: no insert.
+        delete: The condition of matched rows to delete, as SQL; None: no delete.
+        keys: The columns that match the rows of a merge; their values must be unique.
+        lineage: Whether written rows carry the transaction's id in ``_transaction_id``.
     """
 
     number: int
@@ -163,7 +163,7 @@ class Change:
         """Write the change for an entry's body."""
         written = asdict(self)
         if self.source is not None and not self.source.also:
-            del written["source"]["also"]  # which the first layout does not know
+            del written["source"]["also"]  # unknown in the first layout
         return written
 
     @classmethod
@@ -177,13 +177,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class CommitStamp:
-    """What a table remembers of a change: under whose id, as which version, and a note.
+    """What a table remembers of a change: an application id, a number and a note.
 
     Attributes:
-        application_id: The store; Delta's ``txnAppId``.
+        application_id: The id of the store; Delta's ``txnAppId``.
         number: Rises with commit order; Delta's ``txnVersion``.
         transaction_id: The transaction that decided the change.
-        note: What the table's history shows: store, number, transaction and operation.
+        note: The note in the table's history: store, number, transaction and operation.
     """
 
     application_id: str
@@ -194,7 +194,7 @@ class CommitStamp:
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """One commit in a table's history: what it did, and the note that we left, if it was ours."""
+    """One commit in a table's history, with the library's note if it is one of its own."""
 
     version: int
     operation: str
@@ -203,22 +203,22 @@ class TableCommit:
 
 
 class Tables(Protocol):
-    """A user's tables behind four calls."""
+    """The interface of a user's tables."""
 
     def describe(self, name: str) -> TableInfo | None:
-        """Look at a table; None if there is none of that name."""
+        """Describe a table; None if there is no table with that name."""
         ...
 
     def check(self, info: TableInfo, change: Change, transaction_id: str) -> None:
-        """Check all that can be known of a change before it is decided.
+        """Check everything that can be known about a change before its decision.
 
         Raises:
-            InvalidInput: The table would refuse it: names, types, constraints, keys.
+            InvalidInput: The table would refuse it because of names, types, constraints or keys.
         """
         ...
 
     def for_rows_of(self, staged: StagedRows) -> Tables:
-        """Give the same tables for changes whose rows are staged elsewhere."""
+        """Return the same tables, for changes whose rows are staged elsewhere."""
         ...
 
     def apply(self, change: Change, stamp: CommitStamp, *, empty: bool = False) -> int | None:
@@ -227,47 +227,47 @@ class Tables(Protocol):
         Args:
             change: The change.
             stamp: What the table remembers of it.
-            empty: Take the change's number without changing anything.
+            empty: Whether to use up the change's number without changing anything.
 
         Returns:
-            The version that it made; None if the table has seen this number already.
+            The version that it created; None if the table has already seen this number.
 
         Raises:
-            TableConflict: Another commit was faster.
+            TableConflict: Another commit won.
         """
         ...
 
     def rows_of(self, source: Source) -> pa.Table:
-        """Read the rows of a change; fewer, if their payload was removed."""
+        """Read the rows of a change; fewer if their payload was removed."""
         ...
 
     def history(self, name: str, after: int) -> list[TableCommit]:
-        """List the commits of a table after a version that the table still knows, newest first."""
+        """List a table's commits after a version that it still knows, newest first."""
         ...
 
 
 def check_appends(info: TableInfo, change: Change) -> None:
-    """Check that a table which can only be appended to is only appended to.
+    """Check that a change of an append-only table is an append.
 
     Raises:
         InvalidInput: The change would update or delete rows.
     """
     if info.append_only and (change.update is not None or change.delete is not None):
         raise InvalidInput(
-            f"The {change.operation} on {info.name!r} cannot be done: the table has the property "
-            "delta.appendOnly, so that rows are only ever added.",
+            f"The {change.operation} on {info.name!r} is not possible: the table has the property "
+            "delta.appendOnly, which only lets rows be added.",
             table=info.name,
         )
 
 
 def together(changes: Iterable[Change]) -> list[Change]:
-    """Put appends together that follow each other on their table: one commit makes them all.
+    """Join consecutive appends to the same table, so that one commit makes them all.
 
-    Whatever else a change does depends on what the earlier ones made of the table, so that it
-    stays on its own, and keeps the appends before it from those after it.
+    Any other change depends on the effects of the earlier ones, so it stays separate, and
+    separates the appends before it from those after it.
     """
     found: list[Change] = []
-    newest: dict[str, int] = {}  # where the newest change of a table stands
+    newest: dict[str, int] = {}  # the index of the newest change of a table
     for change in changes:
         place = newest.get(change.table_id)
         joined = None if place is None else _joined(found[place], change)
@@ -280,7 +280,7 @@ def together(changes: Iterable[Change]) -> list[Change]:
 
 
 def _joined(earlier: Change, later: Change) -> Change | None:
-    """Put two appends together; None if they cannot be."""
+    """Join two appends; None if that is not possible."""
     if {earlier.operation, later.operation} != {APPEND} or earlier.lineage != later.lineage:
         return None
     assert earlier.source is not None
@@ -290,5 +290,5 @@ def _joined(earlier: Change, later: Change) -> Change | None:
 
 
 def assignments(names: Sequence[str], side: str = "source") -> dict[str, str]:
-    """Write ``*``: each column from the column of the same name."""
+    """Return the assignments of ``*``: each column from the column of the same name."""
     return {name: f"{side}.{identifier(name)}" for name in names}

@@ -1,4 +1,4 @@
-"""What a Delta table demands of rows: read from its columns, written as SQL over them (pure)."""
+"""The requirements of a Delta table on rows, as SQL over its columns (pure)."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from txnqueue.storage.payload.types import folded, sql_type
 from txnqueue.storage.tables import APPEND, LINEAGE_COLUMN, Change, Filled, TableInfo
 
 _DEFAULT = "CURRENT_DEFAULT"
-"""Where a column's metadata has the SQL of its default."""
+"""The key of a column's default, as SQL, in its metadata."""
 _LENGTHS = "__CHAR_VARCHAR_TYPE_STRING"
-"""Where a column's metadata has the type that it was declared with, if that bounds texts."""
+"""The key of a column's declared type in its metadata, if that type bounds texts."""
 _GENERATED = "delta.generationExpression"
 _IDENTITY = "delta.identity."
 _IDENTITY_MAY_BE_GIVEN = "delta.identity.allowExplicitInsert"
 
 
 def filled_by(schema: StructType, written: Mapping[str, Mapping[str, Any]] | None) -> Filled:
-    """Find which columns a table fills in.
+    """Find the columns that a table fills in.
 
     Args:
-        schema: Its columns as Spark shows them.
-        written: The metadata of its columns as its log has it, by their names; None if that
-            cannot be read.
+        schema: Its columns according to Spark.
+        written: The metadata of its columns in its log, by name; None if that cannot be read.
     """
     defaults = {c.name: c.metadata[_DEFAULT] for c in schema.fields if _DEFAULT in c.metadata}
     if written is None:
@@ -43,7 +42,7 @@ def filled_by(schema: StructType, written: Mapping[str, Mapping[str, Any]] | Non
 
 
 def lengths_of(schema: StructType) -> dict[str, DataType]:
-    """Find the types of columns in which texts are bounded: elsewhere Spark calls them strings."""
+    """Find the types of columns with texts of bounded length, which Spark shows as strings."""
     return {
         column.name: DataType.fromDDL(column.metadata[_LENGTHS])
         for column in schema.fields
@@ -52,10 +51,10 @@ def lengths_of(schema: StructType) -> dict[str, DataType]:
 
 
 def check_columns(info: TableInfo, change: Change) -> None:
-    """Check that the rows of an append have the columns that the table has.
+    """Check that the rows of an append have the columns of the table.
 
     Raises:
-        SchemaMismatch: One is not there, of another type, lacking, or the table's own to fill.
+        SchemaMismatch: A column is unknown, of another type, missing, or filled only by the table.
     """
     if change.source is None or change.operation != APPEND:
         return
@@ -64,7 +63,7 @@ def check_columns(info: TableInfo, change: Change) -> None:
         if not info.filled.identities.get(name, True):
             raise SchemaMismatch(
                 f"Column {name!r} of {info.name!r} is GENERATED ALWAYS AS IDENTITY: the table "
-                "numbers its rows itself; leave the column out.",
+                "numbers its rows itself; omit the column.",
                 column=name,
             )
     wanted = [
@@ -77,7 +76,7 @@ def check_columns(info: TableInfo, change: Change) -> None:
 
 
 def completed(info: TableInfo, given: Collection[str]) -> list[list[str]]:
-    """Write the columns that a table adds to rows, as far as that is known, step by step."""
+    """Return, step by step, the columns that a table is known to add to rows."""
     filled = info.filled
     return [
         [
@@ -90,14 +89,14 @@ def completed(info: TableInfo, given: Collection[str]) -> list[list[str]]:
 
 
 def rules(info: TableInfo, given: Collection[str]) -> dict[str, str]:
-    """Write what the table demands of rows that go into it as they are.
+    """Return the requirements of a table on rows that are added as they are.
 
     Args:
         info: The table.
-        given: The columns that the rows have; ``completed`` adds others.
+        given: The columns of the rows; ``completed`` adds others.
 
     Returns:
-        SQL that is true or false of each row, by what a person calls the rule.
+        SQL conditions on each row, by readable names of the rules.
     """
     filled = info.filled
     unknown = {
@@ -122,7 +121,7 @@ def rules(info: TableInfo, given: Collection[str]) -> dict[str, str]:
             text = filled.generated[column.name]
             found[f"the generated column {column.name!r}, {text},"] = f"{mine} <=> ({text})"
     for name, text in info.constraints.items():
-        # Delta takes a constraint that is null as broken; of unknown columns it decides alone.
+        # Delta considers a null constraint broken; constraints on unknown columns are left to it.
         about_unknown = any(folded(one) in folded(text) for one in unknown)
         found[f"the constraint {name!r}, {text},"] = _held(text, if_null=about_unknown)
     return found
@@ -131,7 +130,7 @@ def rules(info: TableInfo, given: Collection[str]) -> dict[str, str]:
 def broken(info: TableInfo, rule: str, count: int) -> InvalidInput:
     """Build the error for rows that break a rule."""
     return InvalidInput(
-        f"{count} rows break {rule} of table {info.name!r}: nothing was decided.",
+        f"{count} rows break {rule} of table {info.name!r}: nothing was decided; correct the rows.",
         table=info.name,
         constraint=rule,
         in_rows=True,
@@ -143,7 +142,7 @@ def _held(text: str, *, if_null: bool) -> str:
 
 
 def _required(kind: DataType, path: str, *, nullable: bool) -> Iterator[str]:
-    """List where a value must be: an absent struct has nothing where something must be."""
+    """List the places where a value is required; a null struct lacks those inside it."""
     if not nullable:
         yield path
     if isinstance(kind, StructType):
@@ -154,7 +153,7 @@ def _required(kind: DataType, path: str, *, nullable: bool) -> Iterator[str]:
 
 
 def _fits(kind: DataType, value: str, depth: int) -> str | None:
-    """Write whether texts are as short as a type demands; None: it demands nothing."""
+    """Return the condition that texts fit the lengths of a type; None if it has no bounds."""
     if isinstance(kind, (CharType, VarcharType)):
         return f"length({value}) <= {kind.length}"
     parts: list[tuple[DataType, str, bool]] = []

@@ -1,4 +1,4 @@
-"""The user's Delta tables: looked at, checked against, changed once per number."""
+"""The user's Delta tables: describing, checking, and applying each change once."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ _ABSENT = (
     "REQUIRES_SINGLE_PART_NAMESPACE",
 )
 _FILLING = frozenset({"generatedColumns", "identityColumns"})
-"""Features of tables that fill columns in, and show only in the log which."""
+"""Features of tables that fill in columns, which are named only in the log."""
 _HISTORY_ROWS = 50
 _FEW_ROWS = 20_000
 _SMALL_BYTES = 16 << 20
-"""So little is read or changed faster by code that is not compiled first."""
+"""Below this size, reading and changing are faster without compiling code first."""
 
 
 class DeltaTables:
-    """Delta tables by path or catalog name, changed on a session of their own."""
+    """Delta tables by path or catalog name, changed on the library's own session."""
 
     def __init__(
         self, statements: Statements, payload: DeltaPayload, staged: StagedRows | None = None
@@ -77,24 +77,24 @@ class DeltaTables:
         """Use the tables that a user's session sees.
 
         Args:
-            statements: Run statements on the store's session.
-            payload: Where rows of changes are staged.
-            staged: Shows rows that are staged elsewhere.
+            statements: Runs statements on the library's sessions.
+            payload: The payload in which rows of changes are staged.
+            staged: Returns rows that are staged elsewhere.
         """
         self._statements = statements
         self._payload = payload
         self._staged = staged
-        self._bytes: dict[str, int] = {}  # of tables, as they were described last
+        self._bytes: dict[str, int] = {}  # the sizes of tables when last described
 
     def for_rows_of(self, staged: StagedRows) -> DeltaTables:
         """Give the same tables for changes whose rows are staged elsewhere."""
         return DeltaTables(self._statements, self._payload, staged)
 
     def describe(self, name: str) -> TableInfo | None:
-        """Look at a table; None if there is none of that name.
+        """Describe a table; None if there is no table with that name.
 
         Raises:
-            InvalidInput: It is no Delta table.
+            InvalidInput: It is not a Delta table.
         """
         from pyspark.errors import AnalysisException
 
@@ -114,8 +114,8 @@ class DeltaTables:
                 return None
             if "NOT_A_DELTA_TABLE" in str(error) or "ONLY_OPERATION" in str(error):
                 raise InvalidInput(
-                    f"{name!r} is no Delta table: convert it with CONVERT TO DELTA, or name "
-                    "another.",
+                    f"{name!r} is not a Delta table: convert it with CONVERT TO DELTA, or name "
+                    "another one.",
                     name=name,
                 ) from error
             raise
@@ -148,7 +148,7 @@ class DeltaTables:
         )
 
     def apply(self, change: Change, stamp: CommitStamp, *, empty: bool = False) -> int | None:
-        """Apply a change by one commit of the table, or take its number only."""
+        """Apply a change by one commit of the table, or only use up its number."""
 
         def statement(session: SparkSession) -> int | None:
             session.conf.set(APPLICATION, stamp.application_id)
@@ -196,7 +196,7 @@ class DeltaTables:
     def _filled(self, detail: Row, schema: StructType) -> Filled:
         """Find the columns that a table fills in.
 
-        Not all are known where Spark runs in another process, or Delta is not the open-source one.
+        Some are unknown if Spark runs in another process, or Delta is not the open-source version.
         """
         if not _FILLING.intersection(detail["tableFeatures"] or ()):
             return filled_by(schema, {})
@@ -215,14 +215,14 @@ class DeltaTables:
         return filled_by(schema, {column["name"]: column["metadata"] for column in columns})
 
     def _is_large(self, change: Change) -> bool:
-        """Return whether work on a change pays for being compiled."""
+        """Return whether a change is large enough for compiling to pay."""
         few = change.source is None or change.source.count <= _FEW_ROWS
         size = self._bytes.get(change.table_id)
         small = change.operation == APPEND or (size is not None and size <= _SMALL_BYTES)
         return not (few and small)
 
     def _source(self, session: SparkSession, source: Source) -> DataFrame:
-        """Show staged rows under their own names."""
+        """Return staged rows with their own column names."""
         owner, ids = source.payload_id, source.send_ids
         if self._staged is not None:
             staged = self._staged(session, owner, ids)
@@ -238,7 +238,7 @@ class DeltaTables:
         return merge(change, view, transaction_id)
 
     def _rows(self, session: SparkSession, change: Change, transaction_id: str) -> DataFrame:
-        """Show the rows that an append adds."""
+        """Return the rows that an append adds."""
         assert change.source is not None
         frame = self._source(session, change.source)
         if change.lineage:
@@ -269,7 +269,7 @@ class DeltaTables:
 
     @staticmethod
     def _check_rules(frame: DataFrame, info: TableInfo) -> None:
-        """Check that rows fulfil what the table demands, by one query."""
+        """Check with one query that rows meet the requirements of the table."""
         wanted = rules(info, frame.columns)
         if not wanted:
             return
@@ -282,18 +282,18 @@ class DeltaTables:
 
     @staticmethod
     def _refusal(session: SparkSession, statement: str) -> str:
-        """Let Spark plan a statement, and say why it cannot; nothing, if it can."""
+        """Let Spark plan a statement, and return why it cannot; empty if it can."""
         from pyspark.errors import AnalysisException
 
         try:
             plan = str(session.sql(f"EXPLAIN {statement}").collect()[0][0])
-        except AnalysisException as error:  # no SQL at all
+        except AnalysisException as error:  # not even valid SQL
             return str(error)
         return plan.partition("Error occurred during query planning:")[2]
 
     @staticmethod
     def _check_keys(frame: DataFrame, change: Change) -> None:
-        """Check that no two rows would meet the same row of the table."""
+        """Check that no two rows would match the same row of the table."""
         if not change.keys or not (change.update or change.delete):
             return
         keys = [identifier(name) for name in change.keys]
@@ -301,7 +301,8 @@ class DeltaTables:
         if twice:
             values = {name: twice[0][name] for name in change.keys}
             raise InvalidInput(
-                f"The rows to merge hold {values} {twice[0]['count']} times: give each key once.",
+                f"The rows to merge contain {values} {twice[0]['count']} times: give each key "
+                "once.",
                 keys=values,
                 in_rows=True,
             )

@@ -1,4 +1,4 @@
-"""The in-memory implementation of the user's tables: appends, with the same memory of numbers."""
+"""The in-memory implementation of the user's tables: appends only, each applied once."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class _Table:
 
 
 class MemoryTables:
-    """Tables in the memory of this process. They can be appended to; the rest needs Delta."""
+    """Tables in the memory of this process, with appends only; other changes need Delta."""
 
     def __init__(self, payload: MemoryPayload, step: Step = _no_step) -> None:
-        """Make no tables yet.
+        """Create an empty set of tables.
 
         Args:
-            payload: Where rows are staged.
+            payload: The payload in which rows are staged.
             step: Called before each atomic step of a call, with the step's name.
         """
         self.step = step
@@ -54,7 +54,7 @@ class MemoryTables:
         self._made = 0
 
     def create(self, name: str, schema: StructType) -> None:
-        """Make a table, or replace the one of that name by another."""
+        """Create a table, replacing one with the same name."""
         self._made += 1
         created = TableCommit(0, "CREATE TABLE", None, {})
         self._tables[name] = _Table(f"table-{self._made}", schema, commits=[created])
@@ -64,7 +64,7 @@ class MemoryTables:
         del self._tables[name]
 
     def numbers(self, name: str) -> dict[str, int]:
-        """Tell which number of which application a table has seen last."""
+        """Return the last number that a table has seen of each application."""
         return dict(self._tables[name].numbers)
 
     def rows(self, name: str) -> pa.Table:
@@ -73,7 +73,7 @@ class MemoryTables:
         return pa.concat_tables(pieces) if pieces else pa.table({})
 
     def describe(self, name: str) -> TableInfo | None:
-        """Look at a table; None if there is none of that name."""
+        """Describe a table; None if there is no table with that name."""
         self.step("describe")
         found = self._tables.get(name)
         if found is None:
@@ -81,7 +81,7 @@ class MemoryTables:
         return TableInfo(name, found.table_id, len(found.commits) - 1, found.schema)
 
     def check(self, info: TableInfo, change: Change, transaction_id: str) -> None:
-        """Refuse what only SQL can do, and rows that have other columns."""
+        """Refuse changes that need SQL, and rows with other columns."""
         if change.operation != APPEND:
             raise PlatformMissing(
                 f"A table in memory cannot {change.operation}: that needs Spark and a Delta table."
@@ -89,11 +89,11 @@ class MemoryTables:
         check_columns(info, change)
 
     def for_rows_of(self, staged: StagedRows) -> MemoryTables:
-        """Give these tables: they look at no rows before they append them."""
+        """Return itself, because it reads no rows before appending them."""
         return self
 
     def apply(self, change: Change, stamp: CommitStamp, *, empty: bool = False) -> int | None:
-        """Append the staged rows once per number, as Delta does it."""
+        """Append the staged rows once per number, as Delta does."""
         self.step("apply starts")
         table = self._tables[change.table]
         seen = table.numbers.get(stamp.application_id, -1)
@@ -113,7 +113,7 @@ class MemoryTables:
         return version
 
     def rows_of(self, source: Source) -> pa.Table:
-        """Read the rows of a change; none, if their payload was removed."""
+        """Read the rows of a change; none if their payload was removed."""
         try:
             staged = [self._payload.staged(source.payload_id, one) for one in source.send_ids]
         except KeyError:

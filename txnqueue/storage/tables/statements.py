@@ -1,4 +1,4 @@
-"""Write what a change does to a Delta table, as SQL (pure)."""
+"""The SQL of changes of Delta tables (pure)."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from txnqueue.storage.journal.tables import identifier, literal
 from txnqueue.storage.tables import DELETE, LINEAGE_COLUMN, MERGE, UPDATE, Change
 
 NOTHING = "(SELECT 1 AS _one)"
-"""The source of a change without rows: one row, so that each row of the table meets it once."""
+"""The source of a change without rows: one row, which each row of the table matches once."""
 
 
 def table_name(name: str) -> str:
-    """Quote a table: a path if it has a "/", otherwise a name of the catalog."""
+    """Quote a table: a path if it has a "/", otherwise a catalog name."""
     if "/" in name:
         return f"delta.{identifier(name)}"
     return ".".join(map(identifier, name.split(".")))
 
 
 def merge(change: Change, source: str, transaction_id: str) -> str:
-    """Write the MERGE of a change that is no append.
+    """Return the MERGE of a change that is not an append.
 
-    Updates and deletes are MERGEs too: a DELETE that finds nothing would leave no trace in
-    the table's log, and could not be told from one that never ran.
+    Updates and deletes are MERGEs too: a DELETE that finds nothing would leave no trace in the
+    table's log, and could not be distinguished from one that never ran.
 
     Args:
         change: The change.
         source: The view of the staged rows.
-        transaction_id: What rows carry that were written with lineage.
+        transaction_id: The id that rows written with lineage carry.
     """
     using = identifier(source) if change.operation == MERGE else NOTHING
     clauses = []
@@ -47,7 +47,7 @@ def merge(change: Change, source: str, transaction_id: str) -> str:
 
 
 def nothing(change: Change) -> str:
-    """Write a MERGE that changes nothing, and still takes the change's number."""
+    """Return a MERGE that changes nothing but uses up the change's number."""
     return (
         f"MERGE INTO {table_name(change.table)} AS target USING {NOTHING} AS source "
         "ON false WHEN MATCHED THEN DELETE"
