@@ -171,8 +171,8 @@ def test_given_files_of_delta_are_used_as_they_are(home: Path) -> None:
 @pytest.mark.parametrize(
     ("root", "found", "verdict", "meaning"),
     [
-        ("/lake/messaging", "file:", "ok", "by a lock"),
-        ("file:///lake", "file:", "ok", "loss of power"),
+        ("/lake/messaging", "file:", "ok", "with a lock"),
+        ("file:///lake", "file:", "ok", "a power failure"),
         ("hdfs://name/lake", "hdfs:", "ok", "Several drivers"),
         ("abfss://c@a.dfs.core.windows.net/lake", "abfss:", "ok", "Several drivers"),
         ("gs://bucket/lake", "gs:", "ok", "Several drivers"),
