@@ -389,9 +389,9 @@ def _long_ago(world: World, client: QueueManager) -> None:
         queue = world.manager("Y").queue("past")
         queue.send([{"i": world.base + n}])
         queue.receive(1).accept()
+        world.numbers(world.ledger())  # what is removed must be known before
         _maintain(world.manager("X"), world)
         world.clock.advance(2 * DAY_SECONDS)
-    world.numbers(world.ledger())  # what is removed must be known before
     _used(world, client)
 
 
