@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.inside import client_of
+from txnqueue.client import readers
+from txnqueue.core.receipt import Status
 from txnqueue.manager import QueueManager
 from txnqueue.storage.journal.memory import MemoryJournal
 from txnqueue.storage.store import MemoryStore
@@ -103,6 +106,26 @@ def test_without_maintenance_it_grows() -> None:
     plant.work(900, maintained=False)
     after = plant.costs()
     assert after["cold claim"] > 5 * before["cold claim"]
+
+
+def test_who_works_for_long_remembers_no_more_than_others_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was archived since it was read is not kept in memory as long as the process lives."""
+    monkeypatch.setattr(readers, "ENTRIES_KEPT", 20)
+    plant = Plant()
+    queue = plant.worker.queue("in")
+    known = client_of(plant.worker).cache._shards._known
+    most = 0
+    for number in range(600):
+        plant.clock.advance(1)
+        with plant.worker.transaction(f"T/{number}") as tx:
+            queue.send([{"n": 1}], transaction=tx)
+        if number % 50 == 49:
+            plant.maintain()
+        most = max(most, sum(len(entries) for _, entries in known.values()))
+    assert 50 < most < 150
+    assert plant.worker.outcome("T/0").status is Status.COMMITTED
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from txnqueue.storage.journal import Journal, Reading
 
 ENTRIES_MAX = 100_000
 """The most entries kept; beyond that, all are dropped and read anew."""
+ENTRIES_KEPT = 2_000
+"""The most entries kept of which some may have been archived: some megabytes."""
 SHARDS_MAX = 1_000
 """The number of shards, or a few more, that one query reads."""
 
@@ -29,7 +31,7 @@ class ShardReader:
         self._journal = journal
         self._lock = threading.Lock()
         self._known: dict[str, tuple[int, tuple[Entry, ...]]] = {}
-        self._horizon = -1
+        self._horizon = self._kept_since = -1
 
     def read(self, shards: Iterable[str]) -> list[Entry]:
         """Read all entries of some shards, among them some that may be archived by now."""
@@ -44,8 +46,7 @@ class ShardReader:
         """
         wanted = sorted(set(shards))
         with self._lock:
-            if sum(len(entries) for _, entries in self._known.values()) > ENTRIES_MAX:
-                self._known.clear()
+            self._drop_outgrown()
             if not all(shard in self._known for shard in wanted):
                 for shard in wanted:
                     self._known.pop(shard, None)
@@ -56,6 +57,18 @@ class ShardReader:
                 self._read_on(wanted)
             entries = [entry for shard in wanted for entry in self._known[shard][1]]
             return entries, self._horizon
+
+    def _drop_outgrown(self) -> None:
+        """Drop everything if it is much, and some of it may have left the journal meanwhile.
+
+        Otherwise a process would keep in memory whatever it has seen of the journal.
+        """
+        if not self._known:
+            self._kept_since = self._horizon
+        most = ENTRIES_KEPT if self._horizon > self._kept_since else ENTRIES_MAX
+        if sum(len(entries) for _, entries in self._known.values()) > most:
+            self._known.clear()
+            self._kept_since = self._horizon
 
     def _read_on(self, shards: list[str]) -> None:
         """Read the entries since the least recent reading of these shards."""
