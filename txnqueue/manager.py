@@ -171,6 +171,7 @@ class QueueManager:
         limit: int = 1_000,
         batch_size: int | None = None,
         where: str | None = None,
+        partial: bool = False,
     ) -> Rehearsal:
         """Run a handler on a past state and compare what it would do with what was really done.
 
@@ -191,6 +192,7 @@ class QueueManager:
             limit: At most this many messages.
             batch_size: At most this many messages in a batch; all in one when omitted.
             where: Only messages that match this SQL predicate over the columns of ``Batch.df``.
+            partial: Whether to leave out messages whose payload was removed or erased.
 
         Returns:
             The comparison, counted and row by row; its ``error`` is what the handler raised.
@@ -207,7 +209,14 @@ class QueueManager:
             rehearsal.sent("payments").df().show()
         """
         return rehearse(
-            self._client, handler, queue, as_of, limit, batch_size=batch_size, where=where
+            self._client,
+            handler,
+            queue,
+            as_of,
+            limit,
+            batch_size=batch_size,
+            where=where,
+            partial=partial,
         )
 
     def metrics(self) -> Metrics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain
@@ -24,13 +24,17 @@ from txnqueue.core.settings import (
     MESSAGES_PER_RECEIVE_MAX,
     QueueInfo,
     check_count,
+    check_flag,
     check_id,
     describe_error,
 )
-from txnqueue.core.state import catalog
+from txnqueue.core.state import LaneState, Segment, catalog
 from txnqueue.drain import Handler
 from txnqueue.errors import PayloadRemoved, QueueNotFound
+from txnqueue.messages.claim import Wanting
+from txnqueue.messages.parts import part_of
 from txnqueue.messages.receive import now
+from txnqueue.messages.selector import Selector
 from txnqueue.queue import Queue
 from txnqueue.reports import changed_rows
 from txnqueue.reports.changed_rows import Changes
@@ -241,6 +245,8 @@ class _Trial:
     outside: Client
     """The manager's own client: a call in the handler that omits its transaction is refused
     there, as it is in a drain."""
+    presence: Presence | None = None
+    """Leaves out messages whose payload is gone, where that is wanted."""
     attempts: list[Attempt] = field(default_factory=list)
     received: list[list[Part]] = field(default_factory=list)
     """The messages of each batch."""
@@ -268,7 +274,7 @@ class _Trial:
                 min(batch_size or limit, limit - self.messages),
                 attempt,
                 upto=snapshot,
-                wanted=selector.of_lane if selector else None,
+                wanted=self._wanting(info, selector),
             )
             if not len(batch):
                 break
@@ -277,6 +283,24 @@ class _Trial:
             if batch_size is None:
                 break
         self.done += self._beside()
+
+    def _wanting(self, info: QueueInfo, selector: Selector | None) -> Wanting | None:
+        """Return the filter of the messages that a batch may hold; None for no filter."""
+        chosen = selector.of_lane if selector is not None else None
+        presence = self.presence
+        if presence is None:
+            return chosen
+
+        def left(lane: LaneState, segments: Iterable[Segment]) -> Iterator[Segment]:
+            for segment in segments:
+                whole = ((segment.first, segment.last),)
+                part = part_of(segment.position, whole, info.name, lane.lane, 0)
+                for one in presence.left([part]):
+                    yield from (segment.cut(first, last) for first, last in one.ranges)
+
+        if chosen is None:
+            return left
+        return lambda lane, segments: chosen(lane, list(left(lane, segments)))
 
     @property
     def parts(self) -> list[Part]:
@@ -349,12 +373,14 @@ def rehearse(
     *,
     batch_size: int | None,
     where: str | None,
+    partial: bool,
 ) -> Rehearsal:
     """Run a handler on a past state, as described in ``manager.rehearse``."""
     check_function("handler", handler)
     check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
     if batch_size is not None:
         check_count("batch_size", batch_size, 1, MESSAGES_PER_RECEIVE_MAX)
+    check_flag("partial", partial)
     client.open()
     past, at_ms = cut(client.store, as_of)
     newest = past.newest()
@@ -365,7 +391,8 @@ def rehearse(
     )
     own.open()
     info = _queue_then(own, queue)
-    trial = _Trial(own, store.journal, handler, client)
+    presence = Presence(store.payload, client.cache.catalog_entries()) if partial else None
+    trial = _Trial(own, store.journal, handler, client, presence)
     trial.run(info, limit, batch_size, where)
     known = Past(client.store)
     known.check_known(past.upto + 1)  # the handler may have outlasted the retention
@@ -416,7 +443,8 @@ def _explained(trial: _Trial, info: QueueInfo, known: Past, upto: int) -> Except
     )
     explained = PayloadRemoved(
         f"Payload of {counts[0]} of {counts[1]} messages that the handler got from {info.name!r} "
-        f"was removed or erased since. {reach} The handler raised {describe_error(trial.error)}.",
+        f"was removed or erased since. {reach} partial=True leaves them out. The handler raised "
+        f"{describe_error(trial.error)}.",
         queue=info.name,
     )
     explained.__cause__ = trial.error

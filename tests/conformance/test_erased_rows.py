@@ -181,6 +181,11 @@ def test_a_rehearsal_on_the_past_fails_where_its_handler_reads_what_was_erased(
     assert isinstance(late.error, PayloadRemoved) and late.rolled_back
     blind = manager.rehearse(lambda batch, tx: batch.accept(), queue.name, as_of=sent.commit_seq)
     assert (blind.error, blind.messages) == (None, 3)
+    for batch_size in (None, 1):
+        left = manager.rehearse(
+            forward, queue.name, as_of=sent.commit_seq, batch_size=batch_size, partial=True
+        )
+        assert (left.error, left.messages, numbers(left.sent(other.name).rows())) == (None, 1, [3])
     proved(manager)
 
 

@@ -438,6 +438,8 @@ def test_payload_and_history_that_were_removed_are_missed(world: World) -> None:
     assert isinstance(rehearsal.error, PayloadRemoved)
     assert f"rehearse as_of={consumed} or later" in str(rehearsal.error)
     assert (rehearsal.messages, rehearsal.consumed) == (1, 1)
+    left = manager.rehearse(forward(bills.name), orders, as_of=sent.commit_seq, partial=True)
+    assert (left.error, left.messages) == (None, 0)
     failing = manager.rehearse(lambda batch, tx: 1 / 0, bills)
     assert isinstance(failing.error, ZeroDivisionError)  # with which payload has nothing to do
     later = manager.rehearse(forward(bills.name), orders, as_of=consumed)

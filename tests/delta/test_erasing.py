@@ -95,6 +95,22 @@ def test_every_reader_agrees_on_what_was_erased(spark: Any, tmp_path: Path) -> N
         assert verified.ok, verified
 
 
+def test_a_rehearsal_on_what_is_left_selects_among_it(spark: Any) -> None:
+    manager = QueueManager(spark, "memory", store=MemoryStore(spark))
+    queue = manager.create_queue("people", "name string, n long", dead_letter=False)
+    people = [SECRET, "bert", SECRET, "carl"]
+    sent = queue.send([{"name": name, "n": n} for n, name in enumerate(people)]).receipt
+    queue.receive(9).accept()
+    assert manager.erase("people", f"name = '{SECRET}'", reason="r").erased == 2
+    seen: list[int] = []
+
+    def handler(batch: Any, tx: Any) -> None:
+        seen.extend(message["n"] for message in batch.messages())
+
+    tried = manager.rehearse(handler, queue, sent.commit_seq, where="n > 1", partial=True)
+    assert (tried.error, tried.messages, seen) == (None, 1, [3])
+
+
 def test_headers_tell_what_is_meant_in_memory_too(spark: Any) -> None:
     manager = QueueManager(spark, "memory", store=MemoryStore(spark))
     queue = manager.create_queue("people", "n long", dead_letter=False)
