@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -145,3 +147,38 @@ def test_a_module_that_ends_the_process_has_no_handler(process: Process) -> None
     _, said = process("consume", "orders", "--handler", "script:handle", code=2)
     assert "'script' calls sys.exit() as it is imported" in said
     assert process.depth == 2
+
+
+OF_A_GROUP = """
+import os, signal
+from txnqueue.cli.console import start_spark
+from txnqueue.cli.signals import on_sigterm
+
+spark = start_spark(short_lived=True)
+with on_sigterm(60) as stop:
+    os.killpg(os.getpgid(0), signal.SIGTERM)
+    while not stop():
+        pass
+    java = spark._jvm.java.lang.ProcessHandle.current().pid()
+    print(spark.range(3).count(), java)
+"""
+
+
+@pytest.mark.spark
+def test_sigterm_for_all_processes_of_a_job_leaves_it_its_java_until_it_ends() -> None:
+    """Airflow ends a task so; the batch in hand could not be finished without Java."""
+    done = subprocess.run(
+        [sys.executable, "-c", OF_A_GROUP],
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+    )
+    assert done.returncode == 0, done.stderr
+    count, java = done.stdout.split()
+    assert count == "3"
+    until = time.monotonic() + 60
+    while Path(f"/proc/{java}").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{java}").exists()

@@ -22,6 +22,7 @@ import typer
 
 from txnqueue import errors
 from txnqueue.cli.presentation import NotPrinted, Output, Printer, complain, remark
+from txnqueue.cli.signals import java_ignores_sigterm
 from txnqueue.core.settings import check_root
 from txnqueue.core.state.closure import is_closed
 
@@ -157,7 +158,8 @@ def start_spark(*, short_lived: bool, verbose: bool = False) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM
         return SparkSession.builder.getOrCreate()
     settings = {} if verbose else {"spark.log.level": "OFF"}
-    return local_spark("txnqueue", settings=settings, short_lived=short_lived)
+    with java_ignores_sigterm():
+        return local_spark("txnqueue", settings=settings, short_lived=short_lived)
 
 
 Dropped = TypeVar("Dropped", "QueueDropResult", "ExchangeDropResult")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import FrameType
 
 from txnqueue.core.settings import LEASE_SECONDS_MAX, check_number
@@ -34,6 +36,35 @@ def check_grace(grace_seconds: float) -> None:
         LimitExceeded: It is out of range, or no number.
     """
     check_number("grace_seconds", grace_seconds, 0, LEASE_SECONDS_MAX)
+
+
+_starting_java = False
+
+
+@contextmanager
+def java_ignores_sigterm() -> Iterator[None]:
+    """Let processes that are started in the block ignore SIGTERM.
+
+    Schedulers send it to the whole group of a job's processes. A Java that ended at once would take
+    the batch with it that this process is to finish; it ends when this process does.
+    """
+    global _starting_java  # noqa: PLW0603
+    _ignore_in_children()
+    _starting_java = True
+    try:
+        yield
+    finally:
+        _starting_java = False
+
+
+@cache
+def _ignore_in_children() -> None:
+    os.register_at_fork(after_in_child=_ignore)
+
+
+def _ignore() -> None:
+    if _starting_java:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 @contextmanager
