@@ -35,6 +35,7 @@ class Consuming:
     ask: Any
     leased: list[Any]
     active: Any
+    began: int
     runtime: Any
     queue: Any
     open: dict[Any, Any]
@@ -185,7 +186,7 @@ class Consuming:
         if run_id:
             self.reference.keys[self.call] = f"{run_id}/"
         fails = self.simulation.random.random() < 0.3
-        ahead = crc32(self.call.encode()) % 2
+        ahead = 0 if self.simulation.ordered else crc32(self.call.encode()) % 2
 
         def handler(batch: Any, tx: Any) -> None:
             self.reference.keys[self.call] = f"{tx.id.rpartition('/')[0]}/"
@@ -205,12 +206,15 @@ class Consuming:
                     self.reference.passed_over[self.call] |= messages
                 raise
 
+        until = self.simulation.random.choice(("snapshot", "empty"))
+        if until == "snapshot":
+            self.reference.snapshots[self.call, source.info.queue_id] = self.began
         result, _ = self.ask(
             lambda: source.drain(
                 handler,
                 batch_size=self.simulation.random.choice((1, 1, 2) if ahead else (1, 3, 10)),
                 run_id=run_id,
-                until=self.simulation.random.choice(("snapshot", "empty")),
+                until=until,
                 max_messages=self.simulation.random.choice((None, 5)),
                 errors_max=2,
                 ahead=ahead,

@@ -117,6 +117,7 @@ class Reference:
         self.window_seconds = window_seconds
         self.window_ms = None if window_seconds is None else window_seconds * 1000
         self.unique: set[str] = set()
+        self.ordered: set[str] = set()
         self.removed: set[str] = set()
         self.firsts: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         self.twice: set[int] = set()
@@ -144,6 +145,7 @@ class Reference:
         self.settles: dict[str, dict[int, str]] = {}
         self.landed: defaultdict[str, list[str]] = defaultdict(list)
         self.claimed_by: defaultdict[str, set[int]] = defaultdict(set)
+        self.snapshots: dict[tuple[str, str], int] = {}
         self.passed_over: defaultdict[str, set[int]] = defaultdict(set)
         self.consumers: dict[str, str] = {}
         self.keys: dict[str, str] = {}
@@ -184,7 +186,28 @@ class Reference:
             and (twice or m not in self.twice)
             and consumer not in self.not_to[m]
         ]
+        if queue_id in self.ordered and consumer is not None:
+            found = self._in_order(queue_id, at_ms, consumer, found)
         return sorted(found, key=self.order.__getitem__)
+
+    def _in_order(self, queue_id: str, at_ms: int, consumer: str, found: list[int]) -> list[int]:
+        """Leave out what is behind a message that waits, and lanes that others work on."""
+        waiting: dict[int, tuple[int, ...]] = {}
+        for m, place in self.place.items():
+            if place[:2] == ("ready", queue_id) and self.waits(m, at_ms):
+                first = waiting.setdefault(place[2], self.order[m])
+                waiting[place[2]] = min(first, self.order[m])
+        others = {
+            lane
+            for (name, lane, _), claim in self.claims.items()
+            if name == queue_id and claim.messages and self.consumers[claim.actor] != consumer
+        }
+        return [
+            m
+            for m in found
+            if (lane := self.place[m][2]) not in others
+            and (lane not in waiting or self.order[m] < waiting[lane])
+        ]
 
     def expired(self, message: int, at_ms: int) -> bool:
         """Whether a message's time to live is over."""
@@ -411,8 +434,11 @@ class Reference:
         counts, consumer = body.get("counts", True), self.consumers[entry.actor]
         if counts and not self.disturbed.get(self.call, True):
             first = self.ready(entry.queue_id, at_ms, entry.lane, consumer)
+            upto = self.snapshots.get((self.call, entry.queue_id), entry.version)
             passed_over = self.passed_over[self.call]
-            if self.operation == "commit":  # planned beside it, it does not know what comes by it
+            passed_over = passed_over | {m for m in first if self.order[m][1] > upto}
+            if self.operation == "commit" and entry.queue_id not in self.ordered:
+                # It was planned beside the commit, and does not know what comes back by it.
                 passed_over = passed_over | set(first).difference(self.ready_before)
             others = [message for message in first if message not in passed_over]
             taken = (first[: entry.count], others[: entry.count])

@@ -61,6 +61,7 @@ class Simulation:
             self._read_ids_in_the_payload()
         self.clients: list[Client] = []
         self.lanes = chance.choice((1, 1, 2, 3))
+        self.ordered = chance.random() < 0.3
         self._create()
         self.clients = [Client(self, f"consumer {n}") for n in range(chance.randint(2, 4))]
         self.fault_rate = chance.choice((0.0, 0.01, 0.05))
@@ -83,6 +84,8 @@ class Simulation:
             queue = self.create(creator, name, self.lanes, name == "in")
             if name == "in":
                 self.reference.unique.add(queue.info.queue_id)
+                if self.ordered:
+                    self.reference.ordered.add(queue.info.queue_id)
             self.reference.dead_of[queue.info.queue_id] = queue.info.dead_letter_id
         events = creator.manager.create_exchange("events", "topic", "n long, id long not null")
         for name, pattern in (("in", "*.in"), ("in", "#.both"), ("in", "to.both")):
@@ -111,6 +114,7 @@ class Simulation:
             redelivery_delay_seconds=self.reference.delay_seconds,
             redelivery_delay_seconds_max=self.reference.delay_seconds_max,
             dead_letter=dead_letter,
+            ordered=self.ordered and name == "in",
             message_id="id",
             duplicate_window_seconds=self.reference.window_seconds if name == "in" else None,
             exist_ok=True,
