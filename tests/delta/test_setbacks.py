@@ -93,7 +93,7 @@ def test_an_older_copy_in_the_place_of_a_store_is_told(kept: Kept) -> None:
     known = kept.version()
     shutil.rmtree(kept.root)
     older.rename(kept.root)
-    told = rf"ends at version \d, and was at {known} before"
+    told = rf"ends at version \d, but was at {known} before"
     kept.refused(told, kept.queue.depth, lambda: kept.queue.receive(1))
     assert txnqueue.look(str(kept.root)).queue("q").depth() == 0
 
