@@ -28,13 +28,18 @@ def fitted(columns: Sequence[str], rows: Sequence[Sequence[Text]], width: int) -
         width: The terminal's.
     """
     names = [Text(printable(name)) for name in columns]
-    cells = [[name, *(row[i] for row in rows)] for i, name in enumerate(names)]
-    empty = [i for i, found in enumerate(cells) if i and not any(map(_says_something, found[1:]))]
+    cells = [[row[i] for row in rows] for i in range(len(names))]
+    empty = [i for i, found in enumerate(cells) if i and not any(map(_says_something, found))]
+    heads = list(map(_wide, names))
+    # What is wider than the terminal counts as one that is as wide: a cell may hold megabytes.
+    widest = [
+        min(width, max(head, *map(_wide, found))) for head, found in zip(heads, cells, strict=True)
+    ]
     for left_out, lines in itertools.product(([], empty), (True, False)):
         kept = [i for i in range(len(columns)) if i not in left_out]
         # Beside each column a line and two blanks, and at the end another line; or two blanks.
         room = width - (3 * len(kept) + 1 if lines else 2 * len(kept) - 2)
-        widths = _widths([cells[i] for i in kept], room)
+        widths = _widths([heads[i] for i in kept], [widest[i] for i in kept], room)
         if widths is None:
             continue
         table = Table(header_style="bold", highlight=False) if lines else _without_lines()
@@ -51,15 +56,15 @@ def _says_something(cell: Text) -> bool:
     return cell.plain not in ("", "0", "False")
 
 
-def _widths(columns: Sequence[Sequence[Text]], room: int) -> list[int] | None:
-    """Give columns their widths, by their cells below a header; None if they do not fit."""
-    wanted = [max(map(_wide, cells)) for cells in columns]
-    least = [max(_wide(cells[0]), min(FOLDED, w)) for cells, w in zip(columns, wanted, strict=True)]
+def _widths(headers: Sequence[int], widest: Sequence[int], room: int) -> list[int] | None:
+    """Give columns their widths, by those of their headers and cells; None if they do not fit."""
+    wanted = list(widest)
+    least = [max(head, min(FOLDED, wide)) for head, wide in zip(headers, widest, strict=True)]
     if sum(least) > room:
         return None
     while sum(wanted) > room:
-        _, widest = max((w, i) for i, w in enumerate(wanted) if w > least[i])
-        wanted[widest] -= 1
+        _, most = max((w, i) for i, w in enumerate(wanted) if w > least[i])
+        wanted[most] -= 1
     return wanted
 
 
