@@ -8,6 +8,7 @@ import pytest
 
 from tests.inside import client_of
 from txnqueue.client import readers
+from txnqueue.core import model
 from txnqueue.core.receipt import Status
 from txnqueue.manager import QueueManager
 from txnqueue.storage.journal.memory import MemoryJournal
@@ -126,6 +127,23 @@ def test_who_works_for_long_remembers_no_more_than_others_read(
         most = max(most, sum(len(entries) for _, entries in known.values()))
     assert 50 < most < 150
     assert plant.worker.outcome("T/0").status is Status.COMMITTED
+
+
+def test_what_is_much_is_read_once_by_who_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it was archived since, so that nothing has to be read anew."""
+    monkeypatch.setattr(readers, "ENTRIES_KEPT", 20)
+    plant = Plant()
+    plant.work(300, maintained=True)
+    for number in range(200):
+        with plant.worker.transaction(f"T/{number}") as tx:
+            plant.worker.queue("in").send([{"n": 1}], transaction=tx)
+    client, looked_at = plant.manager(), []
+    for _ in range(3):
+        before = plant.journal.looked_at
+        client_of(client).cache._shards.read(model.ALL_TRANSACTIONS)
+        looked_at.append(plant.journal.looked_at - before)
+    assert looked_at[0] > 200
+    assert max(looked_at[1:]) < 20
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ class ShardReader:
         wanted = sorted(set(shards))
         with self._lock:
             self._drop_outgrown()
+            anew = not self._known
             if not all(shard in self._known for shard in wanted):
                 for shard in wanted:
                     self._known.pop(shard, None)
@@ -54,7 +55,10 @@ class ShardReader:
             self._read_on(wanted)
             if since is not None and since < self._horizon:
                 self._known.clear()  # new entries may have left already: all is read anew
+                anew = True
                 self._read_on(wanted)
+            if anew:
+                self._kept_since = self._horizon
             entries = [entry for shard in wanted for entry in self._known[shard][1]]
             return entries, self._horizon
 
@@ -63,12 +67,9 @@ class ShardReader:
 
         Otherwise a process would keep in memory whatever it has seen of the journal.
         """
-        if not self._known:
-            self._kept_since = self._horizon
         most = ENTRIES_KEPT if self._horizon > self._kept_since else ENTRIES_MAX
         if sum(len(entries) for _, entries in self._known.values()) > most:
             self._known.clear()
-            self._kept_since = self._horizon
 
     def _read_on(self, shards: list[str]) -> None:
         """Read the entries since the least recent reading of these shards."""
