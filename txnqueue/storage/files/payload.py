@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -131,8 +131,7 @@ class FilesPayload:
                 if _may_hold(_of_group(file.metadata.row_group(number)), parts)
             ]
             stored = parquet.read(file, wanted.names, groups)
-        sends = texts(dict.fromkeys(map(_send_id, parts)))
-        stored = stored.filter(pc.is_in(stored["send_id"], sends))
+        stored = stored.filter(_around(stored, parts))
         count = stored.num_rows
         return pa.table(
             [
@@ -209,6 +208,17 @@ class FilesPayload:
         _refuse()
 
 
+def _around(rows: pa.Table, parts: Sequence[Part]) -> pa.ChunkedArray:
+    """Tell which rows are of some parts' sends, between the first and the last offset of all."""
+    sends = texts(dict.fromkeys(map(_send_id, parts)))
+    named = [one for part in parts for one in part.ranges]
+    lowest = min((first for first, _ in named), default=0)
+    highest = max((last for _, last in named), default=0)
+    offsets = rows["send_offset"]
+    inside = pc.and_(pc.greater_equal(offsets, lowest), pc.less_equal(offsets, highest))
+    return pc.and_(pc.is_in(rows["send_id"], sends), inside)
+
+
 class _Rows:
     """Rows of many sends, found by send: those of one lie together, or in few runs."""
 
@@ -228,10 +238,14 @@ class _Rows:
         mine = pa.concat_tables([self._rows.slice(0, 0), *runs]).sort_by("send_offset")
         offsets = mine["send_offset"].combine_chunks()
         places = range(mine.num_rows)
+
+        def offset(place: int) -> int:
+            return cast("int", offsets[place].as_py())
+
         wanted = [mine.slice(0, 0)]
         for first, last in part.ranges:
-            begin = bisect_left(places, first, key=lambda place: offsets[place].as_py())
-            end = bisect_right(places, last, begin, key=lambda place: offsets[place].as_py())
+            begin = bisect_left(places, first, key=offset)
+            end = bisect_right(places, last, begin, key=offset)
             wanted.append(mine.slice(begin, end - begin))
         return pa.concat_tables(wanted)
 
