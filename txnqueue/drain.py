@@ -94,7 +94,7 @@ class Drain:
         self._done: Claimed | None = None
         self._begun: list[Attempt] = []
         self._bounds, self._started = Bounds(), 0.0
-        self._on_batch: Callable[[int], None] | None = None
+        self._on_batch: Callable[[int], object] | None = None
         self._upto: VersionLimit | None = None
         self._batches = self._messages = self._errors = self._failures_in_a_row = 0
         self._last_error: Exception | None = None
@@ -106,7 +106,7 @@ class Drain:
         self,
         until: Until,
         bounds: Bounds,
-        on_batch: Callable[[int], None] | None,
+        on_batch: Callable[[int], object] | None,
     ) -> DrainResult:
         """Consume until there is nothing left, or a bound is reached.
 

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.core.handlers import check_ran
 from txnqueue.errors import PlatformMissing
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-Show = Callable[[int], None]
+Show = Callable[[int], object]
 """Shows how many messages are done."""
 
 
@@ -68,12 +67,13 @@ def counting(show: Show, on_batch: Show | None) -> Show:
     """
     done = 0
 
-    def add(count: int) -> None:
+    def add(count: int) -> object:
         nonlocal done
         done += count
         show(done)
         if on_batch is not None:
-            check_ran(on_batch(count), "on_batch")
+            return on_batch(count)
+        return None
 
     return add
 

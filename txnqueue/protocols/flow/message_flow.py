@@ -352,7 +352,7 @@ class MessageFlow:
 
     def _through_nodes(self, processing: Processing) -> None:
         for node in self.nodes:
-            check_ran(node(processing))
+            check_ran(node(processing), "nodes")
 
 
 def _listed(name: str, given: Any) -> list[Any]:
