@@ -74,13 +74,14 @@ def load(name: str) -> Handler:
         sys.path.insert(0, "")  # a job's own folder, as python -m has it
     try:
         found: Any = importlib.import_module(module_name)
-    except (ImportError, SyntaxError, SystemExit) as error:
+    except SystemExit as error:
+        raise InvalidInput(
+            f"handler {name!r}: {module_name!r} calls sys.exit() as it is imported: let it do so "
+            "only under if __name__ == '__main__'.",
+            name="handler",
+        ) from error
+    except (ImportError, SyntaxError) as error:
         why = f"{module_name!r} cannot be imported: {error}"
-        if isinstance(error, SystemExit):
-            why = (
-                f"{module_name!r} calls sys.exit() as it is imported: let it do so only under "
-                "if __name__ == '__main__'"
-            )
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing in (module_name, module_name.partition(".")[0]):
             why = f"there is no module {module_name!r} on Python's path"

@@ -59,7 +59,8 @@ def java_ignores_sigterm() -> Iterator[None]:
 
 @cache
 def _ignore_in_children() -> None:
-    os.register_at_fork(after_in_child=_ignore)
+    if hasattr(os, "register_at_fork"):  # where processes begin as copies of others
+        os.register_at_fork(after_in_child=_ignore)
 
 
 def _ignore() -> None:
