@@ -238,6 +238,23 @@ def test_fetching_jars_tells_what_is_missing(versions: dict[str, str]) -> None:
         local_spark.fetch_jars()
 
 
+JARS_OF_A_START = """
+from txnqueue.platform import local_spark
+assert not local_spark.cached_jars(local_spark.delta_coordinate())
+jars = local_spark.fetch_jars()
+assert any("delta-spark" in jar.name for jar in jars), jars
+assert local_spark.log_store_jar() not in jars
+"""
+
+
+@pytest.mark.spark
+def test_a_home_in_which_nothing_was_started_remembers_what_the_first_start_fetched(
+    tmp_path: Path,
+) -> None:
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", JARS_OF_A_START], env=environment, check=True)
+
+
 def archived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jars: list[Path]) -> Path:
     java = local_spark.find_java()
     assert java is not None

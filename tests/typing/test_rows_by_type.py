@@ -15,6 +15,7 @@ from txnqueue.testing import memory_manager
 PACKAGE = Path(__file__).parents[2] / "txnqueue"
 ASKED = {
     ("admin/recovery.py", "connection"),
+    ("cli/signals.py", "os"),
     ("client/client.py", "self._local"),
     ("storage/journal/sessions.py", "spark"),
     ("storage/payload/rows.py", "data"),

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from txnqueue.errors import PlatformMissing
@@ -171,7 +171,7 @@ def local_spark(
         )
     _list_tails()
     if "spark.jars.packages" in wanted and not given.keys() & {"spark.jars", "spark.jars.packages"}:
-        _remember(coordinate, spark.conf.get("spark.jars", "") or "")
+        _remember(coordinate, _jars_of_java())
     return spark
 
 
@@ -356,6 +356,21 @@ def _list_tails() -> None:
     has_jar = log_store_jar().as_uri() in conf.get("spark.jars", "")
     if has_jar and not any(conf.contains(key) for key in _CHOOSES_LOG_STORE):
         conf.set("spark.delta.logStore.file.impl", TAIL_LISTING)
+
+
+def _jars_of_java() -> str:
+    """Return the list of jars that the running Java was started with, packages included.
+
+    The session's own ``spark.jars`` names only what this module asked for: PySpark writes the
+    settings that it was given over those that Java found.
+    """
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is None:
+        return ""  # the session is one of Spark Connect
+    jvm: Any = context._jvm
+    return str(jvm.java.lang.System.getProperty("spark.jars", ""))
 
 
 def _archive(java: Java, jars: Sequence[Path], given: Mapping[str, str]) -> Path | None:
