@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue.batch import Batch
 from txnqueue.client.client import Client
+from txnqueue.client.consumer import Consumer
 from txnqueue.client.runtime import Background, UnderWay
 from txnqueue.core.bounds import Bounds
 from txnqueue.core.handlers import check_ran
@@ -63,6 +64,7 @@ class Drain:
         errors_max: int,
         select: Callable[[], Selector | None] = lambda: None,
         ahead: int = 0,
+        consumer: Consumer | None = None,
     ) -> None:
         """Describe the drain; nothing is read yet.
 
@@ -75,6 +77,7 @@ class Drain:
             errors_max: How many failures in a row end the drain.
             select: Makes the selector of the messages, anew at each call of ``run``.
             ahead: How many batches are handled before the previous one is committed.
+            consumer: The holder of the batches, if not the client's.
         """
         check_count("batch_size", batch_size, 1, 100_000_000)
         check_count("errors_max", errors_max, 1, 1_000_000)
@@ -87,7 +90,8 @@ class Drain:
         self._select = select
         self._selector = select()
         self._charges = Charges(ordered=queue.info.settings.ordered)
-        self._run = DrainRun(client, queue.info, run_id, self._charges.recall)
+        self._consumer = client.consumer if consumer is None else consumer
+        self._run = DrainRun(client, queue.info, run_id, self._charges.recall, self._consumer)
         self._steps = Steps(client, queue)
         self._ahead = bool(ahead)
         self._background: Background | None = None
@@ -273,7 +277,7 @@ class Drain:
     def _more(self) -> bool:
         """Return whether there is something to receive; note what others hold by that reading."""
         receivable, self._of_others = browse.left(
-            self._client, self._queue.info, self._upto, self._selector
+            self._client, self._queue.info, self._consumer.id, self._upto, self._selector
         )
         return receivable
 

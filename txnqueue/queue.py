@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from txnqueue.admin.alteration import alter
 from txnqueue.admin.drop import QueueDropResult, drop_queue
 from txnqueue.batch import Batch, claim_batch
 from txnqueue.client.client import Client, QueuePart
+from txnqueue.client.consumer import Consumer
 from txnqueue.copies import copies_of
 from txnqueue.core import markup
 from txnqueue.core.bounds import Bounds
@@ -19,6 +21,7 @@ from txnqueue.core.settings import (
     LEASE_SECONDS_MAX,
     MESSAGES_PER_RECEIVE_MAX,
     QueueInfo,
+    check_checkpoint,
     check_count,
     check_flag,
     check_number,
@@ -721,6 +724,7 @@ class Queue:
         self,
         handler: Handler,
         *,
+        checkpoint: str | os.PathLike[str] | None = None,
         where: str | None = None,
         batch_size: int = 100_000,
         max_messages: int | None = None,
@@ -731,11 +735,18 @@ class Queue:
 
         A stream is a drain that goes on: each batch is one transaction, and failed messages are
         redelivered as in ``drain``. While the queue is empty it reads only the journal's version,
-        at least every 5 seconds, and wakes when a delay or a lease ends. It needs no checkpoint:
-        a stream that is restarted, or started beside others, continues with what is left.
+        at least every 5 seconds, and wakes when a delay or a lease ends. The journal records
+        what was consumed: a stream that is restarted, or started beside others, continues with
+        what is left, whether or not it has a checkpoint.
 
         Args:
             handler: As in ``drain``; it runs in the stream's thread.
+            checkpoint: A name for this stream, which may look like a path; nothing is written
+                there. It is the consumer id under which the stream holds its batches. A stream that
+                is started with the checkpoint of one whose process was killed receives the batch
+                that this one held at once, and not when the lease has ended. Only one stream at a
+                time may have it: the later one takes over, and ends the earlier one. When left
+                out, the stream holds its batches under the manager's consumer id.
             where: As in ``drain``; evaluated anew over the waiting messages at each wake-up.
             batch_size: At most this many messages in a batch.
             max_messages: End after this many messages; unbounded when left out.
@@ -760,6 +771,7 @@ class Queue:
         """
         at_once(self._client, f"{self.name}.stream", self._bound)
         _check_functions(handler=handler, on_batch=on_batch)
+        named = check_checkpoint(checkpoint)
         self._client.open()
         drain = Drain(
             self._client,
@@ -769,6 +781,7 @@ class Queue:
             None,
             errors_max=errors_max,
             select=lambda: self._selector(where, few=True),
+            consumer=None if named is None else Consumer(named),
         )
         return Stream(self._client, self, drain, max_messages, on_batch)
 

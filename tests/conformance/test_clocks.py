@@ -314,7 +314,7 @@ def test_an_operator_ends_the_leases_of_a_consumer_on_record(world: World) -> No
     gone = world.open(queue, "gone").receive(4, lease_seconds=7 * DAY)
     kept = world.open(queue, "kept").receive(1, lease_seconds=7 * DAY)
     operator = world.manager("operator")
-    consumer = client_of(gone).consumer
+    consumer = client_of(gone).consumer.id
     with pytest.raises(InvalidInput, match=consumer):
         operator.release(queue.name, consumer="nobody", reason="gone for good")
     assert operator.release(queue.name, consumer=consumer, reason="gone for good") == 4

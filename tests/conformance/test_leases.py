@@ -219,7 +219,7 @@ def test_a_lease_that_a_decided_transaction_had_bound_is_released(world: World) 
     queue, operator = world.queue(), world.manager("op")
     queue.send(rows(1, 2, 3))
     batch = queue.receive(3)
-    consumer, tx = client_of(queue).consumer, beside(queue)
+    consumer, tx = client_of(queue).consumer.id, beside(queue)
     batch.accept(matching=pick(batch, 1), transaction=tx)
     tx.prepare()
     with pytest.raises(InvalidInput, match="holds no lease"):  # it is not decided yet
@@ -229,6 +229,27 @@ def test_a_lease_that_a_decided_transaction_had_bound_is_released(world: World) 
     assert released == 2
     assert numbers(operator.queue(queue.name).receive(9)) == [2, 3]
     assert operator.history.verify().ok
+
+
+@in_memory
+def test_of_two_that_open_an_id_while_it_holds_nothing_one_is_fenced(world: World) -> None:
+    queue = world.queue(ordered=True)
+
+    def opened(number: int) -> Any:
+        world.clock.advance(1)
+        client = world.open(queue, "pay")
+        queue.send(rows(number))
+        client.receive(1).accept()
+        return client
+
+    early, late = opened(1), opened(2)
+    queue.send(rows(3, 4))
+    taken = early.receive(1)
+    assert numbers(late.receive(1)) == [3]
+    with pytest.raises(LeaseLost):
+        taken.accept()
+    with pytest.raises(LeaseLost, match="its own id"):
+        early.receive(1)
 
 
 @in_memory

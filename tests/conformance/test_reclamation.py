@@ -275,7 +275,7 @@ def test_an_exchange_that_was_dropped_gives_its_payload_back(place: Place) -> No
     assert [m["n"] for m in queue.receive(1).messages()] == [7]
     queue.receive(1)
     place.manager("x").queue("bound").purge()
-    place.manager("x").release("bound", consumer=client_of(queue).consumer, reason="done")
+    place.manager("x").release("bound", consumer=client_of(queue).consumer.id, reason="done")
     place.manager("x").queue("bound").purge()
     settle(place)
     assert owner in place.removed() and not place.payload.files(owner)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +14,10 @@ import pytest
 from tests.conformance.conftest import numbers, rows
 from tests.inside import client_of
 from txnqueue import QueueManager, RetryPolicy, Stream
-from txnqueue.errors import HandlerFailed, InvalidInput, QueueError, TransactionNotGiven
+from txnqueue.errors import HandlerFailed, InvalidInput, LeaseLost, QueueError, TransactionNotGiven
 from txnqueue.messages.receive import Poller
 from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.payload.rows import lane_of
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, memory_manager
 
@@ -242,6 +245,80 @@ def test_a_stream_goes_on_when_others_are_faster(
     assert lost[0] == 2
 
 
+class Held:
+    """A handler that copies, and holds its first batch until it is let go."""
+
+    def __init__(self) -> None:
+        self.holds, self.let_go = threading.Event(), threading.Event()
+
+    def __call__(self, batch: Any, tx: Any) -> None:
+        if not self.holds.is_set():
+            self.holds.set()
+            assert self.let_go.wait(SECONDS_MAX)
+        copy(batch, tx)
+
+
+@pytest.mark.parametrize("same_manager", [False, True])
+def test_a_stream_with_the_checkpoint_of_another_takes_over_at_once(
+    store: MemoryStore, manager: QueueManager, orders: Any, done: Any, same_manager: bool
+) -> None:
+    orders.send(rows(1, 2))
+    held = Held()
+    gone = orders.stream(held, checkpoint="pay")
+    assert held.holds.wait(SECONDS_MAX)
+    other = manager if same_manager else QueueManager(None, store=store, consumer="other")
+    with other.queue("orders").stream(copy, checkpoint="pay"):
+        until(lambda: done.depth() == 2)
+        held.let_go.set()
+        until(lambda: not gone.is_active or orders.depth() == 0)
+    assert sorted(numbers(done.peek_messages())) == [1, 2]
+    gone.stop()
+    assert gone.result.messages == 0
+
+
+def test_a_stream_whose_checkpoint_was_opened_elsewhere_ends_and_says_so(
+    store: MemoryStore, manager: QueueManager, done: Any
+) -> None:
+    shared = manager.create_queue("shared", SCHEMA, lanes=2, group_by="key", ordered=True)
+    sent = itertools.count()
+    early = shared.stream(copy, checkpoint=Path("/chk/pay"))
+    shared.send([{"n": next(sent), "key": "a"}])
+    until(lambda: done.depth() == 1)  # it is open now, and holds nothing
+    second = Held()
+    late = QueueManager(None, store=store, consumer="late").queue("shared")
+    with late.stream(second, batch_size=1, checkpoint="/chk/pay"):
+        until(lambda: second.holds.is_set() or not shared.send([{"n": next(sent), "key": "a"}]))
+        until(lambda: not early.is_active or not shared.send([{"n": next(sent), "key": "a"}]))
+        second.let_go.set()
+        count = next(sent)
+        until(lambda: done.depth() == count)
+    with pytest.raises(LeaseLost, match="'/chk/pay'"):
+        early.await_termination(0)
+    assert numbers(done.peek_messages(1_000)) == list(range(count))
+
+
+def test_what_a_fenced_stream_has_handled_is_committed_or_handled_again(
+    store: MemoryStore, manager: QueueManager, done: Any
+) -> None:
+    shared = manager.create_queue("shared", SCHEMA, lanes=2, group_by="key")
+    keys = [next(key for key in "abcd" if lane_of(key, 2) == lane) for lane in range(2)]
+    first, second = Held(), Held()
+    shared.send([{"n": 1, "key": keys[0]}])
+    early = shared.stream(first, checkpoint="pay")
+    assert first.holds.wait(SECONDS_MAX)
+    shared.send([{"n": 2, "key": keys[1]}])
+    late = QueueManager(None, store=store, consumer="late").queue("shared")
+    with late.stream(second, batch_size=1, checkpoint="pay"):
+        assert second.holds.wait(SECONDS_MAX)
+        first.let_go.set()
+        with pytest.raises(LeaseLost):
+            early.await_termination(SECONDS_MAX)
+        second.let_go.set()
+        until(lambda: done.depth() == 2)
+    assert sorted(numbers(done.peek_messages())) == [1, 2]
+    assert (shared.depth(), shared.in_flight()) == (0, 0)
+
+
 def test_a_closed_manager_has_stopped_its_streams(store: MemoryStore) -> None:
     with QueueManager(None, store=store) as manager:
         stream = manager.create_queue("orders", SCHEMA).stream(copy)
@@ -311,6 +388,9 @@ def test_wrong_input_starts_nothing(manager: QueueManager, orders: Any) -> None:
         {"handler": copy, "errors_max": 0},
         {"handler": copy, "where": ""},
         {"handler": copy, "on_batch": 1},
+        {"handler": copy, "checkpoint": ""},
+        {"handler": copy, "checkpoint": 1},
+        {"handler": copy, "checkpoint": "\ud800"},
     ):
         with pytest.raises(InvalidInput):
             orders.stream(**wrong)

@@ -10,7 +10,7 @@ from typing import Any
 from tests import drivers
 from txnqueue import QueueManager
 
-CONSUMER = "streams"
+CHECKPOINT = "/checkpoints/streams"
 
 
 def copy_to(gold: str, batch: Any, tx: Any) -> None:
@@ -22,7 +22,7 @@ def copy_to(gold: str, batch: Any, tx: Any) -> None:
 
 def main(root: str, gold: str, dies: str, at: str) -> None:
     """Stream a queue, and die in a batch, before or after its commit."""
-    manager = QueueManager(drivers.session("stream"), root, consumer=CONSUMER)
+    manager = QueueManager(drivers.session("stream"), root)
     done = 0
 
     def die() -> None:
@@ -39,7 +39,8 @@ def main(root: str, gold: str, dies: str, at: str) -> None:
         if dies == "after" and done == int(at):
             die()
 
-    with manager.queue("in").stream(handler, batch_size=2, on_batch=on_batch) as stream:
+    orders = manager.queue("in")
+    with orders.stream(handler, checkpoint=CHECKPOINT, batch_size=2, on_batch=on_batch) as stream:
         stream.await_termination()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import LONG
-from tests.delta.stream_driver import CONSUMER, copy_to
+from tests.delta.stream_driver import CHECKPOINT, copy_to
 from tests.drivers import start
 from txnqueue import QueueManager
 
@@ -23,7 +23,7 @@ COUNT = 80 if LONG else 6
 def test_streams_that_die_lose_nothing_and_do_nothing_twice(spark: Any, tmp_path: Path) -> None:
     root, gold = str(tmp_path / "store"), f"{tmp_path}/gold"
     spark.sql(f"CREATE TABLE delta.`{gold}` (n long) USING delta")
-    manager = QueueManager(spark, root, consumer=CONSUMER)
+    manager = QueueManager(spark, root)
     orders = manager.create_queue("in", "n long", dead_letter=False, deliveries_max=100)
     out = manager.create_queue("out", "n long", dead_letter=False)
     orders.send([{"n": n} for n in range(COUNT - 1)])
@@ -38,8 +38,10 @@ def test_streams_that_die_lose_nothing_and_do_nothing_twice(spark: Any, tmp_path
         process = start("tests.delta.stream_driver", root, gold, when, batch, attach_to=spark)
         assert process.wait(120) == -9
     with pytest.raises(KeyboardInterrupt):
-        orders.stream(handler, batch_size=2, on_batch=die).await_termination(120)
-    with orders.stream(handler) as stream:
+        orders.stream(handler, checkpoint=CHECKPOINT, batch_size=2, on_batch=die).await_termination(
+            120
+        )
+    with orders.stream(handler, checkpoint=CHECKPOINT) as stream:
         orders.send([{"n": COUNT - 1}])
         deadline = time.monotonic() + 120
         while out.depth() < COUNT and time.monotonic() < deadline:

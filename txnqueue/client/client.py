@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from txnqueue.client.append import Append, Landed, Planner
 from txnqueue.client.cache import Cache
+from txnqueue.client.consumer import Consumer
 from txnqueue.client.runtime import Runtime
 from txnqueue.client.states import States, StateSource, StoredStates, TransientStates
 from txnqueue.core import custody, model
@@ -62,6 +63,7 @@ class Client:
     Attributes:
         cache: The cache of the store without the states of queues; both views share it.
         states: The states of the view's queues.
+        consumer: The holder of the manager's leases.
         streams: The manager's consumers in background threads.
     """
 
@@ -77,11 +79,13 @@ class Client:
         self.runtime = runtime
         self._transient: Client | None = None
         if durable is None:
+            self.consumer: Consumer = Consumer(runtime.consumer)
             self.cache = Cache(store, runtime)
             source: StateSource = StoredStates(store, self.cache)
             self.payload = BothKinds(store.payload, store.transient.payload, store.spark)
             self.log_max = compaction.LOG_MAX
         else:
+            self.consumer = durable.consumer
             self.cache = durable.cache
             source = TransientStates(store.transient, self.cache)
             self.payload = durable.payload
@@ -93,7 +97,6 @@ class Client:
         self._staging: set[str] = set()
         self.confirmations: list[model.Entry] = []
         self.conflicts: Counter[str] = Counter()
-        self._epochs: dict[str, int] = {}
         self._turns: dict[str, int] = {}
         self._asked: dict[str, float] = {}
         self._local = threading.local()
@@ -252,13 +255,6 @@ class Client:
 
     # ------------------------------------------------------------- consumers and blocks
 
-    def epoch(self, fold: QueueState) -> int:
-        """Return this manager's epoch on a queue: one above those of its id's claims at opening."""
-        if fold.queue_id not in self._epochs:
-            mine = [c.owner.epoch for c in fold.claims() if c.owner.consumer == self.consumer]
-            self._epochs[fold.queue_id] = max(mine, default=0) + 1
-        return self._epochs[fold.queue_id]
-
     def turn(self, queue_id: str) -> int:
         """Count the receives on a queue, so that each begins at the next lane."""
         self._turns[queue_id] = self._turns.get(queue_id, -1) + 1
@@ -274,11 +270,6 @@ class Client:
             return False
         self._asked[queue_id] = now
         return True
-
-    @property
-    def consumer(self) -> str:
-        """The id under which this manager holds leases."""
-        return self.runtime.consumer
 
     @property
     def blocks(self) -> list[Block]:

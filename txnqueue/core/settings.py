@@ -145,6 +145,22 @@ def check_root(root: object) -> str:
     )
 
 
+def check_checkpoint(checkpoint: object) -> str | None:
+    """Check the checkpoint of a stream, and return it as text; None stays None.
+
+    Raises:
+        InvalidInput: It is empty, or neither text nor a path object.
+    """
+    said = check_text(
+        "checkpoint", os.fspath(checkpoint) if isinstance(checkpoint, os.PathLike) else checkpoint
+    )
+    if said is not None and not said.strip():
+        raise InvalidInput(
+            f"checkpoint={checkpoint!r}: give a name or a path, or omit it.", name="checkpoint"
+        )
+    return said
+
+
 def check_flag(name: str, value: object) -> bool:
     """Check that a value is True or False, and return it.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from txnqueue.client.client import Client
+from txnqueue.client.consumer import Consumer
 from txnqueue.core.state import AttemptOwner
 from txnqueue.messages.staged import StagedSend
 
@@ -15,6 +16,7 @@ class Acquirer(Protocol):
     client: Client
     id: str
     attempt_id: str
+    consumer: Consumer
     lease_seconds: float | None
     takes_transient: bool
     keeps: bool

@@ -42,7 +42,7 @@ def depth(client: Client, info: QueueInfo, *, lapsed: bool) -> int:
         return found
     for part in client.parts_of(info):
         with part.state_for_read() as fold:
-            taker = LeaseOwner(part.client.consumer, 0)
+            taker = LeaseOwner(part.client.consumer.id, 0)
             takeovers = Takeovers(part.client, part.info, (), fresh_only=False)
             takeover = takeovers.find(fold, taker, now_ms)
             found += sum(
@@ -55,13 +55,18 @@ def depth(client: Client, info: QueueInfo, *, lapsed: bool) -> int:
 
 
 def left(
-    client: Client, info: QueueInfo, upto: VersionLimit | None, selector: Selector | None = None
+    client: Client,
+    info: QueueInfo,
+    consumer: str,
+    upto: VersionLimit | None,
+    selector: Selector | None = None,
 ) -> tuple[bool, int]:
-    """Return, by one reading, whether a client can receive something, and how much it cannot yet.
+    """Return, by one reading, whether a consumer can receive something, and how much it cannot yet.
 
     Args:
         client: The client that would receive.
         info: The queue.
+        consumer: The id under which it would hold what it receives.
         upto: Leave out messages posted after this.
         selector: Only messages that it selects; those in flight are all counted.
 
@@ -73,8 +78,8 @@ def left(
     found = of_others = 0
 
     def count(part: QueuePart) -> tuple[int, int]:
-        fold, me = part.client.states.for_update(part.info), client.consumer
-        taken = fold.lanes_of_others(me) if ordered else ()
+        fold = part.client.states.for_update(part.info)
+        taken = fold.lanes_of_others(consumer) if ordered else ()
         rules, version = client.cache.newest(info).redelivery, upto_of(upto, part.info)
         here, not_here = 0, fold.in_flight()
         waiting = (
@@ -84,7 +89,7 @@ def left(
         not_here += sum(s.size for s in _wanted(waiting, selector))
         ready = fold.receivable(now_ms, rules, version, taken, in_order=ordered)
         for segment in _wanted(ready, selector):
-            if me in segment.not_to:
+            if consumer in segment.not_to:
                 not_here += segment.size
             else:
                 here += segment.size

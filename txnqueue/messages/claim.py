@@ -21,14 +21,12 @@ from txnqueue.core.state import (
     Claim,
     Errors,
     LaneState,
-    LeaseOwner,
     Owner,
     Position,
     QueueState,
     Segment,
     compaction,
 )
-from txnqueue.errors import LeaseLost
 from txnqueue.messages import duplicates
 from txnqueue.messages.acquirer import Acquirer
 from txnqueue.messages.takeover import Takeover, Takeovers
@@ -86,6 +84,7 @@ class ClaimPlanner:
         self.limit = limit
         self.lease_seconds = lease_seconds
         self.transaction = transaction
+        self.consumer = client.consumer if transaction is None else transaction.consumer
         self.upto = upto
         self.wanted = wanted
         self.fresh_only = fresh_only
@@ -108,8 +107,8 @@ class ClaimPlanner:
         client = self.client
         fold = client.states.for_update(self.info)
         info = self.info = client.cache.newest(self.info)
-        owner = self._owner(fold)
         stamp = client.stamp()
+        owner = self._owner(fold, stamp.now_ms)
         if self.wanted is not None and self.upto is None:
             self.upto = fold.version  # leaves messages posted during the selector's query
         in_turn = self._in_turn(fold, lost)
@@ -176,15 +175,8 @@ class ClaimPlanner:
 
     # -------------------------------------------------------------------------- helpers
 
-    def _owner(self, fold: QueueState) -> Owner:
-        consumer, epoch = self.client.consumer, self.client.epoch(fold)
-        if any(c.owner.consumer == consumer and c.owner.epoch > epoch for c in fold.claims()):
-            raise LeaseLost(
-                f"Another instance opened the consumer id {consumer!r} and took over its leases: "
-                "this one is fenced and receives nothing more. Give each instance its own id.",
-                consumer=consumer,
-            )
-        lease = LeaseOwner(consumer, epoch)
+    def _owner(self, fold: QueueState, now_ms: int) -> Owner:
+        lease = self.consumer.owner(self.info, fold, now_ms)
         if self.transaction is None:
             return lease
         return self.transaction.owner.claiming_as(lease)
@@ -198,7 +190,7 @@ class ClaimPlanner:
         if self._turn is None:  # once in a receive, however often it is planned
             self._turn = self.client.turn(self.info.queue_id)
         turn = lost or self._turn
-        start = (zlib.crc32(self.client.consumer.encode()) + turn) % lanes
+        start = (zlib.crc32(self.consumer.id.encode()) + turn) % lanes
         return self._tries.in_order(fold, ((start + step) % lanes for step in range(lanes)))
 
     def _choose(
@@ -232,8 +224,7 @@ class ClaimPlanner:
         """Find the lanes of an ordered queue that another consumer is working on."""
         if not self.info.settings.ordered:
             return set()
-        me = self.client.consumer
-        others = (claim for claim in fold.claims() if claim.owner.consumer != me)
+        others = (claim for claim in fold.claims() if claim.owner.consumer != self.consumer.id)
         return {claim.lane for claim in others if not takeover.ends(claim)}
 
     def _removals(self, selection: Selection, errors: Mapping[PositionId, Errors]) -> list[Removal]:
@@ -277,7 +268,7 @@ class ClaimPlanner:
             upto=self.upto,
             wanted=None if self.wanted is None else partial(self.wanted, fold.lanes[lane]),
             left_out=duplicates.left_out(self.client, self.info, fold),
-            consumer=self.client.consumer,
+            consumer=self.consumer.id,
             in_order=self.info.settings.ordered,
             pieces_max=pieces_max,
         )

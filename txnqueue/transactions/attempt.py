@@ -13,6 +13,7 @@ from typing import Any
 
 from txnqueue.client.append import Planner
 from txnqueue.client.client import Client
+from txnqueue.client.consumer import Consumer
 from txnqueue.core import model, planning
 from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry
@@ -53,9 +54,12 @@ class Attempt:
         digest: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         look_up: bool = True,
+        consumer: Consumer | None = None,
     ) -> None:
         """Name the attempt; nothing is read or written yet. Use ``manager.transaction``."""
         self.client = client
+        self.consumer = client.consumer if consumer is None else consumer
+        """The holder of what it receives."""
         runtime = client.runtime
         self.takes_transient = True
         """Whether it may send and receive transient messages."""
@@ -101,7 +105,7 @@ class Attempt:
     @property
     def owner(self) -> AttemptOwner:
         """The attempt as the owner of claims and decisions."""
-        return AttemptOwner(self.id, self.attempt_id, self.begun, self.client.consumer)
+        return AttemptOwner(self.id, self.attempt_id, self.begun, self.consumer.id)
 
     @property
     def changes(self) -> list[Change]:

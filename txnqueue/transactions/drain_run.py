@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from txnqueue.client import archive
 from txnqueue.client.client import Client
+from txnqueue.client.consumer import Consumer
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.settings import QueueInfo, check_transaction_id
@@ -39,6 +40,7 @@ class DrainRun:
         queue: QueueInfo,
         run_id: str | None,
         recall: Callable[[Iterable[Entry]], None],
+        consumer: Consumer,
     ) -> None:
         """Name the run; nothing is read yet.
 
@@ -47,6 +49,7 @@ class DrainRun:
             queue: The queue that it drains.
             run_id: The run's id; None draws one.
             recall: Called with the earlier decisions of the run's batches.
+            consumer: The holder of the batches.
         """
         self._client = client
         self._queue = queue
@@ -57,6 +60,7 @@ class DrainRun:
         check_transaction_id(f"{self.id}/{_NUMBER_MAX}")
         self.number = 0
         self._recall = recall
+        self._consumer = consumer
         self._gapless = True
         self._placed: tuple[int, float] | None = None
 
@@ -113,7 +117,13 @@ class DrainRun:
             self.find_place()
         number = self.number if number is None else number
         transaction_id = f"{self.id}/{number}"
-        attempt = Attempt(self._client, transaction_id, metadata=self._metadata, look_up=False)
+        attempt = Attempt(
+            self._client,
+            transaction_id,
+            metadata=self._metadata,
+            look_up=False,
+            consumer=self._consumer,
+        )
         attempt.begin(self._placed[0] if self._placed is not None else None)
         return attempt
 

@@ -1,0 +1,50 @@
+"""A consumer: the holder of messages, as a manager or a stream has opened it."""
+
+from __future__ import annotations
+
+from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import LeaseOwner, QueueState
+from txnqueue.errors import LeaseLost
+
+
+class Consumer:
+    """A consumer id that a manager or a stream has opened.
+
+    It is opened on each queue by the first claim there, with an epoch. Whoever opens an id later
+    has a higher epoch: it takes over what the earlier one holds, and fences it.
+
+    Attributes:
+        id: The consumer id.
+    """
+
+    def __init__(self, consumer_id: str) -> None:
+        """Name the consumer; it is not yet open on any queue."""
+        self.id = consumer_id
+        self._epochs: dict[tuple[str, bool], int] = {}
+
+    def owner(self, info: QueueInfo, fold: QueueState, now_ms: int) -> LeaseOwner:
+        """Return the owner of this consumer's leases on a queue, and open it there if it is not.
+
+        An epoch is above those of all claims that the id has, and at least the time: else two that
+        open an id while it holds nothing would have the same one, and work side by side.
+
+        Args:
+            info: The queue, or its transient part.
+            fold: Its newest state.
+            now_ms: The time, in epoch milliseconds.
+
+        Raises:
+            LeaseLost: The same consumer id was opened later, elsewhere.
+        """
+        latest = max(
+            (c.owner.epoch for c in fold.claims() if c.owner.consumer == self.id), default=0
+        )
+        part = info.queue_id, info.transient
+        epoch = self._epochs.setdefault(part, max(latest + 1, now_ms))
+        if latest > epoch:
+            raise LeaseLost(
+                f"Another instance opened the consumer id {self.id!r} and took over its leases: "
+                "this one is fenced and receives nothing more. Give each instance its own id.",
+                consumer=self.id,
+            )
+        return LeaseOwner(self.id, epoch)
