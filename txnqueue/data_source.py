@@ -29,15 +29,18 @@ from txnqueue.errors import (
     QueueNotFound,
     StoreSetBack,
 )
+from txnqueue.platform.package import carried, written
 from txnqueue.reports.history import cut, moment_of
 from txnqueue.reports.postings import Posting, last_posting, portions, postings
 from txnqueue.reports.snapshot import Snapshot, standing
 from txnqueue.storage.files.store import FilesStore
+from txnqueue.storage.journal.sessions import is_connect
 from txnqueue.storage.payload.described import Described
 from txnqueue.storage.payload.types import IN_UTC
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
     from txnqueue.storage.store import Store
@@ -52,8 +55,8 @@ _PER_PARTITION, _PER_BATCH = 100_000, 10_000
 class QueueDataSource(DataSource):
     """Read a queue with ``spark.read`` and ``spark.readStream``, without consuming anything.
 
-    Register it once per session with ``spark.dataSource.register``. Driver and executors read the
-    store's files with Arrow, so they need txnqueue, and a store with a path.
+    Register it once per session. Driver and executors read the store's files with Arrow, so they
+    need pyarrow, and a store with a path.
 
     A batch has the messages that were in the queue after a commit. A stream has all messages that
     are posted to it, each once, whatever consumers do with them: its offset is a commit_seq, and
@@ -82,7 +85,7 @@ class QueueDataSource(DataSource):
 
     Example::
 
-        spark.dataSource.register(txnqueue.QueueDataSource)
+        txnqueue.QueueDataSource.register(spark)
         source = spark.readStream.format("txnqueue").option("queue", "orders")
         query = (
             source.load("/lake/messaging")
@@ -96,10 +99,28 @@ class QueueDataSource(DataSource):
         super().__init__(options)
         self._given = {name.lower(): text for name, text in options.items()}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Tell Spark how to send the source to another Python."""
+        return carried(self)
+
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
         return "txnqueue"
+
+    @classmethod
+    def register(cls, spark: SparkSession) -> None:
+        """Register the format in a session.
+
+        Over Spark Connect this package is sent along: the server need not have installed it. In a
+        classic session it is the same as ``spark.dataSource.register(QueueDataSource)``.
+
+        Args:
+            spark: The session.
+        """
+        if is_connect(spark):
+            spark.addArtifacts(str(written()), pyfile=True)
+        spark.dataSource.register(cls)
 
     def schema(self) -> StructType:
         """Read the columns of the queue, at the moment that the options name."""
@@ -249,6 +270,10 @@ class _Reader:
         self._options = options
         self._schema = schema
         self._most = _number(options, "messagesPerPartition", _PER_PARTITION)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Tell Spark how to send the reader to its tasks."""
+        return carried(self)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the messages of a partition, in a task.

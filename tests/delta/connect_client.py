@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from txnqueue import QueueManager
+from txnqueue import QueueDataSource, QueueManager
 from txnqueue.errors import InvalidInput
 
 SCHEMA = "order_id long, customer string, amount double"
@@ -72,6 +72,27 @@ def work(spark: Any, manager: QueueManager) -> None:
     late = orders.receive(100, where="amount >= 0", wait_seconds=5)
     late.accept()
     told("received by a predicate")
+
+
+def read_as_source(spark: Any, manager: QueueManager, folder: str) -> None:
+    """Read a queue by its format, whose code the server has not."""
+    QueueDataSource.register(spark)
+    QueueDataSource.register(spark)  # the same once more, as a notebook does
+    waiting = manager.queue("orders.dead").peek_messages()
+    assert len(waiting) == 1
+    batch = spark.read.format("txnqueue").option("queue", "orders.dead").load(manager.root)
+    assert [row["amount"] for row in batch.collect()] == [-1.0]
+    told("read as a source")
+    stream = spark.readStream.format("txnqueue").option("queue", "orders.dead")
+    query = (
+        stream.load(manager.root)
+        .writeStream.option("checkpointLocation", f"{folder}/checkpoint")
+        .trigger(availableNow=True)
+        .toTable("dead_letters")
+    )
+    query.awaitTermination()
+    assert [row["order_id"] for row in spark.table("dead_letters").collect()] == [100]
+    told("streamed as a source")
 
 
 def refused(spark: Any, manager: QueueManager) -> None:
@@ -141,6 +162,7 @@ def main(remote: str, root: str, *more: str) -> None:
     told("connected")
     with QueueManager(spark, root) as manager:
         work(spark, manager)
+        read_as_source(spark, manager, f"{root}-source")
         refused(spark, manager)
         if "look" in more:
             look(spark, manager)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,6 +43,21 @@ def modules() -> list[str]:
     return [*CORE, *sorted(found.difference(CORE))]
 
 
+def without_the_library(folder: Path) -> Path:
+    """Write a program that is this Python with its packages, but for the library."""
+    packages = sysconfig.get_paths()["purelib"]
+    python = folder / "python"
+    python.write_text(
+        f"#!/bin/sh\ncd /\nexport PYTHONPATH={shlex.quote(packages)}:$PYTHONPATH\n"
+        f'exec {shlex.quote(sys.executable)} -S "$@"\n'  # -S: it is installed by a .pth file
+    )
+    python.chmod(0o755)
+    imports = [str(python), "-c", "import pyarrow, pyspark\nimport txnqueue"]
+    answer = subprocess.run(imports, capture_output=True, text=True, check=False)
+    assert answer.stderr.endswith("No module named 'txnqueue'\n"), answer.stderr
+    return python
+
+
 class Server(Daemon):
     """A server on loopback, with Delta and nothing of the library."""
 
@@ -67,7 +84,7 @@ class Server(Daemon):
         self.address = f"sc://127.0.0.1:{port}"
         super().__init__(
             "Spark Connect server started", "org.apache.spark.deploy.SparkSubmit", *options,
-            "--class", CLASS, "spark-internal",
+            "--class", CLASS, "spark-internal", PYSPARK_PYTHON=str(without_the_library(folder)),
         )  # fmt: skip
 
     def close(self) -> None:

@@ -46,7 +46,7 @@ def handle(batch, tx):
 class Daemon:
     """A process of the cluster, which is ready when it says so."""
 
-    def __init__(self, ready: str, *arguments: str) -> None:
+    def __init__(self, ready: str, *arguments: str, **environment: str) -> None:
         import pyspark
 
         program = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
@@ -57,7 +57,10 @@ class Daemon:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env={**os.environ, **QUICK, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"},
+            env={
+                **{**os.environ, **QUICK, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"},
+                **environment,
+            },
         )
         self._said: list[str] = []
         self._ready = threading.Event()

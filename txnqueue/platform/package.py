@@ -1,0 +1,93 @@
+"""This package as one file, for the Python of a server or cluster that has not installed it."""
+
+from __future__ import annotations
+
+import atexit
+import copyreg
+import io
+import shutil
+import tempfile
+import zipfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from txnqueue.version import __version__
+
+_TIME = (1980, 1, 1, 0, 0, 0)
+"""The time of every file: Spark takes a file of one name again only if it is the same."""
+
+
+@cache
+def written() -> Path:
+    """Write the package's sources to a zip file from which Python imports them.
+
+    Returns:
+        The file; it is removed when the process ends.
+    """
+    folder = tempfile.mkdtemp(prefix="txnqueue-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder) / f"txnqueue-{__version__}.zip"
+    path.write_bytes(_packed())
+    return path
+
+
+def carried(source: object) -> tuple[Any, ...]:
+    """Tell pickle how to copy an object of this package to another Python.
+
+    If the package came here as such a file, the copy brings it along: Spark sends the files of a
+    session to tasks, but not to the process that plans a streaming query.
+
+    Returns:
+        What ``__reduce__`` returns.
+    """
+    kind = type(source)
+    if _came_as() is None:
+        return copyreg.__newobj__, (kind,), vars(source)  # type: ignore[attr-defined]
+    return _made, (_packed(), kind.__module__, kind.__name__), vars(source)
+
+
+@cache
+def _packed() -> bytes:
+    archive = _came_as()
+    if archive is not None:
+        return archive.read_bytes()
+    packed, root = io.BytesIO(), Path(__file__).parents[1]
+    with zipfile.ZipFile(packed, "w") as out:
+        for path in sorted(root.rglob("*.py")):
+            one = zipfile.ZipInfo(path.relative_to(root.parent).as_posix(), _TIME)
+            out.writestr(one, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return packed.getvalue()
+
+
+def _came_as() -> Path | None:
+    """Return the zip file that the package is imported from; None where it is installed."""
+    archive = getattr(__spec__.loader, "archive", None)
+    return None if archive is None else Path(archive)
+
+
+def _made(package: bytes, module: str, name: str) -> object:
+    """Make an object of a class of the package where the package may be missing.
+
+    It uses nothing of this module: it is copied itself, by its code.
+    """
+    import atexit
+    import importlib
+    import shutil
+    import sys
+    import tempfile
+    from pathlib import Path
+
+    try:
+        importlib.import_module("txnqueue")
+    except ImportError:
+        folder = tempfile.mkdtemp(prefix="txnqueue-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        (Path(folder) / "txnqueue.zip").write_bytes(package)
+        sys.path.insert(0, str(Path(folder) / "txnqueue.zip"))
+        importlib.invalidate_caches()
+    kind = getattr(importlib.import_module(module), name)
+    return kind.__new__(kind)
+
+
+_made.__module__ = "__main__"  # so that Spark's pickle copies its code, not its name
