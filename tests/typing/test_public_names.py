@@ -56,8 +56,8 @@ FOR_USERS = {
     "list_exchanges "
     "list_queues maintain metrics outcome queue recover rehearse release rollback root "
     "run_transaction sink take_over transaction view_statements waive_change",
-    "QueueDataSource": "name options reader schema simpleStreamReader streamReader streamWriter "
-    "writer",
+    "QueueDataSource": "name options reader register schema simpleStreamReader streamReader "
+    "streamWriter writer",
     "QueueReader": "dead_letters depth in_flight info name peek peek_messages",
     "QueueSettings": "dead_letter dead_letter_expired delay_step_seconds deliveries_max "
     "duplicate_window_seconds durable group_by lanes lease_seconds message_id ordered "
