@@ -781,7 +781,7 @@ class Queue:
             None,
             errors_max=errors_max,
             select=lambda: self._selector(where, few=True),
-            consumer=None if named is None else Consumer(named),
+            consumer=None if named is None else Consumer(named, self._client.runtime.now_ms()),
         )
         return Stream(self._client, self, drain, max_messages, on_batch)
 

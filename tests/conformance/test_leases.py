@@ -253,6 +253,24 @@ def test_of_two_that_open_an_id_while_it_holds_nothing_one_is_fenced(world: Worl
 
 
 @in_memory
+def test_the_later_opening_of_an_id_is_the_later_one_on_every_queue(world: World) -> None:
+    first, second = world.queue("first"), world.queue("second")
+    first.receive(1)
+    world.clock.advance(1)
+    late = world.manager()
+    for queue in (first, second):
+        assert len(late.queue(queue.name).receive(1)) == 0
+    world.clock.advance(1)
+    second.send(rows(1, 2))
+    taken = second.receive(1)  # the first look of the earlier one
+    assert numbers(late.queue(second.name).receive(1)) == [1]
+    with pytest.raises(LeaseLost):
+        taken.accept()
+    with pytest.raises(LeaseLost, match="its own id"):
+        second.receive(1)
+
+
+@in_memory
 def test_keeping_shortens_no_lease(world: World) -> None:
     queue = world.queue()
     queue.send(rows(1))

@@ -79,7 +79,7 @@ class Client:
         self.runtime = runtime
         self._transient: Client | None = None
         if durable is None:
-            self.consumer: Consumer = Consumer(runtime.consumer)
+            self.consumer: Consumer = Consumer(runtime.consumer, runtime.now_ms())
             self.cache = Cache(store, runtime)
             source: StateSource = StoredStates(store, self.cache)
             self.payload = BothKinds(store.payload, store.transient.payload, store.spark)

@@ -10,28 +10,35 @@ from txnqueue.errors import LeaseLost
 class Consumer:
     """A consumer id that a manager or a stream has opened.
 
-    It is opened on each queue by the first claim there, with an epoch. Whoever opens an id later
-    has a higher epoch: it takes over what the earlier one holds, and fences it.
+    Its first look at a queue gives it an epoch there. Whoever opens an id later has a higher
+    epoch: it takes over what the earlier one holds, and fences it.
 
     Attributes:
         id: The consumer id.
     """
 
-    def __init__(self, consumer_id: str) -> None:
-        """Name the consumer; it is not yet open on any queue."""
+    def __init__(self, consumer_id: str, opened_ms: int) -> None:
+        """Open a consumer id; no queue is looked at yet.
+
+        Args:
+            consumer_id: The consumer id.
+            opened_ms: The time, in epoch milliseconds.
+        """
         self.id = consumer_id
+        self._opened_ms = opened_ms
         self._epochs: dict[tuple[str, bool], int] = {}
 
-    def owner(self, info: QueueInfo, fold: QueueState, now_ms: int) -> LeaseOwner:
-        """Return the owner of this consumer's leases on a queue, and open it there if it is not.
+    def owner(self, info: QueueInfo, fold: QueueState) -> LeaseOwner:
+        """Return the owner of this consumer's leases on a queue, with its epoch there.
 
-        An epoch is above those of all claims that the id has, and at least the time: else two that
-        open an id while it holds nothing would have the same one, and work side by side.
+        An epoch is above those of all claims that the id has, and at least the time at which the id
+        was opened: else two that open it while it holds nothing would have the same one, and work
+        side by side. It is not the time of the first look at the queue: else an earlier opening
+        would fence a later one on the queues that it comes to last.
 
         Args:
             info: The queue, or its transient part.
             fold: Its newest state.
-            now_ms: The time, in epoch milliseconds.
 
         Raises:
             LeaseLost: The same consumer id was opened later, elsewhere.
@@ -40,7 +47,7 @@ class Consumer:
             (c.owner.epoch for c in fold.claims() if c.owner.consumer == self.id), default=0
         )
         part = info.queue_id, info.transient
-        epoch = self._epochs.setdefault(part, max(latest + 1, now_ms))
+        epoch = self._epochs.setdefault(part, max(latest + 1, self._opened_ms))
         if latest > epoch:
             raise LeaseLost(
                 f"Another instance opened the consumer id {self.id!r} and took over its leases: "

@@ -161,7 +161,7 @@ class _Taker(ClaimPlanner):
     def _plan_claims(self) -> Plan | None:
         client, info = self.client, self.info
         fold, stamp = client.states.for_update(info), client.stamp()
-        owner = self._owner(fold, stamp.now_ms)
+        owner = self._owner(fold)
         self.more, left = False, self.limit
         plan = Plan()
         chosen: list[Selection] = []

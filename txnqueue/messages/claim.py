@@ -108,7 +108,7 @@ class ClaimPlanner:
         fold = client.states.for_update(self.info)
         info = self.info = client.cache.newest(self.info)
         stamp = client.stamp()
-        owner = self._owner(fold, stamp.now_ms)
+        owner = self._owner(fold)
         if self.wanted is not None and self.upto is None:
             self.upto = fold.version  # leaves messages posted during the selector's query
         in_turn = self._in_turn(fold, lost)
@@ -175,8 +175,8 @@ class ClaimPlanner:
 
     # -------------------------------------------------------------------------- helpers
 
-    def _owner(self, fold: QueueState, now_ms: int) -> Owner:
-        lease = self.consumer.owner(self.info, fold, now_ms)
+    def _owner(self, fold: QueueState) -> Owner:
+        lease = self.consumer.owner(self.info, fold)
         if self.transaction is None:
             return lease
         return self.transaction.owner.claiming_as(lease)
