@@ -277,7 +277,7 @@ class Drain:
     def _more(self) -> bool:
         """Return whether there is something to receive; note what others hold by that reading."""
         receivable, self._of_others = browse.left(
-            self._client, self._queue.info, self._consumer.id, self._upto, self._selector
+            self._client, self._queue.info, self._consumer, self._upto, self._selector
         )
         return receivable
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World, numbers, on_delta_when_long, rows
-from tests.inside import claims_of
+from tests.inside import beside, claims_of
 
 
 def lanes(batch: Any) -> set[int]:
@@ -93,3 +93,22 @@ def test_a_drain_hands_nothing_out_before_what_its_handler_gave_back(
     behind = {"releases": [[1, 2], [3]], "fails": [[1, 2], [3]], "accepts a part": [[2, 3]]}
     assert seen == [[1, 2], *behind[act]]
     assert (queue.depth(), queue.in_flight()) == (0, 0)
+
+
+@on_delta_when_long
+def test_what_an_earlier_process_prepared_is_not_overtaken_by_its_successor(world: World) -> None:
+    """Its decision may give the messages back; what is taken over instead comes first anyway."""
+    queue = world.queue(ordered=True)
+    queue.send(rows(*range(3)))
+    tx = beside(queue)
+    with tx:
+        assert numbers(queue.receive(1, transaction=tx)) == [0]
+        assert numbers(queue.receive(1, transaction=tx)) == [1]  # nor does it wait for itself
+        tx.prepare()
+    world.clock.advance(1)
+    restarted, got = world.open(queue, "a"), list[int]()
+    result = restarted.drain(lambda batch, tx: got.extend(numbers(batch)), until="empty")
+    assert (got, result.finished) == ([], False)
+    tx.rollback()
+    result = restarted.drain(lambda batch, tx: got.extend(numbers(batch)), until="empty")
+    assert (got, result.finished) == ([0, 1, 2], True)

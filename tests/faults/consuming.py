@@ -67,8 +67,7 @@ class Consuming:
         if holding.messages:
             self.leased.append(holding)
         elif self.quiet and not self.doubtful and began_ms == self.runtime.now_ms():
-            me = self.runtime.consumer
-            left = self.reference.ready(queue.info.queue_id, began_ms, consumer=me)
+            left = self.reference.ready(queue.info.queue_id, began_ms, actor=self.name)
             assert not left, f"P2 nothing was received, and {left} are available"
 
     def do_receive_inside(self) -> None:

@@ -53,6 +53,7 @@ class Taken:
     messages: set[int]
     bound: str | None = None
     counts: bool = True
+    epoch: int = 0
 
     @property
     def holder(self) -> str | None:
@@ -118,6 +119,7 @@ class Reference:
         self.window_ms = None if window_seconds is None else window_seconds * 1000
         self.unique: set[str] = set()
         self.ordered: set[str] = set()
+        self.epochs: dict[tuple[str, str], int] = {}
         self.removed: set[str] = set()
         self.firsts: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         self.twice: set[int] = set()
@@ -167,7 +169,7 @@ class Reference:
         queue_id: str,
         at_ms: int,
         lane: int | None = None,
-        consumer: str | None = None,
+        actor: str | None = None,
         *,
         twice: bool = False,
     ) -> list[int]:
@@ -175,6 +177,7 @@ class Reference:
 
         With ``twice`` also the duplicates that nobody has found yet.
         """
+        consumer = None if actor is None else self.consumers[actor]
         found = [
             m
             for m, place in self.place.items()
@@ -186,21 +189,24 @@ class Reference:
             and (twice or m not in self.twice)
             and consumer not in self.not_to[m]
         ]
-        if queue_id in self.ordered and consumer is not None:
-            found = self._in_order(queue_id, at_ms, consumer, found)
+        if queue_id in self.ordered and actor is not None:
+            found = self._in_order(queue_id, at_ms, actor, found)
         return sorted(found, key=self.order.__getitem__)
 
-    def _in_order(self, queue_id: str, at_ms: int, consumer: str, found: list[int]) -> list[int]:
+    def _in_order(self, queue_id: str, at_ms: int, actor: str, found: list[int]) -> list[int]:
         """Leave out what is behind a message that waits, and lanes that others work on."""
         waiting: dict[int, tuple[int, ...]] = {}
         for m, place in self.place.items():
             if place[:2] == ("ready", queue_id) and self.waits(m, at_ms):
                 first = waiting.setdefault(place[2], self.order[m])
                 waiting[place[2]] = min(first, self.order[m])
+        mine = self.consumers[actor], self.epochs.get((actor, queue_id))
         others = {
             lane
             for (name, lane, _), claim in self.claims.items()
-            if name == queue_id and claim.messages and self.consumers[claim.actor] != consumer
+            if name == queue_id
+            and claim.messages
+            and (self.consumers[claim.actor], claim.epoch) != mine
         }
         return [
             m
@@ -432,8 +438,9 @@ class Reference:
         name = (entry.queue_id, entry.lane, entry.sequence)
         body, at_ms = entry.body, entry.recorded_at_ms
         counts, consumer = body.get("counts", True), self.consumers[entry.actor]
+        self.epochs[entry.actor, entry.queue_id] = body["epoch"]
         if counts and not self.disturbed.get(self.call, True):
-            first = self.ready(entry.queue_id, at_ms, entry.lane, consumer)
+            first = self.ready(entry.queue_id, at_ms, entry.lane, entry.actor)
             upto = self.snapshots.get((self.call, entry.queue_id), entry.version)
             passed_over = self.passed_over[self.call]
             passed_over = passed_over | {m for m in first if self.order[m][1] > upto}
@@ -445,6 +452,7 @@ class Reference:
             assert self._messages(entry) in taken, f"{name} takes others than the first ones"
         size, owner = entry.count, (entry.attempt, entry.transaction_key, entry.actor)
         claim = Taken(*owner, [self._hold(entry)], size, body["former"], set(), counts=counts)
+        claim.epoch = body["epoch"]
         self.begun[entry.attempt] = entry.begun
         for message in self._messages(entry):
             ready = ("ready", entry.queue_id, entry.lane)

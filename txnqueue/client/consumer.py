@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import LeaseOwner, QueueState
+from txnqueue.core.state import Claim, LeaseOwner, QueueState
 from txnqueue.errors import LeaseLost
 
 
@@ -55,3 +55,17 @@ class Consumer:
                 consumer=self.id,
             )
         return LeaseOwner(self.id, epoch)
+
+    def others(self, info: QueueInfo, fold: QueueState) -> list[Claim]:
+        """List the claims that are not this consumer's own.
+
+        Those of an earlier opening of the id are among them: what can be taken over ends before
+        other messages of an ordered lane are received, and a prepared transaction waits for its
+        decision, after which its messages may come back.
+
+        Args:
+            info: The queue, or its transient part.
+            fold: Its newest state.
+        """
+        epoch = self._epochs.get((info.queue_id, info.transient))
+        return [c for c in fold.claims() if c.owner.consumer != self.id or c.owner.epoch != epoch]

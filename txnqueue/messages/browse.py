@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from txnqueue.client.client import Client, QueuePart
+from txnqueue.client.consumer import Consumer
 from txnqueue.core import ranges
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import LaneState, LeaseOwner, QueueState, Segment
@@ -57,7 +58,7 @@ def depth(client: Client, info: QueueInfo, *, lapsed: bool) -> int:
 def left(
     client: Client,
     info: QueueInfo,
-    consumer: str,
+    consumer: Consumer,
     upto: VersionLimit | None,
     selector: Selector | None = None,
 ) -> tuple[bool, int]:
@@ -66,7 +67,7 @@ def left(
     Args:
         client: The client that would receive.
         info: The queue.
-        consumer: The id under which it would hold what it receives.
+        consumer: The holder of what it would receive.
         upto: Leave out messages posted after this.
         selector: Only messages that it selects; those in flight are all counted.
 
@@ -79,7 +80,7 @@ def left(
 
     def count(part: QueuePart) -> tuple[int, int]:
         fold = part.client.states.for_update(part.info)
-        taken = fold.lanes_of_others(consumer) if ordered else ()
+        taken = {c.lane for c in consumer.others(part.info, fold)} if ordered else ()
         rules, version = client.cache.newest(info).redelivery, upto_of(upto, part.info)
         here, not_here = 0, fold.in_flight()
         waiting = (
@@ -89,7 +90,7 @@ def left(
         not_here += sum(s.size for s in _wanted(waiting, selector))
         ready = fold.receivable(now_ms, rules, version, taken, in_order=ordered)
         for segment in _wanted(ready, selector):
-            if consumer in segment.not_to:
+            if consumer.id in segment.not_to:
                 not_here += segment.size
             else:
                 here += segment.size

@@ -221,10 +221,10 @@ class ClaimPlanner:
         return chosen
 
     def _taken_lanes(self, fold: QueueState, takeover: Takeover) -> set[int]:
-        """Find the lanes of an ordered queue that another consumer is working on."""
+        """Find the lanes of an ordered queue in which others hold what is not taken over."""
         if not self.info.settings.ordered:
             return set()
-        others = (claim for claim in fold.claims() if claim.owner.consumer != self.consumer.id)
+        others = self.consumer.others(self.info, fold)
         return {claim.lane for claim in others if not takeover.ends(claim)}
 
     def _removals(self, selection: Selection, errors: Mapping[PositionId, Errors]) -> list[Removal]:

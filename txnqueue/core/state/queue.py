@@ -276,10 +276,6 @@ class QueueState:
         """List the claims that have not ended, in the order of lanes and sequences."""
         return [claim for lane in self.lanes.values() for claim in lane.claims.values()]
 
-    def lanes_of_others(self, consumer: str) -> set[int]:
-        """Find the lanes in which other consumers have messages in flight."""
-        return {claim.lane for claim in self.claims() if claim.owner.consumer != consumer}
-
     def claim(self, lane: int, sequence: int) -> Claim | None:
         """Find a claim by its name; None if it has ended."""
         return self.lanes[lane].claims.get(sequence)
