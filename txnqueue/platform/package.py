@@ -8,6 +8,7 @@ import io
 import shutil
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -49,15 +50,25 @@ def carried(source: object) -> tuple[Any, ...]:
 
 @cache
 def _packed() -> bytes:
-    archive = _came_as()
-    if archive is not None:
-        return archive.read_bytes()
-    packed, root = io.BytesIO(), Path(__file__).parents[1]
+    packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as out:
-        for path in sorted(root.rglob("*.py")):
-            one = zipfile.ZipInfo(path.relative_to(root.parent).as_posix(), _TIME)
-            out.writestr(one, path.read_bytes(), zipfile.ZIP_DEFLATED)
+        for name, source in _sources():
+            out.writestr(zipfile.ZipInfo(name, _TIME), source, zipfile.ZIP_DEFLATED)
     return packed.getvalue()
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    """Read the package's sources, and nothing else that is in the same folder or zip file."""
+    root, archive = Path(__file__).parents[1], _came_as()
+    if archive is None:
+        for path in sorted(root.rglob("*.py")):
+            yield path.relative_to(root.parent).as_posix(), path.read_bytes()
+        return
+    inside = root.relative_to(archive).as_posix()
+    with zipfile.ZipFile(archive) as found:
+        for name in sorted(found.namelist()):
+            if name.startswith(f"{inside}/") and name.endswith(".py"):
+                yield f"{root.name}{name.removeprefix(inside)}", found.read(name)
 
 
 def _came_as() -> Path | None:

@@ -1,0 +1,94 @@
+"""The package as a file, for a Python that has not installed it: what Spark sends there works."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+from pyspark import cloudpickle
+
+from txnqueue import QueueDataSource
+from txnqueue.platform import package
+
+SEND = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import txnqueue
+from pyspark import cloudpickle
+from txnqueue import QueueDataSource
+assert txnqueue.__file__.startswith(sys.argv[1])
+source = QueueDataSource({"path": sys.argv[2], "queue": "orders"})
+readers = source.reader(source.schema()), source.streamReader(source.schema())
+for number, one in enumerate((source, *readers)):
+    Path(f"{sys.argv[3]}/{number}").write_bytes(cloudpickle.dumps(one))
+"""
+READ = """
+import pickle, sys
+from pathlib import Path
+def sent(number):
+    return pickle.loads(Path(f"{sys.argv[1]}/{number}").read_bytes())
+sent(int(sys.argv[2]))
+assert ".zip/" in sys.modules["txnqueue"].__file__
+source, reader, stream = map(sent, range(3))
+(schema, found), start = (source.schema(), reader.partitions()), stream.initialOffset()
+assert source.reader(schema).partitions() == found
+posted = stream.partitions(start, stream.latestOffset())
+rows = [[row for one in of for batch in reader.read(one) for row in batch.to_pylist()]
+        for of in (found, posted)]
+print(*map(len, rows))
+"""
+
+
+def installed_without_it(program: str, *arguments: str) -> str:
+    """Run a program in this Python with its packages, but for the library."""
+    packages = sysconfig.get_paths()["purelib"]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program, *arguments],  # -S: it is installed by a .pth file
+        capture_output=True, text=True, check=False, cwd="/", env={"PYTHONPATH": packages},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def beside_others(folder: Path) -> str:
+    """Write the package into a folder of a zip file that has more, and return that folder."""
+    with zipfile.ZipFile(package.written()) as own, zipfile.ZipFile(folder / "all.zip", "w") as out:
+        for name in own.namelist():
+            out.writestr(f"lib/{name}", own.read(name))
+        out.writestr("lib/txnqueue_more/__init__.py", "")
+        out.writestr("lib/big", bytes(10_000_000))
+    return str(folder / "all.zip" / "lib")
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_came_from_a_file_brings_the_package_along_and_reads_with_it(
+    tmp_path: Path, alone: bool
+) -> None:
+    with tarfile.open(Path(__file__).parent / "0.1.0.tar.gz") as packed:
+        packed.extractall(tmp_path, filter="data")
+    origin = str(package.written()) if alone else beside_others(tmp_path)
+    installed_without_it(SEND, origin, str(tmp_path / "store"), str(tmp_path))
+    size = package.written().stat().st_size
+    for number in range(3):
+        assert size < (tmp_path / str(number)).stat().st_size < size + 10_000
+        waiting, posted = installed_without_it(READ, str(tmp_path), str(number)).split()
+        assert int(posted) >= int(waiting) > 0
+
+
+def test_an_installed_package_is_copied_by_its_names() -> None:
+    source = QueueDataSource({"path": "/lake", "queue": "orders"})
+    sent = cloudpickle.dumps(source)
+    pickled = [pickle.dumps(source, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
+    for one in (copy.copy(source), copy.deepcopy(source), *map(pickle.loads, (*pickled, sent))):
+        assert type(one) is QueueDataSource and vars(one) == vars(source)
+    assert len(sent) < 1_000
