@@ -119,7 +119,8 @@ class QueueDataSource(DataSource):
             spark: The session.
         """
         if is_connect(spark):
-            spark.addArtifacts(str(written()), pyfile=True)
+            with written() as package:
+                spark.addArtifacts(str(package), pyfile=True)
         spark.dataSource.register(cls)
 
     def schema(self) -> StructType:

@@ -745,8 +745,9 @@ class Queue:
                 there. It is the consumer id under which the stream holds its batches. A stream that
                 is started with the checkpoint of one whose process was killed receives the batch
                 that this one held at once, and not when the lease has ended. Only one stream at a
-                time may have it: the later one takes over, and ends the earlier one. When left
-                out, the stream holds its batches under the manager's consumer id.
+                time may have it: the later one takes over, and ends the earlier one. So may a
+                manager whose consumer id it is. When left out, the stream holds its batches under
+                the manager's consumer id.
             where: As in ``drain``; evaluated anew over the waiting messages at each wake-up.
             batch_size: At most this many messages in a batch.
             max_messages: End after this many messages; unbounded when left out.

@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,17 @@ def installed_without_it(program: str, *arguments: str) -> str:
     return done.stdout
 
 
-def beside_others(folder: Path) -> str:
+@pytest.fixture
+def alone() -> Iterator[Path]:
+    """The package as a file."""
+    with package.written() as path:
+        yield path
+    assert not path.exists()
+
+
+def beside_others(alone: Path, folder: Path) -> str:
     """Write the package into a folder of a zip file that has more, and return that folder."""
-    with zipfile.ZipFile(package.written()) as own, zipfile.ZipFile(folder / "all.zip", "w") as out:
+    with zipfile.ZipFile(alone) as own, zipfile.ZipFile(folder / "all.zip", "w") as out:
         for name in own.namelist():
             out.writestr(f"lib/{name}", own.read(name))
         out.writestr("lib/txnqueue_more/__init__.py", "")
@@ -70,15 +79,15 @@ def beside_others(folder: Path) -> str:
     return str(folder / "all.zip" / "lib")
 
 
-@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("more", [False, True])
 def test_what_came_from_a_file_brings_the_package_along_and_reads_with_it(
-    tmp_path: Path, alone: bool
+    tmp_path: Path, alone: Path, more: bool
 ) -> None:
     with tarfile.open(Path(__file__).parent / "0.1.0.tar.gz") as packed:
         packed.extractall(tmp_path, filter="data")
-    origin = str(package.written()) if alone else beside_others(tmp_path)
+    origin = beside_others(alone, tmp_path) if more else str(alone)
     installed_without_it(SEND, origin, str(tmp_path / "store"), str(tmp_path))
-    size = package.written().stat().st_size
+    size = alone.stat().st_size
     for number in range(3):
         assert size < (tmp_path / str(number)).stat().st_size < size + 10_000
         waiting, posted = installed_without_it(READ, str(tmp_path), str(number)).split()

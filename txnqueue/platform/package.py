@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import copyreg
 import io
-import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,18 +18,17 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 """The time of every file: Spark takes a file of one name again only if it is the same."""
 
 
-@cache
-def written() -> Path:
+@contextmanager
+def written() -> Iterator[Path]:
     """Write the package's sources to a zip file from which Python imports them.
 
-    Returns:
-        The file; it is removed when the process ends.
+    Yields:
+        The file; it is removed at the end of the block.
     """
-    folder = tempfile.mkdtemp(prefix="txnqueue-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = Path(folder) / f"txnqueue-{__version__}.zip"
-    path.write_bytes(_packed())
-    return path
+    with tempfile.TemporaryDirectory(prefix="txnqueue-") as folder:
+        path = Path(folder) / f"txnqueue-{__version__}.zip"
+        path.write_bytes(_packed())
+        yield path
 
 
 def carried(source: object) -> tuple[Any, ...]:

@@ -98,7 +98,7 @@ class AmqpServer:
         Args:
             manager: The store. The server's clients hold leases as consumers whose ids begin
                 with the manager's consumer id: a server with the same id takes over the leases of
-                one that was killed.
+                one that was killed. Give each server a manager with another consumer id.
             host: The address to listen on.
             port: The port; 0 selects a free one.
             tls: The TLS context; its ``verify_mode`` decides whether clients need certificates.
