@@ -207,13 +207,17 @@ VARIANTS: dict[str, tuple[Break, list[Catch]]] = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_a_wrong_drain_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_wrong, catches = VARIANTS[name]
-    make_wrong(monkeypatch)
+def caught(make_wrong: Break, catches: list[Catch], patch: pytest.MonkeyPatch) -> None:
+    """Make something wrong, and check that each test notices it."""
+    make_wrong(patch)
     for number, catch in enumerate(catches):
         try:
             catch()
         except (AssertionError, TxnQueueError, pytest.fail.Exception):
             continue
         pytest.fail(f"{make_wrong.__doc__} Test {number} did not notice it.")
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_wrong_drain_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    caught(*VARIANTS[name], monkeypatch)

@@ -1,0 +1,61 @@
+"""Openings of a consumer id that are wrong on purpose: the tests must catch every one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance import test_leases as leases
+from tests.conformance import test_ordered as ordered
+from tests.faults.test_broken_drains import Break, Catch, caught, seen_by
+from txnqueue.client.consumer import Consumer
+from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import Claim, LeaseOwner, QueueState
+
+
+def opens_by_claims_alone(patch: pytest.MonkeyPatch) -> None:
+    """Give two openings between which nothing was in flight the same epoch."""
+    real = Consumer.__init__
+    patch.setattr(Consumer, "__init__", lambda self, name, opened_ms: real(self, name, 0))
+
+
+def fences_nobody(patch: pytest.MonkeyPatch) -> None:
+    """Let the earlier opening of an id go on beside the later one."""
+
+    def owner(self: Consumer, info: QueueInfo, fold: QueueState) -> LeaseOwner:
+        part = info.queue_id, info.transient
+        return LeaseOwner(self.id, self._epochs.setdefault(part, self._opened_ms))
+
+    patch.setattr(Consumer, "owner", owner)
+
+
+def takes_its_past_for_itself(patch: pytest.MonkeyPatch) -> None:
+    """Receive what is behind messages that an earlier opening of the id has prepared."""
+
+    def others(self: Consumer, _info: QueueInfo, fold: QueueState) -> list[Claim]:
+        return [claim for claim in fold.claims() if claim.owner.consumer != self.id]
+
+    patch.setattr(Consumer, "others", others)
+
+
+VARIANTS: dict[str, tuple[Break, list[Catch]]] = {
+    "two openings have one epoch": (
+        opens_by_claims_alone,
+        [
+            seen_by(leases.test_of_two_that_open_an_id_while_it_holds_nothing_one_is_fenced),
+            seen_by(leases.test_the_later_opening_of_an_id_is_the_later_one_on_every_queue),
+        ],
+    ),
+    "the earlier opening is not fenced": (
+        fences_nobody,
+        [seen_by(leases.test_of_two_that_open_an_id_while_it_holds_nothing_one_is_fenced)],
+    ),
+    "what is prepared is overtaken": (
+        takes_its_past_for_itself,
+        [seen_by(ordered.test_what_an_earlier_process_prepared_is_not_overtaken_by_its_successor)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_wrong_opening_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    caught(*VARIANTS[name], monkeypatch)
