@@ -12,7 +12,7 @@ import pytest
 import txnqueue
 from tests.conftest import LONG
 from txnqueue import QueueManager
-from txnqueue.errors import StoreSetBack
+from txnqueue.errors import StoreCorrupt, StoreSetBack
 
 pytestmark = pytest.mark.spark
 AT_ONCE: Any = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
@@ -148,3 +148,22 @@ def test_an_archive_that_was_taken_back_is_told_by_verify(kept: Kept) -> None:
     assert not proof.ok
     wrong = {claim.claim for claim in proof.claims if not claim.holds}
     assert "entries deleted that the archive holds" in wrong
+
+
+def told(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def test_a_schema_that_a_spoiled_file_tells_is_damage(kept: Kept) -> None:
+    """Where a disk keeps no sums of its files, the first to stumble over it is Spark's parser."""
+    kept.send(1)
+    tables = {path.parent for path in kept.root.rglob("*.crc") if "send_offset" in told(path)}
+    assert tables
+    for log in tables:
+        newest = max(path for path in log.glob("0*.crc"))
+        newest.write_text(told(newest).replace('\\"type\\":\\"long\\"', '\\"type\\":\\"lonw\\"'))
+        (log / f".{newest.name}.crc").unlink(missing_ok=True)
+    kept.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    for call in (kept.fresh().history.verify, lambda: kept.fresh().queue("q").peek(1).collect()):
+        with pytest.raises(StoreCorrupt, match="lonw"):
+            call()
