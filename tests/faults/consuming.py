@@ -186,6 +186,8 @@ class Consuming:
             self.reference.keys[self.call] = f"{run_id}/"
         fails = self.simulation.random.random() < 0.3
         ahead = 0 if self.simulation.ordered else crc32(self.call.encode()) % 2
+        if ahead:
+            self.reference.ahead.add(self.call)
 
         def handler(batch: Any, tx: Any) -> None:
             self.reference.keys[self.call] = f"{tx.id.rpartition('/')[0]}/"

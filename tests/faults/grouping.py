@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import greenlet
 
-from txnqueue.core.model import Unit
+from txnqueue.core.model import Entry, Unit
 from txnqueue.storage.journal import Appended, Reading
 from txnqueue.storage.journal.groups import Groups, Request
 from txnqueue.storage.journal.memory import MemoryJournal, Step
@@ -77,12 +78,24 @@ class GroupingJournal(MemoryJournal):
     def read(self, shards: Collection[str], after: int = -1, upto: int | None = None) -> Reading:
         if after < 0 or upto is not None:
             return super().read(shards, after, upto)
+        return self._since(
+            after, lambda entry: entry.shard in shards, partial(super().read, shards)
+        )
+
+    def read_all(self, after: int = -1, upto: int | None = None) -> Reading:
+        if after < 0 or upto is not None:
+            return super().read_all(after, upto)
+        return self._since(after, lambda _: True, super().read_all)
+
+    def _since(
+        self, after: int, wanted: Callable[[Entry], bool], read: Callable[[int], Reading]
+    ) -> Reading:
         self.step("read")
         recent, reached = self.groups.tail.after(after)
-        mine = tuple(entry for entry in recent if entry.shard in shards)
+        mine = tuple(filter(wanted, recent))
         if reached == self.known_version():
             return Reading(mine, reached)
-        reading = super().read(shards, reached)
+        reading = read(reached)
         return Reading((*mine, *reading.entries), reading.version)
 
     def _insert(

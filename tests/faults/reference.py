@@ -149,6 +149,8 @@ class Reference:
         self.claimed_by: defaultdict[str, set[int]] = defaultdict(set)
         self.snapshots: dict[tuple[str, str], int] = {}
         self.passed_over: defaultdict[str, set[int]] = defaultdict(set)
+        self.ahead: set[str] = set()
+        self.came_back: defaultdict[str, set[int]] = defaultdict(set)
         self.consumers: dict[str, str] = {}
         self.keys: dict[str, str] = {}
         self.denied: set[str] = set()
@@ -282,6 +284,9 @@ class Reference:
             getattr(self, f"_{entry.kind}")(entry)
         for message, place in self.place.items():
             assert place[0] != "moving", f"P1 {message} left {place} and arrived nowhere"
+        if operation == "commit" and call in self.ahead:  # a handler may be receiving meanwhile
+            ready = {m for m, place in self.place.items() if place[0] == "ready"}
+            self.came_back[call] = ready - self.ready_before
         for attempt, kind in self.deciding.items():
             if kind == model.COMMITTED:
                 intent = self.intents.get(attempt) or self.calls.get(call) or Intent("nobody")
@@ -444,9 +449,11 @@ class Reference:
             upto = self.snapshots.get((self.call, entry.queue_id), entry.version)
             passed_over = self.passed_over[self.call]
             passed_over = passed_over | {m for m in first if self.order[m][1] > upto}
-            if self.operation == "commit" and entry.queue_id not in self.ordered:
-                # It was planned beside the commit, and does not know what comes back by it.
-                passed_over = passed_over | set(first).difference(self.ready_before)
+            if entry.queue_id not in self.ordered:
+                # Planned beside a commit of the drain, it does not know what comes back by that.
+                passed_over = passed_over | self.came_back[self.call]
+                if self.operation == "commit":
+                    passed_over = passed_over | set(first).difference(self.ready_before)
             others = [message for message in first if message not in passed_over]
             taken = (first[: entry.count], others[: entry.count])
             assert self._messages(entry) in taken, f"{name} takes others than the first ones"

@@ -158,13 +158,13 @@ class MemoryJournal:
         """Read the entries of some shards, one consistent cut."""
         self.step("read")
         with self._lock:
-            end = self.known_version() if upto is None else upto
-            found = [e for shard in shards for e in self._between(shard, after, end)]
-        return Reading(tuple(found), end)
+            return self._cut(shards, after, upto)
 
     def read_all(self, after: int = -1, upto: int | None = None) -> Reading:
         """Read every entry of every shard after a version, and up to one."""
-        return self.read(tuple(self._shards), after, upto)
+        self.step("read")
+        with self._lock:  # a shard begins with its first entry
+            return self._cut(self._shards, after, upto)
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
         """Read the entries that match any of some filters, one consistent cut."""
@@ -270,6 +270,11 @@ class MemoryJournal:
             condition.holds(self._between(condition.shard, -1, snapshot))
             for condition in unit.conditions
         )
+
+    def _cut(self, shards: Iterable[str], after: int, upto: int | None) -> Reading:
+        end = self.known_version() if upto is None else upto
+        found = [e for shard in shards for e in self._between(shard, after, end)]
+        return Reading(tuple(found), end)
 
     def _between(self, shard: str, after: int, upto: int) -> list[Entry]:
         entries = self._shards.get(shard, [])
