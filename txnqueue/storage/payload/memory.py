@@ -36,7 +36,10 @@ _SAID = pa.struct([("headers", pa.map_(pa.string(), pa.string()))])
 
 
 class MemoryPayload:
-    """Sends by id, each with the offsets of one task."""
+    """Sends by id, each with the offsets of one task.
+
+    Threads share it: what is iterated is a copy, which Python makes in one step.
+    """
 
     def __init__(self, spark: SparkSession | None = None, step: Step = _no_step) -> None:
         """Create an empty payload store.
@@ -159,18 +162,18 @@ class MemoryPayload:
     def slices(self, payload_id: str) -> set[int]:
         """List the slices of an owner that have rows."""
         self.step("slices")
-        return {slice_ for (owner, _), slice_ in self._slices.items() if owner == payload_id}
+        return {slice_ for (owner, _), slice_ in [*self._slices.items()] if owner == payload_id}
 
     def drop(self, payload_id: str, slices: Collection[int]) -> None:
         """Delete all rows of some slices."""
         self.step("drop")
-        gone = [k for k, s in self._slices.items() if k[0] == payload_id and s in slices]
+        gone = [k for k, s in [*self._slices.items()] if k[0] == payload_id and s in slices]
         for key in gone:
             self._drop(key)
 
     def _drop(self, key: tuple[str, str]) -> None:
-        del self._slices[key], self._sends[key], self._headers[key]
-        self._erased.pop(key, None)
+        for kept in (self._slices, self._sends, self._headers, self._erased):
+            kept.pop(key, None)  # another maintenance may be doing the same
 
     def erase(self, payload_id: str, places: Sequence[StagedPlace]) -> None:
         """Replace the rows at some places by nulls, so that the others keep their offsets."""
@@ -204,12 +207,12 @@ class MemoryPayload:
 
     def files(self, payload_id: str) -> int:
         """Count the sends of an owner that have rows."""
-        return sum(owner == payload_id for owner, _ in self._sends)
+        return sum(owner == payload_id for owner, _ in [*self._sends])
 
     def orphans(self, known: Collection[str]) -> dict[str, int]:
         """List the tables of unknown owners, with the time of creation."""
         self.step("list payload")
-        return {one: self.made_ms.get(one, 0) for one in self._columns if one not in known}
+        return {one: self.made_ms.get(one, 0) for one in [*self._columns] if one not in known}
 
     def find(
         self, schema: StructType, payload_id: str, where: str, limit: int
@@ -234,7 +237,7 @@ class MemoryPayload:
         session = self._session()
         sends = [
             self._with_places(rank, key)
-            for rank, key in enumerate(self._sends)
+            for rank, key in enumerate([*self._sends])
             if key[0] == payload_id
         ]
         if not sends:
