@@ -742,12 +742,11 @@ class Queue:
         Args:
             handler: As in ``drain``; it runs in the stream's thread.
             checkpoint: A name for this stream, which may look like a path; nothing is written
-                there. It is the consumer id under which the stream holds its batches. A stream that
-                is started with the checkpoint of one whose process was killed receives the batch
-                that this one held at once, and not when the lease has ended. Only one stream at a
-                time may have it: the later one takes over, and ends the earlier one. So may a
-                manager whose consumer id it is. When left out, the stream holds its batches under
-                the manager's consumer id.
+                there. It is the consumer id under which the stream holds its batches. If a process
+                was killed, the next stream with its checkpoint receives at once the batch that it
+                held, and need not wait for the end of the lease. One stream at a time may have a
+                checkpoint: a later one takes over, and ends the earlier one, as a manager with this
+                consumer id would. When left out, batches are held under the manager's consumer id.
             where: As in ``drain``; evaluated anew over the waiting messages at each wake-up.
             batch_size: At most this many messages in a batch.
             max_messages: End after this many messages; unbounded when left out.
