@@ -26,8 +26,8 @@ class CountingJournal(MemoryJournal):
 
     looked_at = reads = 0
 
-    def read(self, shards: Any, after: int = -1, upto: int | None = None) -> Any:
-        reading = super().read(shards, after, upto)
+    def _cut(self, shards: Any, after: int, upto: int | None) -> Any:
+        reading = super()._cut(shards, after, upto)
         self.looked_at += len(reading.entries)
         self.reads += 1
         return reading
