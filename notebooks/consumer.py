@@ -166,7 +166,7 @@ departures.drain(forward, batch_size=300, until="empty", ahead=1)
 # %% [markdown]
 # ## Consume as it comes
 #
-# A stream is a continuous drain in its own thread. It has no checkpoint that could be lost: the
+# A stream is a continuous drain in its own thread. It has no file that could be lost: the
 # store records what is consumed.
 
 # %%

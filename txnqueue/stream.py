@@ -28,7 +28,7 @@ BUSY_SECONDS = 1.0
 class Stream:
     """A consumer in a thread of the program, one transaction per batch, until it is stopped.
 
-    The journal alone records what the stream has consumed. So there is no checkpoint to lose,
+    The journal alone records what the stream has consumed. So there is no file to lose,
     and any number of streams and other consumers may work on one queue.
 
     Example::
