@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -82,3 +84,18 @@ def leave() -> None:
     sys.stdout.flush()
     if _PORT in os.environ:
         os._exit(0)
+
+
+def without_the_library(folder: Path) -> Path:
+    """Write a program that is this Python with its packages, but for the library."""
+    packages = sysconfig.get_paths()["purelib"]
+    python = folder / "python"
+    python.write_text(
+        f"#!/bin/sh\ncd /\nexport PYTHONPATH={shlex.quote(packages)}:$PYTHONPATH\n"
+        f'exec {shlex.quote(sys.executable)} -S "$@"\n'  # -S: it is installed by a .pth file
+    )
+    python.chmod(0o755)
+    imports = [str(python), "-c", "import pyarrow, pyspark\nimport txnqueue"]
+    answer = subprocess.run(imports, capture_output=True, text=True, check=False)
+    assert answer.stderr.endswith("No module named 'txnqueue'\n"), answer.stderr
+    return python

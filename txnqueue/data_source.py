@@ -56,7 +56,7 @@ class QueueDataSource(DataSource):
     """Read a queue with ``spark.read`` and ``spark.readStream``, without consuming anything.
 
     Register it once per session. Driver and executors read the store's files with Arrow, so they
-    need pyarrow, and a store with a path.
+    need txnqueue, which ``register`` sends to a Connect server, and a store with a path.
 
     A batch has the messages that were in the queue after a commit. A stream has all messages that
     are posted to it, each once, whatever consumers do with them: its offset is a commit_seq, and

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import socket
 import subprocess
 import sys
-import sysconfig
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.conftest import INTERPRETED, OPTIMIZES_LATE, REMEMBERS_LITTLE
 from tests.delta.test_cluster import Daemon
+from tests.drivers import without_the_library
 from txnqueue.platform.local_spark import (
     DELTA_CATALOG,
     DELTA_EXTENSION,
@@ -41,21 +40,6 @@ def modules() -> list[str]:
     found = {path.stem.removeprefix("test_") for path in ROOT.glob("tests/conformance/test_*.py")}
     assert found.issuperset(CORE)
     return [*CORE, *sorted(found.difference(CORE))]
-
-
-def without_the_library(folder: Path) -> Path:
-    """Write a program that is this Python with its packages, but for the library."""
-    packages = sysconfig.get_paths()["purelib"]
-    python = folder / "python"
-    python.write_text(
-        f"#!/bin/sh\ncd /\nexport PYTHONPATH={shlex.quote(packages)}:$PYTHONPATH\n"
-        f'exec {shlex.quote(sys.executable)} -S "$@"\n'  # -S: it is installed by a .pth file
-    )
-    python.chmod(0o755)
-    imports = [str(python), "-c", "import pyarrow, pyspark\nimport txnqueue"]
-    answer = subprocess.run(imports, capture_output=True, text=True, check=False)
-    assert answer.stderr.endswith("No module named 'txnqueue'\n"), answer.stderr
-    return python
 
 
 class Server(Daemon):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 import subprocess
-import sys
-import sysconfig
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -17,6 +15,7 @@ import pytest
 pytest.importorskip("pyspark")
 from pyspark import cloudpickle
 
+from tests.drivers import without_the_library
 from txnqueue import QueueDataSource
 from txnqueue.platform import package
 
@@ -50,13 +49,11 @@ print(*map(len, rows))
 """
 
 
-def installed_without_it(program: str, *arguments: str) -> str:
-    """Run a program in this Python with its packages, but for the library."""
-    packages = sysconfig.get_paths()["purelib"]
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", program, *arguments],  # -S: it is installed by a .pth file
-        capture_output=True, text=True, check=False, cwd="/", env={"PYTHONPATH": packages},
-    )  # fmt: skip
+def run(python: Path, program: str, *arguments: str, also: str = "") -> str:
+    """Run a program in a Python that has a folder beside its packages."""
+    command = [str(python), "-c", program, *arguments]
+    environment = {"PYTHONPATH": also}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -86,12 +83,17 @@ def test_what_came_from_a_file_brings_the_package_along_and_reads_with_it(
     with tarfile.open(Path(__file__).parent / "0.1.0.tar.gz") as packed:
         packed.extractall(tmp_path, filter="data")
     origin = beside_others(alone, tmp_path) if more else str(alone)
-    installed_without_it(SEND, origin, str(tmp_path / "store"), str(tmp_path))
+    python = without_the_library(tmp_path)
+    older = tmp_path / "older" / "txnqueue"
+    older.mkdir(parents=True)
+    (older / "__init__.py").touch()
+    run(python, SEND, origin, str(tmp_path / "store"), str(tmp_path))
     size = alone.stat().st_size
     for number in range(3):
         assert size < (tmp_path / str(number)).stat().st_size < size + 10_000
-        waiting, posted = installed_without_it(READ, str(tmp_path), str(number)).split()
-        assert int(posted) >= int(waiting) > 0
+        for also in ("", str(older.parent)):
+            waiting, posted = run(python, READ, str(tmp_path), str(number), also=also).split()
+            assert int(posted) >= int(waiting) > 0
 
 
 def test_an_installed_package_is_copied_by_its_names() -> None:

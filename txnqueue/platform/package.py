@@ -1,4 +1,4 @@
-"""This package as one file, for the Python of a server or cluster that has not installed it."""
+"""This package as one file, for the Python of a Connect server, which may not have installed it."""
 
 from __future__ import annotations
 
@@ -76,9 +76,10 @@ def _came_as() -> Path | None:
 
 
 def _made(package: bytes, module: str, name: str) -> object:
-    """Make an object of a class of the package where the package may be missing.
+    """Make an object of a class of the package, and import that from what came along.
 
-    It uses nothing of this module: it is copied itself, by its code.
+    An installed package may be of another version. This function uses nothing of its module: it is
+    copied itself, by its code.
     """
     import atexit
     import importlib
@@ -87,9 +88,7 @@ def _made(package: bytes, module: str, name: str) -> object:
     import tempfile
     from pathlib import Path
 
-    try:
-        importlib.import_module("txnqueue")
-    except ImportError:
+    if "txnqueue" not in sys.modules:
         folder = tempfile.mkdtemp(prefix="txnqueue-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         (Path(folder) / "txnqueue.zip").write_bytes(package)
