@@ -58,7 +58,10 @@ class Daemon:
             text=True,
             start_new_session=True,
             env={
-                **{**os.environ, **QUICK, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"},
+                **os.environ,
+                **QUICK,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "SPARK_NO_DAEMONIZE": "1",
                 **environment,
             },
         )

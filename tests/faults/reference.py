@@ -458,8 +458,8 @@ class Reference:
             taken = (first[: entry.count], others[: entry.count])
             assert self._messages(entry) in taken, f"{name} takes others than the first ones"
         size, owner = entry.count, (entry.attempt, entry.transaction_key, entry.actor)
-        claim = Taken(*owner, [self._hold(entry)], size, body["former"], set(), counts=counts)
-        claim.epoch = body["epoch"]
+        holds, epoch = [self._hold(entry)], body["epoch"]
+        claim = Taken(*owner, holds, size, body["former"], set(), counts=counts, epoch=epoch)
         self.begun[entry.attempt] = entry.begun
         for message in self._messages(entry):
             ready = ("ready", entry.queue_id, entry.lane)

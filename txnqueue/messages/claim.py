@@ -107,8 +107,8 @@ class ClaimPlanner:
         client = self.client
         fold = client.states.for_update(self.info)
         info = self.info = client.cache.newest(self.info)
-        stamp = client.stamp()
         owner = self._owner(fold)
+        stamp = client.stamp()
         if self.wanted is not None and self.upto is None:
             self.upto = fold.version  # leaves messages posted during the selector's query
         in_turn = self._in_turn(fold, lost)
