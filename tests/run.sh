@@ -46,14 +46,18 @@ export -f part
 core="tests/conformance tests/delta/test_crash_on_delta.py tests/delta/test_conflicts.py"
 core="$core tests/delta/test_cost.py tests/delta/test_maintenance.py tests/delta/test_two_drivers.py"
 core="$core tests/delta/test_ranges.py tests/delta/test_commit_times.py"
+servers="tests/delta/test_s3.py tests/delta/test_connect.py tests/delta/test_connect_sessions.py"
 shell="tests/shell"
 elsewhere="tests/conformance $shell tests/delta"
+named="$core $servers"
+# What takes longest begins first.
 parts="\
-the core on Delta: -m spark $core
+the rest on Delta: -m spark tests/delta ${named//tests\//--ignore=tests/}
 in memory: -m 'not spark'
-the rest on Delta: -m spark tests/delta ${core//tests\//--ignore=tests/}
+the core on Delta: -m spark $core
 the demo, the notebooks and the pages: -m spark $shell
-all else on Spark: -m spark ${elsewhere//tests\//--ignore=tests/}"
+all else on Spark: -m spark ${elsewhere//tests\//--ignore=tests/}
+S3 and Connect: -m spark $servers"
 
 if [ $# -gt 0 ]; then
     stage "pytest" "$bin/python" -m pytest "$@"

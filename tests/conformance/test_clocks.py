@@ -292,6 +292,7 @@ def test_a_rollback_ends_another_attempt_than_the_one_that_was_prepared(world: W
         second.commit()
 
 
+@on_delta_when_long
 def test_an_operator_ends_an_undecided_transaction_on_record(world: World) -> None:
     queue = world.queue()
     queue.send([{"n": 1, "key": "a"}, {"n": 2, "key": "a"}])

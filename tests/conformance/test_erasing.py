@@ -527,6 +527,7 @@ def test_a_replay_says_at_once_that_something_was_erased(world: World) -> None:
     assert numbers(queue.replay(after=gone)) == [3]
 
 
+@on_delta_when_long
 def test_a_replay_of_the_rest_goes_without_what_was_erased(world: World) -> None:
     queue, manager = world.queue(), world.manager("b")
     queue.send([*rows(1, key="anna"), *rows(2, key="bert"), *rows(3, key="anna")])

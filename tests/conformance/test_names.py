@@ -81,6 +81,7 @@ def test_a_routing_key_is_read_from_a_column_of_any_name(world: World) -> None:
     assert [headers["routing_key"] for headers in found] == ["k"] * len(ways(world, [row(0)]))
 
 
+@on_delta_when_long
 def test_a_selector_and_a_reason_are_read_from_columns_of_any_name(world: World) -> None:
     queue = world.manager().create_queue(world.name("odd"), SCHEMA, dead_letter=True)
     queue.send([row(0), row(1)])

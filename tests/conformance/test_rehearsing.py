@@ -522,6 +522,7 @@ def test_what_was_prepared_then_is_held_though_it_was_decided_and_archived_since
     assert seen == [[2], [2]]
 
 
+@on_delta_when_long
 def test_what_was_sent_to_queues_of_one_name_is_shown_of_each(world: World) -> None:
     orders, bills, manager = world.queue(), world.queue("bills"), world.manager("b")
     sent = orders.send(rows(1, 2)).receipt

@@ -89,6 +89,7 @@ def test_two_drivers_send_and_consume_at_the_same_time(lake: Lake) -> None:
     assert sorted(row["i"] for row in seen.queue("out").peek_messages(100)) == sent
 
 
+@pytest.mark.skipif(not LONG, reason="more than a minute: a VACUUM of the whole table")
 def test_files_that_no_log_names_are_found_and_removed(lake: Lake) -> None:
     root = f"{CONDITIONAL}/shared"
     stray = f"{lake.server.url}/{BUCKET}/shared/journal/shard=fence/stray.parquet"

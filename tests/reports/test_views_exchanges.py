@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import LONG
 from tests.inside import client_of
 from tests.reports.views_folding import quick_session, replay, shown
 from txnqueue import QueueManager
@@ -79,7 +80,7 @@ def test_views_show_bindings_and_what_was_published(spark: Any, tmp_path: Any) -
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.skipif(not LONG, reason="in the long run: the other one has most of its statements")
 def test_views_show_what_a_dropped_exchange_published(spark: Any, tmp_path: Any) -> None:
     session = quick_session(spark)
     clock = Clock()
