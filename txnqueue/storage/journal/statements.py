@@ -15,10 +15,12 @@ import logging
 import os
 import re
 import threading
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from txnqueue.errors import PlatformMissing
@@ -68,9 +70,12 @@ class Statements:
         self.user = spark
         self.names = names
         self.session = new_session(spark, SETTINGS)
-        self._appends = ThreadPoolExecutor(1, "txnqueue appends", self._enter_pool)
-        self._commits = ThreadPoolExecutor(THREADS_MAX, "txnqueue commits", self._enter_pool)
-        self._readings = ThreadPoolExecutor(THREADS_MAX, "txnqueue", self._enter_pool)
+        # A thread keeps what it began with: with a reference to this, none of them would end
+        # before the process does, as they do once nobody uses the manager any more.
+        begin = partial(_enter_pool, weakref.ref(spark))
+        self._appends = ThreadPoolExecutor(1, "txnqueue appends", begin)
+        self._commits = ThreadPoolExecutor(THREADS_MAX, "txnqueue commits", begin)
+        self._readings = ThreadPoolExecutor(THREADS_MAX, "txnqueue", begin)
         self._users = ThreadPoolExecutor(THREADS_MAX, "txnqueue staging")
         self._idle: dict[bool, deque[SparkSession]] = {True: deque(), False: deque()}
         self._left: set[Future[Any]] = set()
@@ -208,11 +213,6 @@ class Statements:
         self.check_running()
         callers: Callable[[], Result] = inheritable_thread_target(session)(locked)
         return _committed(self._begun(self._users, callers))
-
-    def _enter_pool(self) -> None:
-        """Put the jobs of this thread into the library's pool; Spark Connect has no pools."""
-        if not is_connect(self.user):
-            self.user.sparkContext.setLocalProperty(POOL, OWN_POOL)
 
     def close(self) -> None:
         """Wait for running statements, then release the threads, the sessions and the store."""
@@ -358,6 +358,13 @@ class Statements:
             if name not in self._sessions:
                 self._sessions[name] = new_session(self.user, settings)
             return self._sessions[name]
+
+
+def _enter_pool(user: weakref.ref[SparkSession]) -> None:
+    """Put the jobs of this thread into the library's pool; Spark Connect has no pools."""
+    spark = user()
+    if spark is not None and not is_connect(spark):
+        spark.sparkContext.setLocalProperty(POOL, OWN_POOL)
 
 
 def _committed(under_way: Future[Result]) -> Result:
