@@ -15,6 +15,8 @@ import psutil
 
 NAME = "soak-points"
 MB = 2**20
+LONG_COMMITS = 1_000
+"""A store with so many shows what grows in the code of its day."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +80,17 @@ class OfFolder(TypedDict):
 
 
 def read(folder: Path) -> list[Point]:
-    """Read the points of the store that had the most commits."""
+    """Read the points of the newest store that lived long; before there is one, of the longest."""
     path = folder / f"{NAME}.jsonl"
     if not path.is_file():
         return []
     found = [Point(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
-    longest = max(found, key=lambda point: point.commits)
-    return [point for point in found if point.store == longest.store]
+    long = [point for point in found if point.commits >= LONG_COMMITS]
+    if long:
+        shown = max(long, key=lambda point: point.store)  # a name is when it was made
+    else:
+        shown = max(found, key=lambda point: point.commits)
+    return [point for point in found if point.store == shown.store]
 
 
 def add(point: Point, folder: Path) -> None:

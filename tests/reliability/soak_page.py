@@ -38,6 +38,10 @@ def series(found: Sequence[Point], what: str) -> Series:
     return each
 
 
+def _drivers(count: int) -> str:
+    return "one process" if count == 1 else f"{count} processes one after the other"
+
+
 def lines(folder: Path) -> Iterator[str]:
     """Write what the points say."""
     found = points.read(folder)
@@ -48,8 +52,8 @@ def lines(folder: Path) -> Iterator[str]:
     yield f"![Latency, memory and files over commits](pictures/{PICTURE})"
     yield ""
     yield (
-        f"The longest store had {last.commits:,} sends and {last.messages:,} messages, worked on "
-        f"by {processes} processes one after the other; its journal has "
+        f"This store had {last.commits:,} sends and {last.messages:,} messages, worked on "
+        f"by {_drivers(processes)}; its journal has "
         f"{last.journal_files:,} files of {last.journal_mb:,.0f} MB. "
         "A growth is what is common to all processes, so that no time of one is compared with "
         f"one of another; the first {WARM} slices of each are left out. It is flat if it is "

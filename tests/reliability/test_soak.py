@@ -166,6 +166,12 @@ def test_points_are_those_of_the_longest_store(tmp_path: Path) -> None:
     assert [point.commits for point in points.read(tmp_path)] == [0, 100, 200]
 
 
+def test_of_stores_that_lived_long_the_newest_is_shown(tmp_path: Path) -> None:
+    for store, commits in (("1", 1_350), ("2", 1_000), ("3", 950)):
+        points.add(replace(POINT, store=store, commits=commits), tmp_path)
+    assert [point.store for point in points.read(tmp_path)] == ["2"]
+
+
 def test_times_are_told_by_their_median_and_what_nearly_all_stay_below() -> None:
     assert points.of_times([n / 1000 for n in range(1, 100)]) == (50.0, 95.0)
     assert points.of_times([0.2]) == (200.0, 200.0)
