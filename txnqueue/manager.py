@@ -51,6 +51,7 @@ from txnqueue.errors import (
     PlatformMissing,
     SchemaMismatch,
     TransactionAborted,
+    TransactionFinished,
     TransactionNotFound,
     TransactionNotPrepared,
     TransactionUnknown,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
 _NOT_DECIDABLE = (
     TransactionNotFound,
     TransactionNotPrepared,
+    TransactionFinished,
     DecidedByDatabase,
     HistoryRemoved,
 )
@@ -829,6 +831,8 @@ class QueueManager:
 
         Repeating is a no-op. A client that still works on the transaction is refused when it
         commits; so an operator can end a transaction that hangs without waiting for its leases.
+        An attempt that holds no messages leaves no trace until it is decided, and can be named
+        only by ``attempt``.
 
         Args:
             transaction_id: The transaction.

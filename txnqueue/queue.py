@@ -336,7 +336,8 @@ class Queue:
             headers: Headers of all these messages, as strings by name. The headers
                 ``correlation_id`` and ``reply_to`` also have a field in ``_message`` each.
             header_columns: By header name, the column of the rows that the header is taken from:
-                strings, whole numbers, booleans or dates. It need not be one of the queue's.
+                a column of the queue with strings, whole numbers, booleans or dates, or another
+                one, with strings. Null there means that the message lacks the header.
             durable: Whether the messages are kept in the store; the queue's setting when left
                 out. False keeps them in the memory of this process only, with the same
                 transactions and no Delta commit: they are gone when the process ends.

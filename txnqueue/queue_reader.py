@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from txnqueue.core import markup
-from txnqueue.core.settings import MESSAGES_PER_RECEIVE_MAX, check_number
+from txnqueue.core.settings import MESSAGES_PER_RECEIVE_MAX, check_count
 from txnqueue.core.state import QueueState
 from txnqueue.messages import browse
 from txnqueue.reports.metrics import DeadLetters, queue_shown
@@ -70,7 +70,7 @@ class QueueReader:
         Raises:
             PayloadRemoved: Their payload is not there.
         """
-        check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+        check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         parts, _ = browse.first(self._client, self.info, limit, None)
         payload = self._client.store.payload
         return payload.table(payload.schema(self.info.schema), parts)

@@ -40,7 +40,7 @@ from txnqueue.reports import changed_rows
 from txnqueue.reports.changed_rows import Changes
 from txnqueue.reports.consumption import consumed, settled_by
 from txnqueue.reports.deeds import Deeds
-from txnqueue.reports.history import cut
+from txnqueue.reports.history import state_at
 from txnqueue.reports.presence import Presence
 from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import schema_of
@@ -382,7 +382,7 @@ def rehearse(
         check_count("batch_size", batch_size, 1, MESSAGES_PER_RECEIVE_MAX)
     check_flag("partial", partial)
     client.open()
-    past, at_ms = cut(client.store, as_of)
+    past, at_ms = state_at(client, as_of)
     newest = past.newest()
     store = PastStore(client.store, past)
     own = Client(

@@ -409,3 +409,14 @@ def test_a_handler_settles_a_lease_of_the_lane_of_the_next_claim(
     world.lease_over()
     assert (reader.depth(), reader.in_flight(), len(reader.receive())) == (0, 0, 0)
     assert world.manager("auditor").history.verify().ok
+
+
+@in_memory
+def test_a_run_id_leaves_room_for_the_numbers_of_its_batches(world: World) -> None:
+    orders = world.queue()
+    orders.send(rows(1))
+    for run_id in ("r" * 190, "", "xid:1"):
+        with pytest.raises(InvalidInput, match="run_id=") as raised:
+            orders.drain(lambda batch, tx: None, run_id=run_id)
+        assert raised.value.name == "run_id"
+    assert orders.drain(lambda batch, tx: None, run_id="r" * 189).messages == 1

@@ -124,3 +124,14 @@ def test_a_header_column_that_a_session_would_substitute_is_refused(world: World
         queue.send([{"n": 1, "key": "a", name: "x"}], header_columns={"h": name})
     assert refused.value.column == name
     assert queue.depth() == 0
+
+
+@in_memory
+def test_a_header_column_beside_the_queues_has_text(world: World) -> None:
+    queue = world.queue()
+    with pytest.raises(SchemaMismatch, match="Column 'request' takes string"):
+        queue.send([{"n": 1, "request": 7}], header_columns={"a": "request"})
+    queue.send(
+        [{"n": 1, "request": "7"}, {"n": 2, "request": None}], header_columns={"a": "request"}
+    )
+    assert headers_of(queue.peek_messages()) == {1: {"a": "7"}, 2: None}

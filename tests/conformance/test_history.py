@@ -314,3 +314,17 @@ def test_a_trace_tells_where_a_message_went_and_what_it_changed(world: World) ->
     ]
     assert "moved" in {s["step"] for s in second}
     assert all(s["actor"] and s["commit_seq"] for s in first)
+
+
+@on_delta_when_long
+def test_the_current_state_goes_by_the_clock_and_not_by_the_last_commit(world: World) -> None:
+    orders, manager = world.queue(), world.manager("b")
+    orders.send(rows(1), delay_seconds=60)
+    last = orders.send(rows(2), ttl_seconds=60).receipt
+    waiting = {"posted": 2, "available": 1, "delayed": 1}
+    assert counts(manager.history.as_of(), orders) == waiting
+    world.clock.advance(61)
+    assert counts(manager.history.as_of(), orders) == {"posted": 2, "available": 1, "expired": 1}
+    states = {m["n"]: m["state"] for m in manager.history.as_of().messages(orders.name).rows()}
+    assert states[1] == "available" != states[2]
+    assert counts(manager.history.as_of(last.commit_seq), orders) == waiting

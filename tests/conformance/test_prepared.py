@@ -247,3 +247,53 @@ def test_a_prepare_that_lands_late_is_found_by_the_append_that_meets_it(world: W
     assert tx.status is Status.PREPARED
     tx.commit()
     assert (orders.depth(), orders.in_flight()) == (0, 0)
+
+
+@on_delta_when_long
+def test_repeating_an_operators_rollback_changes_nothing(world: World) -> None:
+    orders = world.queue()
+    orders.send(rows(1))
+    hanging = world.manager("b").transaction(world.name("hangs"))
+    hanging.queue(orders.name).receive()
+    operator = world.manager("operator")
+    operator.rollback(hanging.id, "it hangs")
+    operator.rollback(hanging.id, "once more")
+    assert operator.outcome(hanging.id).reason == "it hangs"
+    for decide in (
+        operator.commit,
+        lambda key: operator.decide_heuristically(key, commit=False, reason="late"),
+    ):
+        with pytest.raises(TransactionFinished, match="already rolled_back"):
+            decide(hanging.id)
+    assert numbers(orders.peek_messages()) == [1]
+
+
+@on_delta_when_long
+def test_what_its_own_client_has_committed_is_told_to_be_committed(world: World) -> None:
+    orders, manager = world.queue(), world.manager("b")
+    with manager.transaction(world.name("job")) as tx:
+        tx.queue(orders.name).send(rows(1))
+    operator = world.manager("operator")
+    assert operator.commit(tx.id) == tx.receipt
+    for decide in (
+        operator.rollback,
+        lambda key: operator.decide_heuristically(key, commit=True, reason="late"),
+    ):
+        with pytest.raises(TransactionFinished, match="already committed") as raised:
+            decide(tx.id)
+        assert raised.value.transaction_id == tx.id
+    assert numbers(orders.peek_messages()) == [1]
+
+
+@on_delta_when_long
+def test_a_rollback_ends_an_attempt_beside_the_one_that_was_committed(world: World) -> None:
+    orders = world.queue()
+    orders.send(rows(1))
+    hanging = world.manager("b").transaction(world.name("job"))
+    hanging.queue(orders.name).receive()
+    with world.manager("c").transaction(hanging.id) as tx:
+        tx.queue(orders.name).send(rows(2))
+    world.manager("operator").rollback(hanging.id, "it hangs")
+    assert sorted(numbers(orders.peek_messages())) == [1, 2]
+    with pytest.raises(TransactionAborted):
+        hanging.commit()

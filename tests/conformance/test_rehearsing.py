@@ -682,3 +682,16 @@ def test_changes_of_delta_tables_are_checked_and_not_made(world: World, tmp_path
     assert [(r.n, r.total) for r in world.spark.read.format("delta").load(table).collect()] == [
         (1, 10)
     ]
+
+
+@in_memory
+def test_a_rehearsal_on_the_current_state_has_what_can_be_received_now(world: World) -> None:
+    orders = world.queue()
+    last = orders.send(rows(1), delay_seconds=60).receipt
+    world.clock.advance(61)
+    manager = world.manager("b")
+    rehearsed = [
+        manager.rehearse(lambda *_: None, orders.name, as_of=at).messages
+        for at in (None, last.commit_seq)
+    ]
+    assert rehearsed == [1, 0]

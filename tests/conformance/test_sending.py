@@ -128,7 +128,7 @@ def test_wrong_arguments_are_refused_by_name(world: World) -> None:
         (InvalidInput, "until", lambda: orders.drain(print, until="noon")),
         (LimitExceeded, "batch_size", lambda: orders.drain(print, batch_size=0)),
         (LimitExceeded, "errors_max", lambda: orders.drain(print, errors_max=0)),
-        (InvalidInput, "transaction_id", lambda: orders.drain(print, run_id="x" * 200)),
+        (InvalidInput, "run_id", lambda: orders.drain(print, run_id="x" * 200)),
     ]
     for error, named, call in refused:
         with pytest.raises(error, match=named):

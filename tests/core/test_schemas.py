@@ -245,3 +245,12 @@ def test_a_message_says_by_which_columns_schemas_differ() -> None:
     )
     turned = schema(("b", "string"), ("a", "long"))
     assert catalog.differing(schema(("a", "long"), ("b", "string")), turned).startswith("the order")
+
+
+def test_a_schema_as_text_without_a_session_has_simple_types() -> None:
+    schema = plain_schema("a tinyint, b short not null, c timestamp_ntz, d timestamp_ltz")
+    kinds = [T.ByteType(), T.ShortType(), T.TimestampNTZType(), T.TimestampType()]
+    assert [column.dataType for column in schema] == kinds
+    for other in ("amount decimal(5,2)", "who struct<name:string>", "name", "a b c"):
+        with pytest.raises(SchemaMismatch, match="StructType"):
+            plain_schema(other)

@@ -749,6 +749,13 @@ def test_declared_queues_are_applied_once(shell: Any, tmp_path: Path) -> None:
     shell("declare", tmp_path / "nowhere.yaml", code=2)
 
 
+def test_a_file_of_declarations_is_read_before_the_store_is_opened(tmp_path: Path) -> None:
+    """Opening a store starts Spark, which takes some seconds."""
+    opened: list[Options] = []
+    said = CliRunner().invoke(app, ["declare", str(tmp_path / "none.yaml")], obj=opened.append)
+    assert (said.exit_code, opened) == (2, [])
+
+
 def test_the_doctor_shows_what_the_environment_sets(
     shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,8 @@ def test_what_a_store_holds_is_told_as_its_maker_says(store: txnqueue.StoreReade
     }
     assert [row["queue"] for row in store.exchange("news").bindings().rows()] == ["invoices"]
     assert [m["order_id"] % 2 for m in orders.peek_messages(7)].count(0) > 0
+    with pytest.raises(errors.InvalidInput, match="whole number"):
+        orders.peek(2.5)  # type: ignore[arg-type]
     first = store.queue("unique").peek_messages()[0]
     assert first["k"] == first["_message"]["message_id"] == "a"
     steps = store.history.trace(first["_message"]["id"]).rows()

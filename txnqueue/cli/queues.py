@@ -215,7 +215,8 @@ def declare(
     ] = False,
 ) -> None:
     """Create and alter queues as a file declares them; a second time changes nothing."""
-    steps = session.manager.declare(read_yaml(file), dry_run=dry_run, drop=drop)
+    declared = read_yaml(file)  # before Spark starts for it
+    steps = session.manager.declare(declared, dry_run=dry_run, drop=drop)
     rows = [
         {"action": step.action, "queue": step.queue, "changes": told_of_changes(step.changes)}
         for step in steps

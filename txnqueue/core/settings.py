@@ -73,23 +73,27 @@ def check_name(name: object, what: str = "queue") -> str:
     return plain_text(name)
 
 
-def check_transaction_id(key: object) -> str:
-    """Check a transaction id given by a client, and return it as a plain string.
+def check_transaction_id(
+    key: object, name: str = "transaction_id", length_max: int = TRANSACTION_ID_LENGTH_MAX
+) -> str:
+    """Check a transaction id given by a client, or the beginning of some, as a plain string.
+
+    Args:
+        key: The id.
+        name: The argument that it was given as.
+        length_max: The most characters.
 
     Raises:
         InvalidInput: The id is empty, too long or not a string, or begins like a branch's.
     """
     if isinstance(key, str) and key.startswith(BRANCH_PREFIX):
         raise InvalidInput(
-            f"transaction_id={key!r}: ids that begin with {BRANCH_PREFIX!r} are reserved for "
+            f"{name}={key!r}: ids that begin with {BRANCH_PREFIX!r} are reserved for "
             "branches (txnqueue.protocols.dtx); use another id.",
-            name="transaction_id",
+            name=name,
         )
-    if not is_text(key) or not 0 < len(key) <= TRANSACTION_ID_LENGTH_MAX:
-        raise InvalidInput(
-            f"transaction_id={key!r}: give 1 to {TRANSACTION_ID_LENGTH_MAX} characters.",
-            name="transaction_id",
-        )
+    if not is_text(key) or not 0 < len(key) <= length_max:
+        raise InvalidInput(f"{name}={key!r}: give 1 to {length_max} characters.", name=name)
     return plain_text(key)
 
 

@@ -65,7 +65,8 @@ class History:
             timestamp: The instant: the state after the last commit recorded by then.
 
         Returns:
-            The state; the current one when both are omitted.
+            The state; the current one when both are omitted. What is delayed or expired in it is
+            decided by the clock of the commit, by the instant, or by the clock of this call.
 
         Raises:
             InvalidInput: There is no such commit yet, or the instant has no time zone.
@@ -73,7 +74,7 @@ class History:
                 returns. If it is removed later, the state raises this when it is queried.
         """
         self._client.open()
-        return Snapshot(self._client, *cut(self._client.store, commit_seq, timestamp))
+        return Snapshot(self._client, *state_at(self._client, commit_seq, timestamp))
 
     def trace(
         self,
@@ -419,6 +420,20 @@ def cut(
             name="commit_seq",
         )
     return _known(Past(store, commit_seq)), None
+
+
+def state_at(
+    client: Client,
+    commit_seq: int | datetime.datetime | None = None,
+    timestamp: datetime.datetime | None = None,
+) -> tuple[Past, int | None]:
+    """Find the history up to a moment as ``cut`` does, and now by the clock if none is given.
+
+    Delays and times to live end without a commit: the clock of the newest one may be hours old.
+    """
+    past, at_ms = cut(client.store, commit_seq, timestamp)
+    is_now = commit_seq is None and timestamp is None
+    return past, client.runtime.now_ms() if is_now else at_ms
 
 
 def commits_between(client: Client, after: int, upto: int | None) -> Past:

@@ -13,12 +13,18 @@ from txnqueue.client.client import Client
 from txnqueue.client.consumer import Consumer
 from txnqueue.core import model
 from txnqueue.core.model import Entry
-from txnqueue.core.settings import QueueInfo, check_transaction_id
+from txnqueue.core.settings import (
+    TRANSACTION_ID_LENGTH_MAX,
+    QueueInfo,
+    check_transaction_id,
+)
 from txnqueue.errors import InvalidInput, TransactionAborted
 from txnqueue.transactions import commit
 from txnqueue.transactions.attempt import Attempt
 
 _NUMBER_MAX = 10**9
+RUN_ID_LENGTH_MAX = TRANSACTION_ID_LENGTH_MAX - len(f"/{_NUMBER_MAX}")
+"""The characters of a run id, to which the ids of its transactions add the number of a batch."""
 _DRAINED = "drained"
 """The queue's id, in the metadata of a run's decisions; older versions did not record it."""
 PLACED_SECONDS_MAX = 600.0
@@ -56,8 +62,7 @@ class DrainRun:
         self.given = run_id is not None
         self._metadata = {_DRAINED: queue.queue_id} if self.given else None
         self.id = run_id if run_id is not None else f"d-{client.runtime.new_id()}"
-        check_transaction_id(self.id)
-        check_transaction_id(f"{self.id}/{_NUMBER_MAX}")
+        check_transaction_id(self.id, "run_id", RUN_ID_LENGTH_MAX)
         self.number = 0
         self._recall = recall
         self._consumer = consumer

@@ -51,7 +51,7 @@ def decide_prepared(
     Raises:
         TransactionFinished: The transaction is already decided otherwise.
         TransactionNotFound: Nothing is recorded of the transaction.
-        TransactionNotPrepared: The transaction is not prepared.
+        TransactionNotPrepared: The transaction is undecided, and not prepared.
         DecidedByDatabase: A database decides the transaction.
         NotPermitted: The transaction is a branch that is restricted to other principals.
         HistoryRemoved: Nothing is recorded of the transaction, and it may have been removed.
@@ -88,6 +88,8 @@ def decide_prepared(
         wanted_attempts = list(state.prepared) if attempt is None else [attempt]
         wanted_attempts += [] if branch is None else [branch.attempt]
         decisions = [state.decisions[a] for a in wanted_attempts if a in state.decisions]
+        if not decisions and attempt is None:
+            decisions = _decided_unprepared(state)
         if not decisions:
             beginning = archive.decisions_beginning_of(client.store.journal)
             if beginning >= 0 and not is_branch(key):  # entries of branches are never removed
@@ -102,7 +104,8 @@ def decide_prepared(
         if decisions[-1].kind != wanted or (heuristic and not state.heuristics):
             raise TransactionFinished(
                 f"Transaction {key!r} is already {decisions[-1].kind}: manager.outcome(id) shows "
-                "when and why."
+                "when and why.",
+                transaction_id=key,
             )
         already.append(decisions[-1])
         return None
@@ -139,6 +142,16 @@ def forget(client: Client, key: str) -> None:
         )
 
     client.land(plan, "forget", transaction_id=key)
+
+
+def _decided_unprepared(state: TransactionState) -> list[Entry]:
+    """Return the decision of a key whose attempts were decided without being prepared, if any.
+
+    A commit is final for the key; without one the last rollback is the answer.
+    """
+    if state.committed is not None:
+        return [state.committed]
+    return list(state.decisions.values())[-1:]
 
 
 def _check_found(client: Client, state: TransactionState) -> None:

@@ -40,8 +40,8 @@ def unroutable(exchange: str) -> Unroutable:
     """Build the error for messages that match no binding."""
     return Unroutable(
         f"No binding of the exchange {exchange!r} matches some of the messages, so they are "
-        "refused: nothing was sent. Bind a queue for them, or create the exchange with "
-        "unroutable='return' or 'dead_letter'.",
+        "refused: nothing was sent. Bind a queue for them, or create an exchange with "
+        "unroutable='return', or with 'dead_letter' and a dead-letter queue that exists.",
         name=exchange,
     )
 

@@ -300,7 +300,7 @@ def _sound(column: StructField, data: pa.ChunkedArray) -> pa.ChunkedArray:
     if data.null_count and not column.nullable:
         raise SchemaMismatch(
             f"Column {column.name!r} may not be null, but is in {data.null_count} of {len(data)} "
-            "rows: fill it, or declare the column without NOT NULL.",
+            "rows: fill it, because it is declared NOT NULL or holds the message ids.",
             column=column.name,
             in_rows=True,
         )

@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -159,6 +160,9 @@ def plain_schema(ddl: str) -> StructType:
     """
     plain: Mapping[str, DataType] = {
         "string": StringType(),
+        "tinyint": ByteType(),
+        "byte": ByteType(),
+        "short": ShortType(),
         "long": LongType(),
         "bigint": LongType(),
         "int": IntegerType(),
@@ -169,6 +173,8 @@ def plain_schema(ddl: str) -> StructType:
         "boolean": BooleanType(),
         "date": DateType(),
         "timestamp": TimestampType(),
+        "timestamp_ltz": TimestampType(),
+        "timestamp_ntz": TimestampNTZType(),
         "binary": BinaryType(),
     }
     columns = []
@@ -180,7 +186,10 @@ def plain_schema(ddl: str) -> StructType:
             or words[1].lower() not in plain
             or (len(words) == 4 and not required)
         ):
-            raise SchemaMismatch(f"{text.strip()!r} is not a plain column: write 'name type'.")
+            raise SchemaMismatch(
+                f"{text.strip()!r} is not a plain column: write 'name type'. Without a session "
+                "other types than these need a StructType: " + ", ".join(sorted(plain)) + "."
+            )
         columns.append(StructField(words[0].strip("`"), plain[words[1].lower()], not required))
     return StructType(columns)
 
