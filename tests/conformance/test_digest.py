@@ -13,7 +13,7 @@ from tests.conformance.conftest import World, on_delta_when_long, rows
 from tests.inside import client_of
 from txnqueue import HistoryDigest
 from txnqueue.core.model import Entry
-from txnqueue.errors import HistoryRemoved, InvalidInput
+from txnqueue.errors import HistoryRemoved, InvalidInput, StoreCorrupt
 from txnqueue.reports.digest import canonical
 from txnqueue.storage.store import MemoryStore
 
@@ -151,6 +151,101 @@ def test_a_second_copy_in_the_archive_that_says_something_else_is_found(memory: 
     assert not history.verify(digest=kept).ok
 
 
+def journal_of(world: World) -> Any:
+    return client_of(world.manager("auditor")).store.journal
+
+
+def _copied(journal: Any) -> None:
+    entry = next(one for one in journal.entries() if one.kind == "posted")
+    journal._shards[entry.shard].append(entry)
+
+
+def _before_the_first(journal: Any) -> None:
+    entry = next(iter(journal.archive.kept.values()))
+    early = replace(entry, append_id="forged", version=-2)
+    journal.archive.kept["2000-01-01", early.entry_id] = early
+
+
+def _by_another_number(journal: Any) -> None:
+    last = max(entry.version for entry in journal.entries())
+    for found in journal._shards.values():
+        found[:] = [
+            replace(entry, version=last - 1, ordinal=1024) if entry.version == last else entry
+            for entry in found
+        ]
+
+
+def _in_doubt(journal: Any) -> None:
+    """A transaction that nobody prepared, excused by history that nobody removed."""
+    used = {entry.version for entry in (*journal.entries(), *journal.archive.kept.values())}
+    free = next(n for n in range(1, journal.version()) if n not in used)
+    told: Any = {"manifest": {"posted": {}, "settled": {}, "entries": []}}
+    forged = Entry("transaction/0", "k", "prepared", append_id="f", version=free, body=told)
+    journal.archive.kept["2000-01-01", forged.entry_id] = replace(forged, attempt="x")
+    mark = Entry("fence", "history", "history_removed", append_id="g", begun=0)
+    journal.commits.append(((), {}))
+    journal._shards["fence"].append(replace(mark, version=journal.version()))
+
+
+@pytest.mark.parametrize("tamper", [_copied, _before_the_first, _by_another_number, _in_doubt])
+def test_what_only_some_queries_would_find_is_found(
+    memory: World, tamper: Callable[[Any], None]
+) -> None:
+    _, kept = archived(memory)
+    memory.open(memory.queue("more"), "b").send(rows(1))
+    kept = memory.manager("auditor").history.digest()
+    journal = journal_of(memory)
+    tamper(journal)
+    history = memory.manager("asking").history
+    assert history.digest(kept.commit_seq).sha256 != kept.sha256
+    assert not history.verify(digest=kept).ok
+    if tamper is not _in_doubt:
+        assert history.verify().problems
+
+
+def test_a_copy_whose_body_only_compares_equal_is_an_entry_of_its_own(memory: World) -> None:
+    archive, kept = archived(memory)
+    (_, name), entry = next((n, e) for n, e in archive.items() if e.body.get("v") == 1)
+    archive["2000-01-01", name] = replace(entry, body={**entry.body, "v": True})
+    assert memory.manager("auditor").history.digest(kept.commit_seq).sha256 != kept.sha256
+
+
+def test_an_archive_of_a_store_that_has_archived_nothing_is_told(memory: World) -> None:
+    consume(memory.queue(lanes=1), 1, 2)
+    history, journal = memory.manager("auditor").history, journal_of(memory)
+    kept = history.digest()
+    journal.archive.create()
+    assert history.verify(digest=kept).ok
+    forged = replace(max(journal.entries(), key=lambda one: one.place), append_id="forged")
+    journal.archive.kept["2000-01-01", forged.entry_id] = forged
+    (problem,) = history.verify(digest=kept).problems
+    assert "nothing was archived" in problem
+    with pytest.raises(StoreCorrupt):
+        history.digest()
+
+
+def test_entries_of_commits_that_are_to_come_are_told(memory: World) -> None:
+    consume(memory.queue(lanes=1), 1, 2)
+    history, journal = memory.manager("auditor").history, journal_of(memory)
+    entry = next(one for one in journal.entries() if one.kind == "posted")
+    far = replace(entry, append_id="forged", version=1_000_000)
+    journal._shards[entry.shard].append(far)
+    (problem,) = history.verify().problems
+    assert f"the journal has commit {far.commit_seq}" in problem
+
+
+def test_a_continued_digest_is_checked_from_where_it_begins(memory: World) -> None:
+    archive, first = archived(memory)
+    consume(memory.queue("more"), 4, 5)
+    history = memory.manager("auditor").history
+    later = history.digest(after=first)
+    _changed(archive)
+    assert history.verify(digest=later).ok
+    assert not history.verify(digest=first).ok
+    claims = [one.claim for one in history.verify(digest=later).claims]
+    assert f"entries after {first.commit_seq} that the digest covers" in claims
+
+
 def test_a_store_that_ends_before_the_digest_is_told(memory: World) -> None:
     history = memory.manager("a").history
     consume(memory.queue(lanes=1), 1, 2)
@@ -185,7 +280,8 @@ def test_what_is_no_digest_is_refused(memory: World) -> None:
     history = memory.manager("a").history
     memory.queue(lanes=1)
     kept = history.digest()
-    for wrong in ("", "txnqueue-1:", str(kept)[:-1], str(kept) + "0"):
+    other_digits = str(kept).replace(f":{kept.entries}:", ":\N{ARABIC-INDIC DIGIT ONE}:")
+    for wrong in ("", other_digits, "txnqueue-1:", str(kept)[:-1], str(kept) + "0"):
         with pytest.raises(InvalidInput):
             history.verify(digest=wrong)
     for after in (True, -2, kept.commit_seq + 1, 1.5):

@@ -251,6 +251,9 @@ class Rounds(Past):
         assert after == -1, "these rounds are read whole"
         return self._rounds_by_commit() if order is Order.COMMIT else self._rounds_by_stream()
 
+    def placed(self, order: Order, after: int = -1) -> Iterator[tuple[Entry, bool]]:
+        return ((entry, True) for entry in self.stream(order, after))
+
     def _rounds_by_commit(self) -> Iterator[Entry]:
         for number in range(self._rounds):
             for n, entry in enumerate(bulk.a_round(self._queue_id, "s", number)):

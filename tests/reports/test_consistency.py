@@ -11,7 +11,7 @@ from tests.inside import client_of
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.state import compaction
-from txnqueue.reports.consistency import Landings
+from txnqueue.reports.consistency import Landings, Manifests, Problems
 from txnqueue.storage.journal import EntryFilter
 from txnqueue.testing import Clock, memory_manager
 
@@ -73,3 +73,36 @@ def test_a_compaction_holds_in_whatever_order_it_says_what_is_purged(
     assert said["purging"] == said["items"][::-1]
     proof = manager.history.verify()
     assert proof.ok, str(proof)
+
+
+def _decided(kind: str, append_id: str, **body: Any) -> Entry:
+    return Entry("transaction/0", "k", kind, append_id=append_id, attempt="a", version=1, body=body)
+
+
+SENT = {"posted": {"q": 2}, "settled": {}}
+NOTHING: dict[str, Any] = {"posted": {}, "settled": {}}
+POSTED = Entry("backlog/q", "lane/0", "posted", append_id="d", attempt="a", queue_id="q", count=2)
+
+
+@pytest.mark.parametrize(
+    ("entries", "is_right"),
+    [
+        ([_decided("committed", "d", manifest=SENT), POSTED], True),
+        ([_decided("committed", "d", manifest=NOTHING)], True),
+        ([_decided("committed", "d")], False),  # it was a rollback, which records no counts
+        ([_decided("committed", "d", manifest=NOTHING), POSTED], False),
+    ],
+)
+@pytest.mark.parametrize("prepared", [None, SENT, NOTHING])
+def test_a_commit_did_what_it_says_and_what_was_prepared(
+    entries: list[Entry], is_right: bool, prepared: Any
+) -> None:
+    problems = Problems()
+    manifests = Manifests(-1, problems)
+    for entry in [_decided("prepared", "p", manifest=prepared)] if prepared else []:
+        manifests.see(entry)
+    for entry in entries:
+        manifests.see(entry)
+    (claim,) = manifests.claims(0)
+    is_right = is_right and prepared in (None, entries[0].body["manifest"])
+    assert (claim.holds, bool(problems.told)) == (is_right, not is_right)

@@ -320,6 +320,40 @@ def test_a_copy_that_says_something_else_is_read_as_it_stands(tmp_path: Path) ->
     assert [one.actor for one in files.stream(Order.COMMIT, EntryFilter())] == ["a", "b"]
 
 
+@pytest.mark.parametrize(("commit_seq", "ordinal"), [(1029, 0), (1024, 1024), (None, 0), (1, None)])
+def test_an_archived_entry_at_two_places_is_refused(
+    tmp_path: Path, commit_seq: int | None, ordinal: int | None
+) -> None:
+    """The ordinal is in two columns; the history shows the one, and tools that read Arrow both."""
+    row = {"shard": "s", "append_id": "a", "ordinal": ordinal, "commit_seq": commit_seq}
+    pq.write_table(pa.Table.from_pylist([row], schema=TABLE), tmp_path / "one.parquet")
+    moment = TableVersion(0, {"one.parquet": DataFile("one.parquet", {}, None)})
+    files = EntryFiles(LocalFileSystem(), str(tmp_path), lambda: moment)
+    with pytest.raises(errors.StoreCorrupt, match=r"one\.parquet.*contradict"):
+        files.table()
+
+
+@pytest.mark.parametrize(("version", "is_right"), [(2, True), (3, True), (None, True), (4, False)])
+def test_a_row_of_a_later_version_than_its_file_is_refused(
+    tmp_path: Path, version: int | None, is_right: bool
+) -> None:
+    """By the file's version it is skipped where only later entries are read."""
+    row = {"stream": "s", "append_id": "a", "ordinal": 0, "own": version}
+    schema = TABLE.remove(TABLE.get_field_index("commit_seq")).append(pa.field("own", pa.int64()))
+    table = pa.Table.from_pylist([row], schema=schema.remove(0))
+    pq.write_table(table, tmp_path / "one.parquet")
+    named = {"delta.rowTracking.materializedRowCommitVersionColumnName": "own"}
+    one = DataFile("one.parquet", {"shard": "s"}, 3)
+    moment = TableVersion(9, {"one.parquet": one}, named)
+    files = EntryFiles(LocalFileSystem(), str(tmp_path), lambda: moment)
+    if is_right:
+        (found,) = files.table()["commit_seq"].to_pylist()
+        assert found == 1024 * (version or 3)
+    else:
+        with pytest.raises(errors.StoreCorrupt, match=r"one\.parquet.*contradict"):
+            files.table()
+
+
 def test_commands_look_without_spark(folder: Path) -> None:
     pytest.importorskip("typer")
     root = str(folder / "store")

@@ -9,6 +9,7 @@ last.
 from __future__ import annotations
 
 import heapq
+import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
@@ -116,16 +117,29 @@ class Past:
         Raises:
             HistoryRemoved: Entries that the reading needs were removed meanwhile.
         """
+        told = (entry for entry, _ in self.placed(order, after))
+        return known(told, self.beginning) if order is Order.COMMIT else told
+
+    def placed(self, order: Order, after: int = -1) -> Iterator[tuple[Entry, bool]]:
+        """Read all entries as ``stream`` does, each with whether it is in the journal.
+
+        Removed positions are not left out.
+
+        Raises:
+            HistoryRemoved: Entries that the reading needs were removed meanwhile.
+        """
         narrowed = self._narrowed(EntryFilter(after=after))
         while True:
-            found = _opened(self._store.journal.stream(order, narrowed))
+            here = _opened(self._store.journal.stream(order, narrowed))
+            found: Iterator[tuple[Entry, bool]] = ((entry, True) for entry in here)
             if self._has_archive():
-                archived = _opened(self._store.journal.archive.stream(order, narrowed))
-                found = _once(heapq.merge(found, archived, key=order.key))
+                there = _opened(self._store.journal.archive.stream(order, narrowed))
+                archived = ((entry, False) for entry in there)
+                found = _once(heapq.merge(found, archived, key=lambda one: order.key(one[0])))
             if not self._has_moved():
                 break
-        told = self._decided(found)
-        return known(told, self.beginning) if order is Order.COMMIT else told
+        lost = self._undecided()
+        return (one for one in found if one[0].entry_id not in lost)
 
     def newest(self, wanted: EntryFilter | None = None) -> Newest:
         """Find the newest commit_seq and recorded instant of the entries, without reading them."""
@@ -138,20 +152,39 @@ class Past:
             max(here.commit_seq, there.commit_seq), max(here.recorded_at_ms, there.recorded_at_ms)
         )
 
+    def ahead(self) -> int | None:
+        """Find the newest commit in the journal if it is yet to come; None if it is not.
+
+        Rows that somebody else wrote can name any version. Queries up to the newest version leave
+        them out, whereas queues and transactions read them.
+        """
+        newest = self._store.journal.newest(EntryFilter()).commit_seq
+        return newest if newest >> 10 > self._store.journal.version() else None
+
     def archived_ahead(self) -> int | None:
         """Find the newest archived commit if it is newer than the journal; None if it is not.
 
         It is newer in a copy of a store whose journal was copied before a maintenance, and whose
         archive after it.
         """
-        journal = self._store.journal
+        newest = self._newest_archived()
+        return newest if newest >> 10 > self._store.journal.version() else None
+
+    def is_archive_foreign(self) -> bool:
+        """Return whether the archive has entries although nothing can have left the journal yet.
+
+        They are not in the history, but whoever reads the archive's table finds them.
+        """
+        return not self._has_archive() and self._newest_archived() >= 0 and not self._has_archive()
+
+    def _newest_archived(self) -> int:
+        """Find the newest commit_seq in the archive; -1 if there is none."""
         try:
-            newest = journal.archive.newest(EntryFilter()).commit_seq
+            return self._store.journal.archive.newest(EntryFilter()).commit_seq
         except Exception:
             if self._has_archive():
                 raise
-            return None
-        return newest if newest >> 10 > journal.version() else None
+            return -1
 
     def _narrowed(self, wanted: EntryFilter) -> EntryFilter:
         upto = self.upto if wanted.upto is None else min(self.upto, wanted.upto)
@@ -182,21 +215,26 @@ class Past:
         return self.beginning != before
 
     def _decided(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Leave out archived prepared entries without a decision, which was removed before them.
+        """Leave out archived prepared entries without a decision, which was removed before them."""
+        lost = self._undecided()
+        return (entry for entry in entries if entry.entry_id not in lost)
+
+    def _undecided(self) -> set[model.PositionId]:
+        """Find the archived prepared entries whose decision was removed before them.
 
         A prepared, undecided entry never leaves the journal. Only versions before 0.2 removed
-        decisions.
+        decisions, and none from the history's beginning on.
         """
-        if self._decisions_from < 0:
-            return iter(entries)
+        before = min(self._decisions_from, self.beginning)
+        if before < 0:
+            return set()
         archive, attempts = self._store.journal.archive, set[str | None]()
         old = archive.find(EntryFilter(kinds=[model.PREPARED]))
         for names in portions({entry.attempt or "" for entry in old}):
             meant = EntryFilter(kinds=model.DECISIONS, attempts=names)
             decisions = (*self._store.journal.find(meant), *archive.find(meant))
             attempts.update(entry.attempt for entry in decisions)
-        lost = {entry.entry_id for entry in old if entry.attempt not in attempts}
-        return (entry for entry in entries if entry.entry_id not in lost)
+        return {e.entry_id for e in old if e.version < before and e.attempt not in attempts}
 
 
 def known(entries: Iterable[Entry], beginning: int) -> Iterator[Entry]:
@@ -354,13 +392,25 @@ def _opened(entries: Iterator[Entry]) -> Iterator[Entry]:
     return chain(list(islice(entries, 1)), entries)
 
 
-def _once(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Yield each of some sorted entries once; entries that differ at all are all yielded."""
+def _once(entries: Iterable[tuple[Entry, bool]]) -> Iterator[tuple[Entry, bool]]:
+    """Yield each of some sorted entries once; entries that differ at all are all yielded.
+
+    Copies in the archive are left out, as there may be some. The journal never has two.
+
+    Args:
+        entries: Each with whether it is in the journal, and if so before its copies.
+    """
     before = None
-    for entry in entries:
-        if entry != before:
-            yield entry
+    for entry, here in entries:
+        if here or before is None or not _is_copy(entry, before):
+            yield entry, here
         before = entry
+
+
+def _is_copy(entry: Entry, other: Entry) -> bool:
+    """Return whether two entries are the same, also as text: ``1 == True`` in Python (pure)."""
+    one, two = (json.dumps(dict(e.body), sort_keys=True) for e in (entry, other))
+    return entry == other and one == two
 
 
 def portions(names: Iterable[_Name]) -> Iterator[list[_Name]]:

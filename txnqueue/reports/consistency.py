@@ -66,6 +66,35 @@ class Problems:
             self.told.append(problem)
 
 
+class Places:
+    """Each commit is of one append, and each of its entries is there once.
+
+    Entries have to come in commit order.
+    """
+
+    def __init__(self, problems: Problems) -> None:
+        """Begin before the first entry."""
+        self._problems = problems
+        self._before: Entry | None = None
+
+    def see(self, entry: Entry) -> None:
+        """Record the next entry."""
+        before, self._before = self._before, entry
+        if entry.version < 0 or not 0 <= entry.ordinal < model.commit_seq(1):
+            self._problems.add(f"no commit has the number of {_named(entry)}")
+        elif before is None or entry.commit_seq != before.commit_seq:
+            return
+        elif entry.append_id != before.append_id:
+            seq = entry.commit_seq
+            self._problems.add(f"two appends are at commit_seq {seq}: what came after what is lost")
+        elif entry.index == before.index:
+            self._problems.add(f"{_named(entry)} is there twice")
+
+
+def _named(entry: Entry) -> str:
+    return f"the entry {entry.entry_id} ({entry.kind})"
+
+
 class Landings:
     """Each append landed once: no two commits are of one.
 
@@ -173,7 +202,8 @@ class Numbers:
 class Manifests:
     """What a commit says that it posted and settled stands beside it, and nowhere else.
 
-    That of a branch names the newest part of each session.
+    That of a prepared transaction says what was prepared. That of a branch names the newest part
+    of each session.
     """
 
     def __init__(self, beginning: int, problems: Problems) -> None:
@@ -189,6 +219,7 @@ class Manifests:
         self._beside: dict[str, Counter[str]] = defaultdict(Counter)
         self._committed: list[Entry] = []
         self._rolled_back: set[str | None] = set()
+        self._prepared: dict[str | None, Counter[str]] = {}
         self._version = -1
         self._parts: dict[str | None, dict[str, int | None]] = defaultdict(dict)
         self._right = self._expected = 0
@@ -200,10 +231,13 @@ class Manifests:
             self._append_id, self._version = entry.append_id, entry.version
         if entry.kind == model.PART:
             self._parts[entry.attempt][entry.body["session"]] = entry.sequence
+        elif entry.kind == model.PREPARED:
+            self._prepared[entry.attempt] = _counts_of(entry)
         if entry.kind == model.COMMITTED:
             self._committed.append(entry)
         elif entry.kind == model.ROLLED_BACK:
             self._parts.pop(entry.attempt, None)
+            self._prepared.pop(entry.attempt, None)
             self._rolled_back.add(entry.attempt)
         which = "posted" if entry.kind == model.POSTED else "settled"
         if (
@@ -227,19 +261,13 @@ class Manifests:
         for entry in self._committed:
             beside = self._beside.pop(entry.attempt or "", Counter())
             parts = self._parts.pop(entry.attempt, {})
+            said = _counts_of(entry)
+            prepared = self._prepared.pop(entry.attempt, said)
             if entry.version < self._beginning:
                 continue
-            manifest = entry.body.get("manifest", {})
-            said = Counter(
-                {
-                    f"{which} {queue_id}": count
-                    for which in ("posted", "settled")
-                    for queue_id, count in manifest.get(which, {}).items()
-                }
-            )
             self._expected += 1
-            whole = entry.body.get("parts", {}) == parts
-            if whole and said == beside:
+            whole = "manifest" in entry.body and entry.body.get("parts", {}) == parts
+            if whole and said == beside == prepared:
                 self._right += 1
             else:
                 text = f"the manifest of {entry.stream} is not what was written beside it"
@@ -261,6 +289,18 @@ class Manifests:
             ):
                 self._expected += 1
                 self._problems.add(f"no decision of {attempt} stands beside what it did")
+
+
+def _counts_of(entry: Entry) -> Counter[str]:
+    """Read how many messages the manifest of an entry says were posted and settled, by queue."""
+    manifest = entry.body.get("manifest", {})
+    return Counter(
+        {
+            f"{which} {queue_id}": count
+            for which in ("posted", "settled")
+            for queue_id, count in manifest.get(which, {}).items()
+        }
+    )
 
 
 class Moves:
@@ -447,6 +487,10 @@ class Payload:
             self._prepared[entry.attempt] = entry
         elif entry.kind in model.DECISIONS:
             self._prepared.pop(entry.attempt, None)
+
+    def undecided(self) -> Iterable[Entry]:
+        """Return the entries of the transactions that are prepared."""
+        return self._prepared.values()
 
     def claims(self, waiting: Iterable[Entry]) -> list[CheckedPromise]:
         """Tell what was found of all messages.

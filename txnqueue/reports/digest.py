@@ -15,7 +15,10 @@ from txnqueue.core.model import Entry
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.journal import Order
 
-_FORM = re.compile(r"txnqueue-1:(-1|\d{1,18}):(\d{1,18}):(\d{1,18}):([0-9a-f]{64}):([0-9a-f]{64})")
+_FORM = re.compile(
+    r"txnqueue-1:(-1|[0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18}):([0-9a-f]{64}):([0-9a-f]{64})"
+)
+_UNITS = model.commit_seq(1)
 _COLUMNS = (
     "shard", "stream", "kind", "sequence", "append_id", "transaction_key", "attempt", "begun",
     "queue_id", "lane", "claim_lane", "claim_sequence", "count", "reason", "actor", "run_id",
@@ -117,6 +120,8 @@ def canonical(entry: Entry) -> bytes:
     """
     told = {name: getattr(entry, name) for name in _COLUMNS}
     told["commit_seq"], told["index"] = model.commit_seq(entry.version, entry.ordinal), entry.index
+    if not 0 <= entry.ordinal < _UNITS:  # else commit_seq tells version and ordinal apart
+        told["ordinal"] = entry.ordinal
     told["ranges"] = [list(one) for one in entry.ranges] or None
     told["body"] = dict(entry.body) or None
     left = {name: value for name, value in told.items() if value is not None}

@@ -19,7 +19,7 @@ from txnqueue.core.model import Entry
 from txnqueue.core.settings import QueueInfo, check_flag, check_id
 from txnqueue.core.state import catalog, erasures, retention
 from txnqueue.core.state.topology import Topology
-from txnqueue.errors import InvalidInput, PayloadRemoved
+from txnqueue.errors import InvalidInput, PayloadRemoved, StoreCorrupt
 from txnqueue.reports.audit_report import AuditReport, audit
 from txnqueue.reports.digest import HistoryDigest, chain_after, computed
 from txnqueue.reports.report import Report
@@ -232,6 +232,7 @@ class History:
             InvalidInput: There is no such commit yet, it lies before ``after``, or ``after`` is no
                 digest.
             HistoryRemoved: Commits that the digest would cover were removed from the history.
+            StoreCorrupt: The archive has entries although nothing was archived.
         """
         if commit_seq is not None:
             _check_commit("commit_seq", commit_seq)
@@ -245,6 +246,11 @@ class History:
                 name="after",
             )
         past.check_known(begins + 1)
+        if past.is_archive_foreign():
+            raise StoreCorrupt(
+                "The archive has entries, and the journal says that nothing was archived: somebody "
+                "else wrote them, or the tables are of different moments. Keep both as they are."
+            )
         return computed(past, begins, last, seed)
 
     def report(

@@ -23,8 +23,10 @@ from txnqueue.reports.consistency import (
     Moves,
     Numbers,
     Payload,
+    Places,
     Problems,
 )
+from txnqueue.reports.departures import Departures
 from txnqueue.reports.digest import HistoryDigest, computed
 from txnqueue.reports.replay import Replay
 from txnqueue.storage.journal import Audit, Order
@@ -108,15 +110,13 @@ def _verified(client: Client, past: Past, audit: Audit) -> VerificationResult:
     problems, beginning = Problems(), past.beginning
     if audit.set_back:
         problems.add(audit.set_back)
-    if (ahead := past.archived_ahead()) is not None:
-        version = client.store.journal.version()
-        problems.add(
-            f"the archive has commit {ahead}, and the journal ends at version {version}: the store "
-            "was maintained while it was copied, or its tables are of different moments"
-        )
+    _check_reach(past, problems)
     numbers, pins = Numbers(problems), defaultdict[str, dict[int, list[int]]](dict)
-    for entry in past.stream(Order.STREAM):
+    departures = Departures(client.store, beginning, problems)
+    for entry, here in past.placed(Order.STREAM):
         numbers.see(entry)
+        if not here:
+            departures.see(entry)
         if entry.kind == model.COMPACTED and entry.version >= beginning:
             lanes = pins[entry.queue_id or ""]
             lanes.setdefault(entry.lane or 0, []).append(entry.body["pin"])
@@ -130,12 +130,10 @@ def _verified(client: Client, past: Past, audit: Audit) -> VerificationResult:
         **{one.payload_id: f"queue {one.name}" for one in queues.values()},
     }
     payload, landings = Payload(client, owners, problems), Landings()
-    since, logged, newest, append_id = max(beginning, audit.since), 0, -1, ""
+    since, logged, newest = max(beginning, audit.since), 0, -1
+    places = Places(problems)
     for entry in past.stream(Order.COMMIT):
-        if entry.commit_seq == newest and entry.append_id != append_id:
-            problems.add(f"two appends are at commit_seq {newest}: what came after what is lost")
-        append_id = entry.append_id
-        for check in (landings, manifests, moves, changes, replay, payload):
+        for check in (places, landings, manifests, moves, changes, replay, payload):
             check.see(entry)
         logged += entry.version >= since
         newest = entry.commit_seq
@@ -146,10 +144,24 @@ def _verified(client: Client, past: Past, audit: Audit) -> VerificationResult:
         *replay.claims(),
         *changes.claims(),
         *landings.claims(),
+        *departures.claims((*changes.waiting.values(), *payload.undecided())),
         *_log(audit, logged),
         *payload.claims(changes.waiting.values()),
     )
     return VerificationResult(claims, tuple(problems.told), newest, audit.since)
+
+
+def _check_reach(past: Past, problems: Problems) -> None:
+    """Tell of entries that queries of the history leave out."""
+    if (ahead := past.archived_ahead()) is not None:
+        problems.add(
+            f"the archive has commit {ahead}, and the journal ends at version {past.version}: the "
+            "store was maintained while it was copied, or its tables are of different moments"
+        )
+    if (ahead := past.ahead()) is not None:
+        problems.add(f"the journal has commit {ahead}, and ends at version {past.version}")
+    if past.is_archive_foreign():
+        problems.add("the archive has entries, and the journal says that nothing was archived")
 
 
 def _digest(client: Client, kept: HistoryDigest) -> tuple[list[CheckedPromise], list[str]]:
@@ -161,8 +173,9 @@ def _digest(client: Client, kept: HistoryDigest) -> tuple[list[CheckedPromise], 
     past.check_known(kept.after + 1)
     found = computed(past, kept.after, kept.commit_seq, kept.seed)
     same = found.sha256 == kept.sha256
+    since = "" if kept.after < 0 else f" after {kept.after}"
     claims = [
-        CheckedPromise("entries that the digest covers", found.entries, kept.entries),
+        CheckedPromise(f"entries{since} that the digest covers", found.entries, kept.entries),
         CheckedPromise("digests that match", int(same), 1),
     ]
     newest = client.store.journal.version()

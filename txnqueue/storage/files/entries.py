@@ -15,7 +15,7 @@ from txnqueue.errors import FilesNotReadable
 from txnqueue.storage.files import parquet
 from txnqueue.storage.files.arrays import empty, numbers, texts
 from txnqueue.storage.files.delta_log import DataFile, TableVersion
-from txnqueue.storage.files.integrity import content_of, understanding
+from txnqueue.storage.files.integrity import content_of, damaged, understanding
 from txnqueue.storage.journal import EntryFilter, Newest, Order
 from txnqueue.storage.journal.filters import shards_of
 from txnqueue.storage.journal.rows import entry_of
@@ -167,14 +167,23 @@ class EntryFiles:
         stored = self._stored(one, moment, [*TABLE.names, str(versions)])
         count = stored.num_rows
         columns = [_column(stored, field, one, count) for field in COLUMNS]
+        ordinals = columns[COLUMNS.get_field_index("ordinal")].cast(pa.int64())
+        width = numbers(model.commit_seq(1), count)
         if "commit_seq" in stored.column_names:  # only the archive has it
             places = stored["commit_seq"]
+            right = pc.equal(
+                pc.bit_wise_and(places, numbers(model.commit_seq(1) - 1, count)), ordinals
+            )
         else:
             default = _default(one, count)
             own = stored[versions] if versions in stored.column_names else default
             version = pc.coalesce(own, default)
-            place = columns[COLUMNS.get_field_index("ordinal")]
-            places = pc.add(pc.multiply(version, numbers(model.commit_seq(1), count)), place)
+            places = pc.add(pc.multiply(version, width), ordinals)
+            # Rows never come from a later version than their file: by it readers skip files.
+            right = pc.less_equal(version, pc.coalesce(default, version))
+        if not pc.all(right, skip_nulls=False, min_count=0).as_py():
+            how = "the places of its entries in the commit order contradict each other"
+            raise damaged(path_of(self._folder, one), how)
         return pa.table([*columns, places], schema=TABLE)
 
     def _stored(self, one: DataFile, moment: TableVersion, columns: Sequence[str]) -> pa.Table:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 IDS = "txnqueue_ids"
 """A temporary view in the library's own session: the entries that a statement concerns."""
+_VERSION = "if((commit_seq & 1023) = ordinal, shiftright(commit_seq, 10), NULL)"
+"""An entry's version; none if its two columns of the ordinal differ, of which each is shown."""
 _COLUMNS = ", ".join(identifier(name) for name, _ in JOURNAL_COLUMNS)
 
 
@@ -43,8 +45,7 @@ class DeltaArchive:
         self._statements = statements
         self._session = statements.session
         self._table = statements.names.archive
-        version = "shiftright(commit_seq, 10)"
-        self._selection = EntrySelection(statements, self._table, version, "commit_seq")
+        self._selection = EntrySelection(statements, self._table, _VERSION, "commit_seq")
 
     def create(self) -> None:
         """Create the archive if it does not exist."""
@@ -108,7 +109,7 @@ class DeltaArchive:
             if among is not None:
                 name_ids(session, among)
             frame = session.sql(f"SELECT * FROM {self._table} WHERE {' AND '.join(terms)}")
-            return rows_of(frame, "shiftright(commit_seq, 10)")
+            return rows_of(frame, _VERSION)
 
         return model.each_once(map(entry_of, self._statements.alone(statement)))
 

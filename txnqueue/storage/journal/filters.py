@@ -29,7 +29,7 @@ class EntryFilter:
         naming: It names messages in positions posted by one of these appends.
         offsets: It posts or names a message at one of these send offsets.
         claims: It concerns one of these claims of its lane, or takes one over.
-        after: Its commit_seq is larger.
+        after: Its commit_seq is larger; -1: any.
         upto: Its commit_seq is not larger.
         recorded_upto_ms: It was recorded at this time or earlier.
     """
@@ -64,7 +64,7 @@ class EntryFilter:
             )
             and (self.offsets is None or self._holds_one(entry, self.offsets))
             and (self.claims is None or self._is_about_claims(entry, self.claims))
-            and self.after < entry.commit_seq
+            and (self.after < 0 or self.after < entry.commit_seq)
             and (self.upto is None or entry.commit_seq <= self.upto)
             and (self.recorded_upto_ms is None or entry.recorded_at_ms <= self.recorded_upto_ms)
         )
@@ -107,10 +107,10 @@ class EntryFilter:
             numbers = ", ".join(map(literal, sorted(self.claims))) or "NULL"
             ended = f"exists({_SUPERSEDES}, n -> n IN ({numbers}))"
             terms.append(f"(claim_sequence IN ({numbers}) OR {ended})")
-        if self.after >= 0:
-            terms.append(f"{commit_seq} > {literal(self.after)}")
-        if self.upto is not None:
-            terms.append(f"{commit_seq} <= {literal(self.upto)}")
+        # A row without a number is damaged; left out here, it would be read elsewhere.
+        for sign, bound in ((">", self.after if self.after >= 0 else None), ("<=", self.upto)):
+            if bound is not None:
+                terms.append(f"({commit_seq} {sign} {literal(bound)} OR {commit_seq} IS NULL)")
         if self.recorded_upto_ms is not None:
             terms.append(f"unix_millis(recorded_at) <= {literal(self.recorded_upto_ms)}")
         return " AND ".join(terms) or _ANY
