@@ -220,7 +220,7 @@ class Cache:
         if archived_since is not None and horizon > archived_since:
             archived = self.store.journal.archive.read(streams=wanted)
             entries += archive.decided(archived, entries)
-        return {key: TransactionState.of(key, entries, horizon) for key in wanted}
+        return TransactionState.of_keys(wanted, entries, horizon)
 
     def key_state(self, key: str, archived_since: int | None = -1) -> TransactionState:
         """Read the state of one transaction key, from the journal and if needed the archive."""

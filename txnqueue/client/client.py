@@ -219,8 +219,10 @@ class Client:
             if queue is not None:
                 self.conflicts[queue] += append.lost
         if landed is not None and riding:
+            sent = set(map(id, riding))  # mostly all of them, and possibly thousands
             with self.lock:
-                self.confirmations = [fact for fact in self.confirmations if fact not in riding]
+                left = [fact for fact in self.confirmations if id(fact) not in sent]
+                self.confirmations = [fact for fact in left if fact not in riding]
         return landed
 
     def create_staging(self, payload_id: str, schema: StructType) -> None:

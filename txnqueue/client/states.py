@@ -191,7 +191,7 @@ class TransientStates:
         wanted = sorted(set(keys))
         shards = [model.transaction_shard(key) for key in wanted]
         entries = self._store.journal.read(shards).entries
-        return {key: TransactionState.of(key, entries) for key in wanted}
+        return TransactionState.of_keys(wanted, entries)
 
     def landed(self) -> None:
         """Remove from memory the entries that are no longer needed, once there are many."""

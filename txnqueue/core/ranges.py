@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
 from txnqueue.core.model import Range
@@ -29,48 +29,80 @@ def of_offsets(offsets: Iterable[int]) -> tuple[Range, ...]:
     return normalised((offset, offset) for offset in offsets)
 
 
+def added(known: Sequence[Range], more: Iterable[Range]) -> tuple[Range, ...]:
+    """Add ranges to normalised ones; of these only those near the new ones are looked at."""
+    new = normalised(more)
+    if not known or not new:
+        return tuple(known) or new
+    low = _reaching(known, new[0][0] - 1)
+    high = _after(known, new[-1][1] + 1, low)
+    return (*known[:low], *normalised((*known[low:high], *new)), *known[high:])
+
+
 def intersection(left: Sequence[Range], right: Sequence[Range]) -> tuple[Range, ...]:
-    """Find what two normalised lists of ranges have in common."""
+    """Find what two normalised lists of ranges have in common.
+
+    The longer one is searched by bisection, because often one of them has very many ranges and the
+    other few.
+    """
+    few, many = (left, right) if len(left) <= len(right) else (right, left)
     common: list[Range] = []
-    i = j = 0
-    while i < len(left) and j < len(right):
-        first, last = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
-        if first <= last:
-            common.append((first, last))
-        if left[i][1] < right[j][1]:
-            i += 1
-        else:
-            j += 1
+    at = 0
+    for first, last in few:
+        at = _reaching(many, first, at)
+        while at < len(many) and many[at][0] <= last:
+            common.append((max(first, many[at][0]), min(last, many[at][1])))
+            if many[at][1] > last:
+                break
+            at += 1
     return tuple(common)
 
 
 def within(ranges: Sequence[Range], first: int, last: int) -> Iterator[Range]:
     """Pass on what of some normalised ranges lies between two offsets; it begins by bisection."""
-    at = bisect_right(ranges, first, key=lambda one: one[0])
-    if at and ranges[at - 1][1] >= first:
-        at -= 1
+    at = _reaching(ranges, first)
     while at < len(ranges) and ranges[at][0] <= last:
         yield max(first, ranges[at][0]), min(last, ranges[at][1])
         at += 1
 
 
 def difference(left: Sequence[Range], right: Sequence[Range]) -> tuple[Range, ...]:
-    """Find what of ``left`` is not in ``right``; both normalised."""
-    rest: list[Range] = []
-    j = 0
-    for first, last in left:
-        at = first
-        while j < len(right) and right[j][1] < at:
-            j += 1
-        k = j
-        while k < len(right) and right[k][0] <= last:
-            if right[k][0] > at:
-                rest.append((at, right[k][0] - 1))
-            at = right[k][1] + 1
-            k += 1
-        if at <= last:
-            rest.append((at, last))
+    """Find what of ``left`` is not in ``right``; both normalised.
+
+    Only what of one of them lies near the other is looked at.
+    """
+    if not left or not right:
+        return tuple(left)
+    low = _reaching(left, right[0][0])
+    high = len(left) if left[-1][0] <= right[-1][1] else _after(left, right[-1][1], low)
+    rest = list(left[:low])
+    at = 0
+    for first, last in left[low:high]:
+        at = _reaching(right, first, at)
+        while at < len(right) and right[at][0] <= last:
+            if right[at][0] > first:
+                rest.append((first, right[at][0] - 1))
+            first = right[at][1] + 1
+            if first > last:
+                break
+            at += 1
+        if first <= last:
+            rest.append((first, last))
+    rest += left[high:]
     return tuple(rest)
+
+
+def _reaching(ranges: Sequence[Range], offset: int, low: int = 0) -> int:
+    """Find the first of some normalised ranges, from a place on, that reaches an offset."""
+    if low < len(ranges) and ranges[low][1] >= offset:  # mostly it is the next one
+        return low
+    at = _after(ranges, offset, low)
+    return at - 1 if at > low and ranges[at - 1][1] >= offset else at
+
+
+def _after(ranges: Sequence[Range], offset: int, low: int = 0) -> int:
+    """Find the first of some normalised ranges, from a place on, that begins after an offset."""
+    return bisect_left(ranges, (offset + 1,), low)
 
 
 def take(ranges: Sequence[Range], limit: int) -> tuple[Range, ...]:

@@ -202,7 +202,7 @@ class _Taker(ClaimPlanner):
             found.setdefault(queue_id, []).append(segment)
         return [
             (
-                Target(queue_id, {pid: lanes for pid, (_, lanes) in self._lanes.items()}),
+                Target(queue_id, {pid: self._lanes[pid][1] for pid in _ids_of(going)}),
                 going,
             )
             for queue_id, going in found.items()
@@ -222,12 +222,15 @@ class _Taker(ClaimPlanner):
     def _note(self, segments: Sequence[Segment]) -> None:
         """Note where messages go, besides those of earlier plans, which may have landed too."""
         for target, going in self._route(segments):
-            for segment in going:
-                position = segment.position
+            for position, _ in planning.grouped(going):
                 self._positions[position.position_id] = position
                 _, known = self._lanes.setdefault(position.position_id, (target.queue_id, {}))
                 for lane, part in target.placed(position, position.ranges):
-                    known[lane] = ranges.normalised((*known.get(lane, ()), *part))
+                    known[lane] = ranges.added(known.get(lane, ()), part)
+
+
+def _ids_of(segments: Sequence[Segment]) -> dict[PositionId, None]:
+    return dict.fromkeys(segment.position.position_id for segment in segments)
 
 
 def _by_history(here: Selection, segments: Sequence[Segment]) -> list[Selection]:

@@ -165,7 +165,7 @@ class Charges:
             for one in held:
                 for position_id, part in one.claim.items.items():
                     before = self._passed.get(position_id, ())
-                    self._passed[position_id] = ranges.normalised((*before, *part))
+                    self._passed[position_id] = ranges.added(before, part)
 
     def forgive(self) -> None:
         """Try again the messages that were left out, as there are no others."""

@@ -224,8 +224,8 @@ class ClaimPlanner:
         """Find the lanes of an ordered queue in which others hold what is not taken over."""
         if not self.info.settings.ordered:
             return set()
-        others = self.consumer.others(self.info, fold)
-        return {claim.lane for claim in others if not takeover.ends(claim)}
+        others, ending = self.consumer.others(self.info, fold), takeover.ending()
+        return {claim.lane for claim in others if claim.name not in ending}
 
     def _removals(self, selection: Selection, errors: Mapping[PositionId, Errors]) -> list[Removal]:
         """Return the removals of the dead, expired and duplicate messages that the claim found."""

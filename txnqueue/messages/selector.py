@@ -304,7 +304,7 @@ class Selector:
 
     @staticmethod
     def _note(known: Wanted, position_id: PositionId, more: Sequence[Range]) -> None:
-        known[position_id] = ranges.normalised((*known.get(position_id, ()), *more))
+        known[position_id] = ranges.added(known.get(position_id, ()), more)
 
     def _ranges(self, parts: Sequence[Part]) -> list[tuple[Any, ...]] | None:
         """Let Spark find the ranges of selected messages by send; None if they are too many."""

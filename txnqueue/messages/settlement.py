@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from txnqueue.client.client import Client
@@ -33,9 +34,13 @@ class Account:
         self.keeping = False
         self._rest = {name_of(one): dict(one.claim.items) for one in held}
         self._said: dict[str, Dispositions] = {}
+        self._left: dict[str, dict[Name, Parts]] = {}
+        """What is left of each claim in each attempt, as far as it was asked for and still holds:
+        a handler may settle thousands of messages one by one."""
+        self._by_send: dict[Name, dict[str, list[tuple[int, PositionId]]]] = {}
         self._whole = False
 
-    def rest(self, one: HeldClaim) -> dict[PositionId, tuple[Range, ...]]:
+    def rest(self, one: HeldClaim) -> Parts:
         """Return a claim's unsettled messages, whatever dispositions undecided attempts have."""
         return self._rest[name_of(one)]
 
@@ -44,12 +49,13 @@ class Account:
         """Whether some message is not settled yet."""
         return any(self._rest.values())
 
-    def left(self, one: HeldClaim, attempt: str | None) -> dict[PositionId, tuple[Range, ...]]:
+    def left(self, one: HeldClaim, attempt: str | None) -> Parts:
         """Return a claim's unsettled messages that have no disposition in an attempt."""
-        left = self._rest[name_of(one)]
-        for disposition in self._said.get(attempt or "", {}).get(name_of(one), ()):
-            left = _without(left, disposition.items or ())
-        return left
+        name, known = name_of(one), self._left.setdefault(attempt or "", {})
+        if name not in known:
+            said = self._said.get(attempt or "", {}).get(name, ())
+            known[name] = _without(dict(self._rest[name]), said)
+        return known[name]
 
     def chosen(
         self, kind: str, named: Reasons | None, reason: str | None, attempt: str | None
@@ -65,7 +71,7 @@ class Account:
         for one in self.held:
             left = self.left(one, attempt)
             for why, by_send in meant:
-                items = _meant(one, left, by_send)
+                items = self._meant(one, left, by_send)
                 if items:
                     disposition = Disposition(kind, items, why)
                     chosen.setdefault(name_of(one), []).append(disposition)
@@ -80,12 +86,16 @@ class Account:
 
     def say(self, attempt: str, chosen: Dispositions) -> None:
         """Record dispositions that the commit of an attempt carries out."""
-        said = self._said.setdefault(attempt, {})
+        said, known = self._said.setdefault(attempt, {}), self._left.setdefault(attempt, {})
         for name, found in chosen.items():
+            left = known.pop(name, None)  # after an interrupt it is found anew
             said.setdefault(name, []).extend(found)
+            if left is not None:
+                known[name] = _without(left, found)
 
     def unsay(self, attempt: str) -> None:
         """Forget the dispositions of an attempt."""
+        self._left.pop(attempt, None)
         self._said.pop(attempt, None)
 
     def said(self, attempt: str) -> Dispositions:
@@ -94,9 +104,9 @@ class Account:
 
     def settled(self, chosen: Dispositions) -> None:
         """Record dispositions that were carried out outside a transaction."""
+        self._left.clear()
         for name, found in chosen.items():
-            for disposition in found:
-                self._rest[name] = _without(self._rest[name], disposition.items or ())
+            self._rest[name] = _without(dict(self._rest[name]), found)
 
     def dispositions(self, one: HeldClaim, attempt: str) -> list[Disposition]:
         """Return a claim's dispositions in a commit: those recorded, and those that follow."""
@@ -116,12 +126,28 @@ class Account:
     def committed(self, attempt: str) -> None:
         """Record that an attempt's dispositions were carried out."""
         for one in self.held:
-            self._rest[name_of(one)] = self.left(one, attempt)
+            self._rest[name_of(one)] = dict(self.left(one, attempt))
+        self._left.clear()
         self._said.pop(attempt, None)
         if self.keeping:
             for one in self.held:
                 one.claim.lease()
             self.acquirer, self.keeping = None, False
+
+    def _meant(
+        self, one: HeldClaim, left: Parts, by_send: Mapping[str, tuple[Range, ...]] | None
+    ) -> tuple[Item, ...]:
+        """Find the selected messages of a claim: all that are left, or those among given ranges."""
+        if by_send is None:
+            return tuple(left.items())
+        name = name_of(one)
+        places = self._by_send.get(name) or self._by_send.setdefault(name, _by_send(one))
+        found = sorted((place, send_id) for send_id in by_send for place in places.get(send_id, ()))
+        items = (
+            (position_id, ranges.intersection(left.get(position_id, ()), by_send[send_id]))
+            for (_, position_id), send_id in found
+        )
+        return tuple((position_id, part) for position_id, part in items if part)
 
 
 def completed(account: Account, chosen: Dispositions, complete: Complete) -> Dispositions:
@@ -143,29 +169,31 @@ def count(chosen: Dispositions) -> int:
     )
 
 
-def _meant(
-    one: HeldClaim,
-    left: Mapping[PositionId, tuple[Range, ...]],
-    by_send: Mapping[str, tuple[Range, ...]] | None,
-) -> tuple[Item, ...]:
-    """Find the selected messages of a claim: all that are left, or those among given ranges."""
-    items: list[Item] = []
-    for position_id, part in left.items():
-        if by_send is not None:
-            wanted = by_send.get(one.positions[position_id].send_id, ())
-            part = ranges.intersection(part, wanted)
-        if part:
-            items.append((position_id, part))
-    return tuple(items)
+def _by_send(one: HeldClaim) -> dict[str, list[tuple[int, PositionId]]]:
+    """List the positions of a claim by send, each with its number in the order of delivery."""
+    found: dict[str, list[tuple[int, PositionId]]] = defaultdict(list)
+    for number, position_id in enumerate(one.claim.items):
+        found[one.positions[position_id].send_id].append((number, position_id))
+    return found
 
 
-def _without(
-    left: Mapping[PositionId, tuple[Range, ...]], taken: Iterable[Item]
-) -> dict[PositionId, tuple[Range, ...]]:
-    """Return the messages left after some are taken."""
-    gone = dict(taken)
-    rest = {pid: ranges.difference(part, gone.get(pid, ())) for pid, part in left.items()}
-    return {pid: part for pid, part in rest.items() if part}
+def _without(left: Parts, said: Iterable[Disposition]) -> Parts:
+    """Take the messages of dispositions out of those that are left, and return these."""
+    taken: dict[PositionId, list[Range]] = defaultdict(list)
+    for disposition in said:
+        for position_id, part in disposition.items or ():
+            taken[position_id] += part
+    for position_id, gone in taken.items():
+        rest = ranges.difference(left.get(position_id, ()), ranges.normalised(gone))
+        if rest:
+            left[position_id] = rest
+        else:
+            left.pop(position_id, None)
+    return left
+
+
+Parts = dict[PositionId, tuple[Range, ...]]
+"""Messages by position."""
 
 
 Name = tuple[str, int, int]

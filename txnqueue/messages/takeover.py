@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from txnqueue.client.client import Client
 from txnqueue.core import planning
@@ -34,17 +34,22 @@ class Takeover:
     superseded: dict[int, list[Claim]]
     tombstones: dict[str, tuple[AttemptOwner, list[Claim]]]
     elsewhere: dict[str, list[tuple[str, Claim]]]
+    _by_lane: dict[int, list[Claim]] = field(init=False)
 
-    def ends(self, claim: Claim) -> bool:
-        """Return whether a claim may be ended."""
-        return claim in self.superseded.get(claim.lane, ()) or any(
-            claim in claims for _, claims in self.tombstones.values()
-        )
+    def __post_init__(self) -> None:
+        """Sort the claims by lane once: there may be thousands, in hundreds of lanes."""
+        self._by_lane = {lane: list(claims) for lane, claims in self.superseded.items()}
+        for _, held in self.tombstones.values():
+            for claim in held:
+                self._by_lane.setdefault(claim.lane, []).append(claim)
 
-    def of_lane(self, lane: int) -> list[Claim]:
+    def ending(self) -> set[tuple[int, int]]:
+        """Name the claims that may be ended."""
+        return {claim.name for claims in self._by_lane.values() for claim in claims}
+
+    def of_lane(self, lane: int) -> Sequence[Claim]:
         """Return the claims that would end in a lane."""
-        claims = list(self.superseded.get(lane, ()))
-        return claims + [c for _, held in self.tombstones.values() for c in held if c.lane == lane]
+        return self._by_lane.get(lane, ())
 
     def returning(self, fold: QueueState, lane: int, now_ms: int) -> list[Segment]:
         """Return the messages that would come back in a lane."""

@@ -24,7 +24,7 @@ from txnqueue.reports.audit_report import AuditReport, audit
 from txnqueue.reports.digest import HistoryDigest, chain_after, computed
 from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import Snapshot, author_of
-from txnqueue.reports.trace import steps_of
+from txnqueue.reports.trace import Traced
 from txnqueue.reports.verification import VerificationResult, verify
 from txnqueue.storage.journal import EntryFilter
 from txnqueue.storage.store import Store
@@ -127,7 +127,8 @@ class History:
                 "Nothing to trace was given: pass a message id, or queue= and where=."
             )
         past, entries = _of_messages(self._client.store, found)
-        steps = [steps_of(one, entries) for one in found]
+        traced = Traced(entries)
+        steps = [traced.steps_of(one) for one in found]
         if not partial:
             _check_sent(past, entries, searched, steps)
             self._check_there(queue, searched, past)

@@ -132,10 +132,12 @@ class Ledger(QueueState):
 
     def _settled(self, lane: LaneState, entry: Entry) -> None:
         claim = lane.claims.get(entry.claim_sequence or 0)
-        before = dict(claim.items) if claim else {}
-        super()._settled(lane, entry)
         if claim is None or entry.kind == model.RELEASED:
+            super()._settled(lane, entry)
             return
+        named = [position_id for position_id, _ in model.unpack_items(entry)] or list(claim.items)
+        before = {position_id: claim.items.get(position_id, ()) for position_id in named}
+        super()._settled(lane, entry)
         for position_id, held in before.items():
             going = ranges.difference(held, claim.items.get(position_id, ()))
             self._gone += self._held(claim, position_id, going, entry.kind, entry)

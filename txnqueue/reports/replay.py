@@ -6,7 +6,7 @@ to where it went. Messages that have left are forgotten, so it holds only presen
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -105,14 +105,14 @@ class _Queue:
 
     def standing(self) -> Parts:
         """Read from the fold which messages are waiting or in flight."""
-        found: Parts = {}
+        lie: dict[PositionId, list[Range]] = defaultdict(list)
         for lane in self._fold.lanes.values():
             for segment in lane.available:
-                _add(found, segment.position.position_id, ((segment.first, segment.last),))
+                lie[segment.position.position_id].append((segment.first, segment.last))
         for claim in self._fold.claims():
             for position_id, part in claim.items.items():
-                _add(found, position_id, part)
-        return found
+                lie[position_id] += part
+        return _normalised(lie)
 
 
 class _Messages:
@@ -183,11 +183,12 @@ class _Messages:
 
     def _purged(self, entry: Entry) -> None:
         """What is in flight goes when it comes back, and what has come back already goes now."""
-        held: Parts = {}
+        lie: dict[PositionId, list[Range]] = defaultdict(list)
         for (lane, _), (_, items) in self._claimed.items():
             if lane == entry.lane:
                 for position_id, part in items.items():
-                    _add(held, position_id, part)
+                    lie[position_id] += part
+        held = _normalised(lie)
         for position_id, part in model.unpack_items(entry):
             mine = ranges.intersection(part, held.get(position_id, ()))
             _add(self._purging, position_id, mine)
@@ -353,8 +354,12 @@ def _errors_of(body: Mapping[str, Any]) -> dict[tuple[PositionId, str], tuple[Ra
     }
 
 
+def _normalised(lie: Mapping[PositionId, Iterable[Range]]) -> Parts:
+    return {position_id: ranges.normalised(part) for position_id, part in lie.items()}
+
+
 def _add(parts: Parts, position_id: PositionId, part: tuple[Range, ...]) -> None:
-    _keep(parts, position_id, ranges.normalised((*parts.get(position_id, ()), *part)))
+    _keep(parts, position_id, ranges.added(parts.get(position_id, ()), part))
 
 
 def _keep(parts: Parts, position_id: PositionId, part: tuple[Range, ...]) -> None:

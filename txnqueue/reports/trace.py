@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from txnqueue.core import model, ranges
-from txnqueue.core.model import Entry, PositionId
+from txnqueue.core.model import Entry, PositionId, Range
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import Position, catalog, erasures
 from txnqueue.core.state.topology import Topology
@@ -55,22 +56,101 @@ class _Path:
         ]
 
 
-def steps_of(message: tuple[str, int], entries: list[Entry]) -> list[TraceStep]:
-    """Follow one message, in commit order.
+class Traced:
+    """The entries of messages that are followed, by what each of them is about.
+
+    A thousand messages have thousands of entries, of which each message has a few.
+    """
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        """Sort the entries, which are in commit order."""
+        self._entries = list(entries)
+        self._decisions = {e.attempt: e.kind for e in self._entries if e.kind in model.DECISIONS}
+        self._infos = catalog.every_queue(self._entries)
+        self._exchanges = Topology.of(self._entries).ever
+        self._changed: dict[str | None, list[Entry]] = defaultdict(list)
+        self._of_all: set[int] = set()
+        self._posted: dict[str, list[int]] = defaultdict(list)
+        self._naming: dict[PositionId, list[tuple[int, tuple[Range, ...]]]] = defaultdict(list)
+        self._about: dict[ClaimName, list[int]] = defaultdict(list)
+        for number, entry in enumerate(self._entries):
+            self._sort(number, entry)
+
+    def _sort(self, number: int, entry: Entry) -> None:
+        if entry.kind == model.CHANGE_DECIDED:
+            self._changed[entry.attempt].append(entry)
+        elif entry.kind in (model.QUEUE_DROPPED, model.PAYLOAD_ERASING):
+            self._of_all.add(number)
+        elif entry.kind == model.POSTED:
+            self._posted[entry.body["send"]].append(number)
+        for position_id, part in model.unpack_items(entry):
+            self._naming[position_id].append((number, part))
+        ended = [(entry.lane, sequence) for sequence in entry.body.get("supersedes", ())]
+        if entry.claim_sequence is not None:
+            ended.append((entry.claim_lane, entry.claim_sequence))
+        for lane, sequence in ended:
+            self._about[entry.queue_id, lane, sequence].append(number)
+
+    def _of(self, send_id: str, offset: int) -> Iterator[Entry]:
+        """Pass on all entries that can be about a message, and a few others, in commit order."""
+        posted = [n for n in self._posted[send_id] if _holds(self._entries[n].ranges, offset)]
+        found = {*self._of_all, *posted}
+        for number in posted:
+            naming = self._naming[self._entries[number].entry_id]
+            found.update(other for other, part in naming if _holds(part, offset))
+        held = [e for e in map(self._entries.__getitem__, found) if e.kind == model.CLAIMED]
+        for entry in held:
+            found.update(self._about[entry.queue_id, entry.lane, entry.sequence])
+        return (self._entries[number] for number in sorted(found))
+
+    def steps_of(self, message: tuple[str, int]) -> list[TraceStep]:
+        """Follow one message, in commit order.
+
+        Args:
+            message: Its send id and offset.
+
+        Returns:
+            One row per step; ``History.trace`` tells their columns.
+        """
+        found = _steps(_Path(*message), self._of(*message), self._changed)
+        infos, decisions = self._infos, self._decisions
+        send_id, offset = message
+        return [
+            {
+                "message_id": f"{send_id}:{offset}",
+                "step": step,
+                "queue": infos[entry.queue_id].name if entry.queue_id in infos else None,
+                "lane": entry.lane,
+                "target": _target(entry, step, infos),
+                "exchange": one.name
+                if (one := self._exchanges.get(entry.body.get("exchange", "")))
+                else None,
+                "rows": entry.count if step == "changed" else None,
+                "transaction_id": entry.transaction_key,
+                "attempt": entry.attempt,
+                "decision": decisions.get(entry.attempt) if entry.attempt else None,
+                **author_of(entry),
+                "commit_seq": entry.commit_seq,
+            }
+            for step, entry in found
+        ]
+
+
+def steps_of(message: tuple[str, int], entries: Iterable[Entry]) -> list[TraceStep]:
+    """Follow one message through all entries, which are in commit order."""
+    return Traced(entries).steps_of(message)
+
+
+def _steps(
+    path: _Path, entries: Iterable[Entry], changed: Mapping[str | None, Sequence[Entry]]
+) -> list[tuple[str, Entry]]:
+    """List the steps of a message, each with the entry that tells it.
 
     Args:
-        message: Its send id and offset.
-        entries: All entries, in commit order.
-
-    Returns:
-        One row per step; ``History.trace`` tells their columns.
+        path: The message before its first entry.
+        entries: The entries that can be about it, in commit order.
+        changed: The changes of tables, by attempt.
     """
-    send_id, offset = message
-    decisions = {e.attempt: e.kind for e in entries if e.kind in model.DECISIONS}
-    infos = catalog.every_queue(entries)
-    exchanges = Topology.of(entries).ever
-    path = _Path(send_id, offset)
-    changed = [entry for entry in entries if entry.kind == model.CHANGE_DECIDED]
     found: list[tuple[str, Entry]] = []
     for entry in entries:
         ended = path.ended(entry)
@@ -82,31 +162,13 @@ def steps_of(message: tuple[str, int], entries: list[Entry]) -> list[TraceStep]:
         if step is not None:
             found.append((step, entry))
         if step == model.ACCEPTED and entry.attempt is not None:
-            found += [("changed", one) for one in changed if one.attempt == entry.attempt]
+            found += [("changed", one) for one in changed.get(entry.attempt, ())]
         if path.purged.intersection(ended):
             path.leaves(path.purged.intersection(ended))
             path.purged.difference_update(ended)
             if entry.kind == model.RELEASED or not entry.is_settlement:
                 found.append((model.PURGED, entry))
-    return [
-        {
-            "message_id": f"{send_id}:{offset}",
-            "step": step,
-            "queue": infos[entry.queue_id].name if entry.queue_id in infos else None,
-            "lane": entry.lane,
-            "target": _target(entry, step, infos),
-            "exchange": one.name
-            if (one := exchanges.get(entry.body.get("exchange", "")))
-            else None,
-            "rows": entry.count if step == "changed" else None,
-            "transaction_id": entry.transaction_key,
-            "attempt": entry.attempt,
-            "decision": decisions.get(entry.attempt) if entry.attempt else None,
-            **author_of(entry),
-            "commit_seq": entry.commit_seq,
-        }
-        for step, entry in found
-    ]
+    return found
 
 
 def _target(entry: Entry, step: str, infos: Mapping[str, QueueInfo]) -> str | None:
@@ -173,5 +235,5 @@ def _was_erased(entry: Entry, path: _Path) -> bool:
     )
 
 
-def _holds(part: Iterable[model.Range], offset: int) -> bool:
-    return bool(ranges.intersection(tuple(part), ((offset, offset),)))
+def _holds(part: Sequence[Range], offset: int) -> bool:
+    return bool(ranges.intersection(part, ((offset, offset),)))

@@ -6,6 +6,7 @@ decision names them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -184,6 +185,7 @@ def _binds(
     """
     binds: list[Entry] = []
     folds: dict[str, QueueState] = {}
+    earlier: Counter[tuple[str, int]] = Counter()
     with client.lock:
         for one, dispositions in ended:
             if isinstance(one.claim.owner, AttemptOwner):
@@ -192,9 +194,9 @@ def _binds(
             for disposition in dispositions:
                 check_held(one, held, disposition)
             queue_id = one.info.queue_id
-            earlier = sum(e.queue_id == queue_id and e.lane == held.lane for e in binds)
-            sequence = fold.lanes[held.lane].next_sequence + earlier
+            sequence = fold.lanes[held.lane].next_sequence + earlier[queue_id, held.lane]
             binds.append(planning.bind(queue_id, held, owner, sequence, stamp))
+            earlier[queue_id, held.lane] += 1
     return binds
 
 

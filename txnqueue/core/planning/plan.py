@@ -43,11 +43,14 @@ class Plan:
         return any((entry.queue_id, entry.lane) in taken for entry in returned)
 
     def _breaks(self, other: Plan) -> bool:
+        written: dict[tuple[str, str], list[Entry]] = {}
+        for entry in self.entries:
+            written.setdefault((entry.shard, entry.stream), []).append(entry)
         return any(
             condition.matches(entry)
             for condition in other.conditions
             if not condition.present
-            for entry in self.entries
+            for entry in written.get((condition.shard, condition.stream), ())
         )
 
 

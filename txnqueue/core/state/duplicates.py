@@ -115,7 +115,7 @@ class Duplicates:
         """Record messages that an entry of a lane's log removed as duplicates."""
         arrival = self._arrivals.get(position_id)
         if arrival is not None:
-            arrival.left_out = ranges.normalised((*arrival.left_out, *part))
+            arrival.left_out = ranges.added(arrival.left_out, part)
 
     def retired(self, position_id: PositionId) -> None:
         """Record that no message of a position is left."""

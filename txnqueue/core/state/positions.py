@@ -371,10 +371,14 @@ def forget_error(
     errors: dict[PositionId, Errors], position_id: PositionId, part: tuple[Range, ...]
 ) -> None:
     """Forget the errors of messages that are gone, or that failed with another error."""
+    if position_id not in errors or not part:
+        return
+    low, high = part[0][0], part[-1][1]
     left = tuple(
         (rest, text)
-        for had, text in errors.pop(position_id, ())
-        if (rest := ranges.difference(had, part))
+        for had, text in errors.pop(position_id)
+        # Most errors are of other messages: thousands, if each message fails with its own.
+        if (rest := had if had[-1][1] < low or high < had[0][0] else ranges.difference(had, part))
     )
     if left:
         errors[position_id] = left

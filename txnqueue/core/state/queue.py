@@ -59,7 +59,7 @@ class LaneState:
     def leave_out(self, position: Position, part: tuple[Range, ...]) -> None:
         """Record messages that an entry removed as duplicates."""
         _, before = self.duplicates.get(position.position_id, (0, ()))
-        both = ranges.normalised((*before, *part))
+        both = ranges.added(before, part)
         self.duplicates[position.position_id] = (position.posted_at_ms, both)
         self.left_out += ranges.count(part)
 
@@ -333,10 +333,11 @@ class QueueState:
         Clocks rarely go back from one entry to the next, so there is mostly nothing to do.
         """
         if 0 < clock_ms < self._newest_clock_ms:
-            for claim in self.claims():
+            ahead = [claim for claim in self.claims() if claim.began_by_ms > clock_ms]
+            for claim in ahead:
                 if claim.version <= version:
-                    claim.began_by_ms = min(claim.began_by_ms, clock_ms)
-            clock_ms = max(clock_ms, *(claim.began_by_ms for claim in self.claims()), 0)
+                    claim.began_by_ms = clock_ms
+            clock_ms = max([clock_ms, *(claim.began_by_ms for claim in ahead)])
         elif clock_ms < self._newest_clock_ms:
             return
         self._newest_clock_ms = clock_ms
@@ -394,7 +395,7 @@ class QueueState:
                 if position_id in named:
                     held = ranges.intersection(part, named[position_id])
                     marked = claim.purging.get(position_id, ())
-                    claim.purging[position_id] = ranges.normalised((*marked, *held))
+                    claim.purging[position_id] = ranges.added(marked, held)
         back: dict[PositionId, list[Range]] = {}
         for segment in lane.available:
             if segment.position.position_id in named:

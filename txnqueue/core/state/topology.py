@@ -49,7 +49,7 @@ class Topology:
     queues: dict[str, QueueInfo] = field(default_factory=dict)
     bound: dict[str, dict[Binding, Entry]] = field(default_factory=dict)
     sequences: dict[str, int] = field(default_factory=dict)
-    posting: dict[str, list[str]] = field(default_factory=dict)
+    posting: dict[str, dict[str, None]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Topology:
@@ -85,9 +85,7 @@ class Topology:
             self.exchanges[info.name] = info
 
     def _posts(self, exchange_id: str, queue_id: str | None) -> None:
-        known = self.posting.setdefault(queue_id or "", [])
-        if exchange_id not in known:
-            known.append(exchange_id)
+        self.posting.setdefault(queue_id or "", {})[exchange_id] = None
 
     def owners(self, queue_id: str) -> list[ExchangeInfo]:
         """List the exchanges whose payload may be in a queue: it is bound, or once was.

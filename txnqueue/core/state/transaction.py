@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -61,14 +60,24 @@ class TransactionState:
     @classmethod
     def by_key(cls, entries: Iterable[Entry], horizon: int = -1) -> dict[str, TransactionState]:
         """Fold the entries of transaction shards into the states of all keys, sorted by key."""
-        grouped = defaultdict[str, list[Entry]](list)
-        began_by_ms: dict[str, int] = {}
+        found = list(entries)
+        return cls.of_keys(sorted({entry.stream for entry in found}), found, horizon)
+
+    @classmethod
+    def of_keys(
+        cls, keys: Collection[str], entries: Iterable[Entry], horizon: int = -1
+    ) -> dict[str, TransactionState]:
+        """Fold the entries of transaction shards into the states of some keys, in one pass."""
+        grouped: dict[str, list[Entry]] = {key: [] for key in keys}
+        began_by_ms = dict.fromkeys(keys, sys.maxsize)
         clock_ms = sys.maxsize
         for entry in sorted(entries, key=attrgetter("place"), reverse=True):
-            grouped[entry.stream].append(entry)
             clock_ms = min(clock_ms, _clock_ms(entry))
-            began_by_ms[entry.stream] = clock_ms
-        states = {key: cls.of(key, grouped[key], horizon) for key in sorted(grouped)}
+            mine = grouped.get(entry.stream)
+            if mine is not None:
+                mine.append(entry)
+                began_by_ms[entry.stream] = clock_ms
+        states = {key: cls.of(key, mine, horizon) for key, mine in grouped.items()}
         for key, state in states.items():
             state.began_by_ms = began_by_ms[key]
         return states
