@@ -409,8 +409,10 @@ def _once(entries: Iterable[tuple[Entry, bool]]) -> Iterator[tuple[Entry, bool]]
 
 def _is_copy(entry: Entry, other: Entry) -> bool:
     """Return whether two entries are the same, also as text: ``1 == True`` in Python (pure)."""
+    if entry != other:
+        return False
     one, two = (json.dumps(dict(e.body), sort_keys=True) for e in (entry, other))
-    return entry == other and one == two
+    return one == two
 
 
 def portions(names: Iterable[_Name]) -> Iterator[list[_Name]]:
