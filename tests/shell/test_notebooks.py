@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONG
+
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 BYTES_MAX = 400_000
+FOR_LONG = ("auditor", "operations")
+"""The ordinary run has most of their calls in the examples of the how-to pages."""
 
 jupytext = pytest.importorskip("jupytext")
 
@@ -18,7 +22,16 @@ jupytext = pytest.importorskip("jupytext")
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("source", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(
+            path, marks=pytest.mark.skipif(path.stem in FOR_LONG and not LONG, reason="minutes")
+        )
+        for path in NOTEBOOKS
+    ],
+    ids=lambda path: path.stem,
+)
 def test_a_notebook_runs_to_its_end(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
