@@ -25,7 +25,9 @@ def drawn(path: str, after: str) -> Mutant:
 
 
 def test_a_mistake_is_found_by_a_test_that_passes_without_it(judge: Judge) -> None:
-    outcome, test = judge.judge(drawn(RANGES, "return at - 1 if at > low and ranges[at - 1][1] > offset"))
+    outcome, test = judge.judge(
+        drawn(RANGES, "return at - 1 if at > low and ranges[at - 1][1] > offset")
+    )
     assert outcome == "killed"
     assert str(test).startswith("tests/core/test_ranges.py::")
 
