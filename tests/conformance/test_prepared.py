@@ -9,7 +9,7 @@ import pytest
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, pick, rows
 from tests.inside import client_of
 from tests.silence import interrupted
-from txnqueue import Status
+from txnqueue import Status, Transaction
 from txnqueue.errors import (
     SettlementPending,
     TransactionAborted,
@@ -249,12 +249,18 @@ def test_a_prepare_that_lands_late_is_found_by_the_append_that_meets_it(world: W
     assert (orders.depth(), orders.in_flight()) == (0, 0)
 
 
-@on_delta_when_long
-def test_repeating_an_operators_rollback_changes_nothing(world: World) -> None:
+def _hanging(world: World) -> tuple[Any, Transaction]:
+    """Make a queue whose message an undecided transaction holds."""
     orders = world.queue()
     orders.send(rows(1))
-    hanging = world.manager("b").transaction(world.name("hangs"))
+    hanging = world.manager("b").transaction(world.name("job"))
     hanging.queue(orders.name).receive()
+    return orders, hanging
+
+
+@on_delta_when_long
+def test_repeating_an_operators_rollback_changes_nothing(world: World) -> None:
+    orders, hanging = _hanging(world)
     operator = world.manager("operator")
     operator.rollback(hanging.id, "it hangs")
     operator.rollback(hanging.id, "once more")
@@ -287,10 +293,7 @@ def test_what_its_own_client_has_committed_is_told_to_be_committed(world: World)
 
 @on_delta_when_long
 def test_a_rollback_ends_an_attempt_beside_the_one_that_was_committed(world: World) -> None:
-    orders = world.queue()
-    orders.send(rows(1))
-    hanging = world.manager("b").transaction(world.name("job"))
-    hanging.queue(orders.name).receive()
+    orders, hanging = _hanging(world)
     with world.manager("c").transaction(hanging.id) as tx:
         tx.queue(orders.name).send(rows(2))
     world.manager("operator").rollback(hanging.id, "it hangs")

@@ -34,7 +34,7 @@ from txnqueue.errors import (
 from txnqueue.manager import QueueManager
 from txnqueue.protocols.dtx.branches import Branches
 from txnqueue.reports.snapshot import Snapshot
-from txnqueue.reports.trace import steps_of
+from txnqueue.reports.trace import TraceIndex
 from txnqueue.storage.journal import Order
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, memory_manager, plain_schema, runtime
@@ -217,8 +217,8 @@ class Days:
         chance = random.Random(len(known))
         for entry in chance.sample(posted, min(5, len(posted))):
             message = (entry.body["send"], chance.choice(entry.ranges)[0])
-            steps = steps_of(message, archive.of_messages(past, [message]))
-            assert steps == steps_of(message, known), message
+            steps = TraceIndex(archive.of_messages(past, [message])).steps_of(message)
+            assert steps == TraceIndex(known).steps_of(message), message
             self.counts["paths"] += len(steps) > 2
 
 

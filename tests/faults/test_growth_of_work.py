@@ -338,8 +338,8 @@ def test_the_catalog_is_read_once_for_all_messages_of_a_trace() -> None:
     named = plant.sent(20)
     messages = [(one.rpartition(":")[0], number) for number, one in enumerate(named)]
     entries = of_messages(Past(plant.store), messages)
-    alone = steps(lambda: trace.steps_of(messages[0], entries))
-    together = steps(lambda: [*map(trace.Traced(entries).steps_of, messages)])
+    alone = steps(lambda: trace.TraceIndex(entries).steps_of(messages[0]))
+    together = steps(lambda: [*map(trace.TraceIndex(entries).steps_of, messages)])
     assert together <= 1.5 * alone
 
 

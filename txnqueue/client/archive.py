@@ -158,8 +158,7 @@ class Past:
         Rows that somebody else wrote can name any version. Queries up to the newest version leave
         them out, whereas queues and transactions read them.
         """
-        newest = self._store.journal.newest(EntryFilter()).commit_seq
-        return newest if newest >> 10 > self._store.journal.version() else None
+        return self._if_ahead(self._store.journal.newest(EntryFilter()).commit_seq)
 
     def archived_ahead(self) -> int | None:
         """Find the newest archived commit if it is newer than the journal; None if it is not.
@@ -167,7 +166,10 @@ class Past:
         It is newer in a copy of a store whose journal was copied before a maintenance, and whose
         archive after it.
         """
-        newest = self._newest_archived()
+        return self._if_ahead(self._newest_archived())
+
+    def _if_ahead(self, newest: int) -> int | None:
+        """Return a commit_seq that was read before, if it is newer than the journal is now."""
         return newest if newest >> 10 > self._store.journal.version() else None
 
     def is_archive_foreign(self) -> bool:

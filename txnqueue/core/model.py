@@ -85,6 +85,8 @@ SETTLEMENTS = frozenset({ACCEPTED, RELEASED, REJECTED, MOVED})
 REMOVALS = frozenset({DEAD_LETTERED, EXPIRED, PURGED, MOVED, DUPLICATE})
 """Entries of a lane's log that take available messages out of it for good."""
 DECISIONS = frozenset({COMMITTED, ROLLED_BACK})
+CHANGE_ENDINGS = frozenset({CHANGE_APPLIED, CHANGE_WAIVED})
+"""Entries that confirm what became of a decided change of a table."""
 KEPT_FOR_EVER = DECISIONS | {PREPARED, HEURISTIC, FORGOTTEN}
 """Entries that never leave the archive, so that every transaction's outcome stays known."""
 BRANCH = frozenset({STARTED, ASSOCIATED, SUSPENDED, ENDED, PART, TIMEOUT_SET, ROLLBACK_ONLY})
@@ -96,6 +98,8 @@ PositionId = tuple[str, int]
 """The append that posted the position, and the entry's index in it."""
 Item = tuple[PositionId, tuple[Range, ...]]
 """Some messages of one position."""
+Parts = dict[PositionId, tuple[Range, ...]]
+"""Some messages, by position."""
 
 _GENERATED_KEY = re.compile(r"t([0-9a-f])-[0-9a-f]{32}")
 _NUMBERED_KEY = re.compile(r"(.+)/(?:[0-9]+|end)", re.DOTALL)
@@ -160,6 +164,14 @@ class Entry:
     def is_removal(self) -> bool:
         """Whether the entry takes available messages out of a lane for good."""
         return self.kind in REMOVALS and self.claim_sequence is None
+
+    @property
+    def ended_change(self) -> PositionId | None:
+        """The entry id of the table change that the entry confirms; None if it confirms none."""
+        if self.kind not in CHANGE_ENDINGS:
+            return None
+        append_id, index = self.body["change"]
+        return (append_id, index)
 
     @property
     def entry_id(self) -> PositionId:

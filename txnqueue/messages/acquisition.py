@@ -25,6 +25,7 @@ from txnqueue.messages.selector import Selector
 from txnqueue.messages.settlement import Account, completed, count
 
 _EVERYTHING = 1 << 62
+_Lanes = dict[int, tuple[Range, ...]]
 
 
 class Mover(Acquirer, Protocol):
@@ -151,7 +152,7 @@ class _Taker(ClaimPlanner):
         self._tx = tx
         self._route = route
         self._among = among
-        self._lanes: dict[PositionId, tuple[str, dict[int, tuple[Range, ...]]]] = {}
+        self._lanes: dict[PositionId, tuple[str, _Lanes]] = {}
 
     def plan(self, lost: int) -> Plan | None:
         """Plan the claims of all wanted messages; None if there are none."""
@@ -196,17 +197,14 @@ class _Taker(ClaimPlanner):
 
     def planned_route(self, segments: Sequence[Segment]) -> list[tuple[Target, list[Segment]]]:
         """Route messages as was determined before they were claimed."""
-        found: dict[str, list[Segment]] = {}
+        found: dict[str, tuple[dict[PositionId, _Lanes], list[Segment]]] = {}
         for segment in segments:
-            queue_id, _ = self._lanes[segment.position.position_id]
-            found.setdefault(queue_id, []).append(segment)
-        return [
-            (
-                Target(queue_id, {pid: self._lanes[pid][1] for pid in _ids_of(going)}),
-                going,
-            )
-            for queue_id, going in found.items()
-        ]
+            position_id = segment.position.position_id
+            queue_id, lanes = self._lanes[position_id]
+            known, going = found.setdefault(queue_id, ({}, []))
+            known[position_id] = lanes
+            going.append(segment)
+        return [(Target(queue_id, known), going) for queue_id, (known, going) in found.items()]
 
     # -------------------------------------------------------------------------- helpers
 
@@ -227,10 +225,6 @@ class _Taker(ClaimPlanner):
                 _, known = self._lanes.setdefault(position.position_id, (target.queue_id, {}))
                 for lane, part in target.placed(position, position.ranges):
                     known[lane] = ranges.added(known.get(lane, ()), part)
-
-
-def _ids_of(segments: Sequence[Segment]) -> dict[PositionId, None]:
-    return dict.fromkeys(segment.position.position_id for segment in segments)
 
 
 def _by_history(here: Selection, segments: Sequence[Segment]) -> list[Selection]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning, ranges
-from txnqueue.core.model import Item, PositionId, Range
+from txnqueue.core.model import Item, Parts, PositionId, Range
 from txnqueue.core.planning import Disposition, Plan
 from txnqueue.core.state import Claim, QueueState
 from txnqueue.errors import AlreadySettled, LeaseLost, SettlementPending
@@ -37,7 +37,8 @@ class Account:
         self._left: dict[str, dict[Name, Parts]] = {}
         """What is left of each claim in each attempt, as far as it was asked for and still holds:
         a handler may settle thousands of messages one by one."""
-        self._by_send: dict[Name, dict[str, list[tuple[int, PositionId]]]] = {}
+        self._places: dict[Name, dict[str, list[tuple[int, PositionId]]]] = {}
+        """The positions of each claim by send, once messages were named."""
         self._whole = False
 
     def rest(self, one: HeldClaim) -> Parts:
@@ -141,7 +142,9 @@ class Account:
         if by_send is None:
             return tuple(left.items())
         name = name_of(one)
-        places = self._by_send.get(name) or self._by_send.setdefault(name, _by_send(one))
+        if name not in self._places:
+            self._places[name] = _places(one, self._rest[name])
+        places = self._places[name]
         found = sorted((place, send_id) for send_id in by_send for place in places.get(send_id, ()))
         items = (
             (position_id, ranges.intersection(left.get(position_id, ()), by_send[send_id]))
@@ -169,10 +172,10 @@ def count(chosen: Dispositions) -> int:
     )
 
 
-def _by_send(one: HeldClaim) -> dict[str, list[tuple[int, PositionId]]]:
-    """List the positions of a claim by send, each with its number in the order of delivery."""
+def _places(one: HeldClaim, among: Iterable[PositionId]) -> dict[str, list[tuple[int, PositionId]]]:
+    """List positions of a claim by send, each with its number in the order of delivery."""
     found: dict[str, list[tuple[int, PositionId]]] = defaultdict(list)
-    for number, position_id in enumerate(one.claim.items):
+    for number, position_id in enumerate(among):
         found[one.positions[position_id].send_id].append((number, position_id))
     return found
 
@@ -190,10 +193,6 @@ def _without(left: Parts, said: Iterable[Disposition]) -> Parts:
         else:
             left.pop(position_id, None)
     return left
-
-
-Parts = dict[PositionId, tuple[Range, ...]]
-"""Messages by position."""
 
 
 Name = tuple[str, int, int]

@@ -81,17 +81,18 @@ class Places:
         """Record the next entry."""
         before, self._before = self._before, entry
         if entry.version < 0 or not 0 <= entry.ordinal < model.commit_seq(1):
-            self._problems.add(f"no commit has the number of {_named(entry)}")
+            self._problems.add(f"no commit has the number of {named(entry)}")
         elif before is None or entry.commit_seq != before.commit_seq:
             return
         elif entry.append_id != before.append_id:
             seq = entry.commit_seq
             self._problems.add(f"two appends are at commit_seq {seq}: what came after what is lost")
         elif entry.index == before.index:
-            self._problems.add(f"{_named(entry)} is there twice")
+            self._problems.add(f"{named(entry)} is there twice")
 
 
-def _named(entry: Entry) -> str:
+def named(entry: Entry) -> str:
+    """Name an entry in a problem."""
     return f"the entry {entry.entry_id} ({entry.kind})"
 
 
@@ -408,13 +409,12 @@ class ChangeChecks:
                 append_id, attempts = self._append
                 if append_id != entry.append_id or entry.attempt not in attempts:
                     self._uncommitted[entry.attempt or ""] += 1
-        elif entry.kind in (model.CHANGE_APPLIED, model.CHANGE_WAIVED):
-            append_id, index = entry.body["change"]
-            ended = self.waiting.pop((append_id, index), None)
+        elif (name := entry.ended_change) is not None:
+            ended = self.waiting.pop(name, None)
             if ended is not None:
                 self._ended += ended.version >= self._beginning
             elif entry.version >= self._beginning and (entry.begun or 0) >= self._beginning:
-                self._unasked.add((append_id, index))  # told twice, or of nothing
+                self._unasked.add(name)  # told twice, or of nothing
                 if len(self._unasked) >= NAMES_MAX:
                     self._ask()
 

@@ -14,18 +14,17 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry, PositionId
 from txnqueue.core.state import compaction
 from txnqueue.core.state.confirmations import manifest_participants, unconfirmed
-from txnqueue.reports.consistency import CheckedPromise, Problems
+from txnqueue.reports.consistency import CheckedPromise, Problems, named
 from txnqueue.storage.journal import EntryFilter, Journal
 from txnqueue.storage.store import Store
 
-_ENDINGS = frozenset({model.CHANGE_APPLIED, model.CHANGE_WAIVED})
 _OPEN = frozenset({model.PREPARED, model.CHANGE_DECIDED})
 _MARKS = frozenset({model.HORIZON_ADVANCED, model.HISTORY_REMOVED, model.PAYLOAD_LISTED})
 _KINDS = {
     "fence": frozenset({model.HORIZON_ADVANCED, model.HISTORY_REMOVED}),
     "catalog": frozenset({model.PAYLOAD_LISTED}),
     "transaction": frozenset({model.PREPARED, *model.DECISIONS}),
-    "table": frozenset({model.CHANGE_DECIDED, model.BRANCH_CONFIRMED, *_ENDINGS}),
+    "table": frozenset({model.CHANGE_DECIDED, model.BRANCH_CONFIRMED, *model.CHANGE_ENDINGS}),
 }
 """The kinds that leave the journal, by the family of their shard; lanes have their own rule."""
 
@@ -81,10 +80,7 @@ class Departures:
             self._tell(entry)
 
     def _tell(self, entry: Entry) -> None:
-        self._problems.add(
-            f"the entry {entry.entry_id} ({entry.kind}) is needed in the journal, and is only in "
-            "the archive"
-        )
+        self._problems.add(f"{named(entry)} is needed in the journal, and is only in the archive")
 
     def _ask(self) -> None:
         """Check that the databases have confirmed what was decided for them."""
@@ -107,11 +103,10 @@ class Departures:
     def _ended(self, streams: set[str]) -> set[str | PositionId | None]:
         """Find which attempts are decided by now, and which changes have ended, of some streams."""
         ended: set[str | PositionId | None] = set()
-        past = Past(self._store)
+        past, kinds = Past(self._store), model.CHANGE_ENDINGS | model.DECISIONS
         for names in portions(streams):
-            for entry in past.find(EntryFilter(kinds=_ENDINGS | model.DECISIONS, streams=names)):
-                is_decision = entry.kind in model.DECISIONS
-                ended.add(entry.attempt if is_decision else tuple(entry.body["change"]))
+            for entry in past.find(EntryFilter(kinds=kinds, streams=names)):
+                ended.add(entry.attempt if entry.kind in model.DECISIONS else entry.ended_change)
         return ended
 
 
@@ -150,9 +145,8 @@ class _Needs:
             return (entry.sequence or 0) < self._listed
         if entry.kind in model.DECISIONS:  # a prepared entry that stays would be in doubt again
             return entry.attempt not in self._prepared
-        if entry.kind in _ENDINGS:  # a change that stays would be applied again
-            append_id, index = entry.body["change"]
-            return (append_id, index) not in self._decided
+        if entry.ended_change is not None:  # a change that stays would be applied again
+            return entry.ended_change not in self._decided
         return True
 
     def _is_compacted(self, entry: Entry) -> bool:

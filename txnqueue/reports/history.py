@@ -24,7 +24,7 @@ from txnqueue.reports.audit_report import AuditReport, audit
 from txnqueue.reports.digest import HistoryDigest, chain_after, computed
 from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import Snapshot, author_of
-from txnqueue.reports.trace import Traced
+from txnqueue.reports.trace import TraceIndex
 from txnqueue.reports.verification import VerificationResult, verify
 from txnqueue.storage.journal import EntryFilter
 from txnqueue.storage.store import Store
@@ -127,8 +127,7 @@ class History:
                 "Nothing to trace was given: pass a message id, or queue= and where=."
             )
         past, entries = _of_messages(self._client.store, found)
-        traced = Traced(entries)
-        steps = [traced.steps_of(one) for one in found]
+        steps = [*map(TraceIndex(entries).steps_of, found)]
         if not partial:
             _check_sent(past, entries, searched, steps)
             self._check_there(queue, searched, past)
@@ -537,9 +536,9 @@ def _tables(past: Past, entries: Iterable[Entry]) -> dict[str, str]:
     decided = [entry for entry in found if entry.kind == model.CHANGE_DECIDED]
     named = {entry.stream for entry in decided}
     ended = {
-        entry.stream: entry.body["change"][0]
+        entry.stream: entry.ended_change[0]
         for entry in found
-        if entry.kind in (model.CHANGE_APPLIED, model.CHANGE_WAIVED) and entry.stream not in named
+        if entry.ended_change is not None and entry.stream not in named
     }
     if ended:
         kinds, append_ids = [model.CHANGE_DECIDED], set(ended.values())

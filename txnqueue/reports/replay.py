@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from txnqueue.core import model, ranges
-from txnqueue.core.model import Entry, PositionId, Range
+from txnqueue.core.model import Entry, Parts, PositionId, Range
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import QueueState
 from txnqueue.core.state import compaction as compactions
 from txnqueue.errors import StoreCorrupt
 from txnqueue.reports.consistency import CheckedPromise, Problems
 
-Parts = dict[PositionId, tuple[Range, ...]]
 Pins = Mapping[str, Mapping[int, Iterable[int]]]
 """Up to which versions the compactions of each lane of each queue speak, in their order."""
 _ClaimName = tuple[int | None, int | None]

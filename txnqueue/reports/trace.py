@@ -56,7 +56,7 @@ class _Path:
         ]
 
 
-class Traced:
+class TraceIndex:
     """The entries of messages that are followed, by what each of them is about.
 
     A thousand messages have thousands of entries, of which each message has a few.
@@ -134,11 +134,6 @@ class Traced:
             }
             for step, entry in found
         ]
-
-
-def steps_of(message: tuple[str, int], entries: Iterable[Entry]) -> list[TraceStep]:
-    """Follow one message through all entries, which are in commit order."""
-    return Traced(entries).steps_of(message)
 
 
 def _steps(

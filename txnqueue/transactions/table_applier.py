@@ -110,22 +110,14 @@ def unapplied(entries: Iterable[Entry]) -> dict[str, list[Decided]]:
     for entry in entries:
         if entry.kind == model.CHANGE_DECIDED:
             decided[entry.entry_id] = entry
-        elif (name := _ends(entry)) is not None:
-            ended.add(name)
+        elif entry.ended_change is not None:
+            ended.add(entry.ended_change)
     left: dict[str, list[Decided]] = {}
     for entry in sorted(decided.values(), key=lambda e: e.place):
         if entry.entry_id not in ended:
             change = Change.from_json(entry.body["change"])
             left.setdefault(entry.stream, []).append(Decided(entry, change))
     return left
-
-
-def _ends(entry: Entry) -> PositionId | None:
-    """Return which change an entry records as applied or waived; None if it records none."""
-    if entry.kind not in (model.CHANGE_APPLIED, model.CHANGE_WAIVED):
-        return None
-    append_id, index = entry.body["change"]
-    return (append_id, index)
 
 
 def obstacle(
@@ -344,7 +336,7 @@ class Applier:
         known, name = self._client.cache.table_entries([one.entry.stream]), one.entry.entry_id
         # It has left the journal only if it was; the other changes, maybe thousands, are not read.
         there = any(entry.entry_id == name for entry in known)
-        return not there or any(_ends(entry) == name for entry in known)
+        return not there or any(entry.ended_change == name for entry in known)
 
     def _confirm(self, one: Decided, mark: TableCommit) -> None:
         """Keep a change's confirmation for the client's next append."""

@@ -23,7 +23,6 @@ Slices = dict[str, set[int]]
 """Slices of payload, by owner."""
 _TRANSACTIONS = frozenset({model.PREPARED, *model.DECISIONS})
 _DAY_MS = 86_400_000
-_ENDINGS = (model.CHANGE_APPLIED, model.CHANGE_WAIVED)
 
 
 def next_horizon(
@@ -279,9 +278,8 @@ def _of_tables(entries: list[Entry], horizon: int, transactions: list[Entry]) ->
     decided = {e.entry_id: e for e in entries if e.kind == model.CHANGE_DECIDED}
     endings: dict[PositionId, list[Entry]] = defaultdict(list)
     for entry in entries:
-        if entry.kind in _ENDINGS:
-            append_id, index = entry.body["change"]
-            endings[append_id, index].append(entry)
+        if entry.ended_change is not None:
+            endings[entry.ended_change].append(entry)
     left: list[Entry] = []
     for name, found in endings.items():
         both = [*found, *([decided[name]] if name in decided else ())]

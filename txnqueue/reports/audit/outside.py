@@ -29,9 +29,8 @@ class FollowedChanges:
         """Record the next entry, in commit order, also from before the first moment."""
         if entry.kind == model.CHANGE_DECIDED:
             self._unconfirmed[entry.entry_id] = entry
-        elif entry.kind in (model.CHANGE_APPLIED, model.CHANGE_WAIVED):
-            append_id, index = entry.body["change"]
-            decided = self._unconfirmed.pop((append_id, index), None)
+        elif entry.ended_change is not None:
+            decided = self._unconfirmed.pop(entry.ended_change, None)
             if decided is not None and max(entry.commit_seq, decided.commit_seq) > self._after:
                 self._ended.append(_change(decided, entry))
 

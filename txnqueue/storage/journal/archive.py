@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 IDS = "txnqueue_ids"
 """A temporary view in the library's own session: the entries that a statement concerns."""
 _VERSION = "if((commit_seq & 1023) = ordinal, shiftright(commit_seq, 10), NULL)"
-"""An entry's version; none if its two columns of the ordinal differ, of which each is shown."""
+"""An entry's version; none if commit_seq, which SQL users see, contradicts the ordinal."""
 _COLUMNS = ", ".join(identifier(name) for name, _ in JOURNAL_COLUMNS)
 
 
