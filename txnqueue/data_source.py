@@ -258,7 +258,7 @@ class _Looked:
     @cached_property
     def _cut(self) -> tuple[Past, int | None]:
         return cut(
-            cast("Store", self.store),
+            self.client.cache,
             None if self._as_of is None else moment_of(self._as_of, "asOf"),
         )
 

@@ -309,3 +309,20 @@ def test_a_proof_says_from_which_version_on_the_log_was_compared(world: World) -
     journal.audit = since(newest + 1, 0)
     proof = world.manager("b").history.verify()
     assert proof.ok and "could not be compared" in str(proof)
+
+
+@in_memory
+def test_a_question_reads_on_where_the_last_one_ended_in_the_fence(world: World) -> None:
+    queue, asks = world.queue(), world.manager("b")
+    then = queue.send(rows(1, 2)).receipt.commit_seq
+    asks.history.as_of(then).messages(queue.name).rows()
+    journal, read = client_of(asks).store.journal, list[int]()
+    plain = journal.read
+
+    def recorded(shards: Any, after: int = -1, upto: Any = None) -> Any:
+        read.append(after)
+        return plain(shards, after, upto)
+
+    journal.read = recorded
+    assert len(asks.history.as_of(then).messages(queue.name).rows()) == 2
+    assert read and min(read) >= 0, read

@@ -16,6 +16,7 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import TypeVar
 
+from txnqueue.client.readers import ShardReader
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.errors import HistoryRemoved
@@ -41,19 +42,23 @@ class Past:
     _needed = sys.maxsize
     """The commit_seq from which on callers need all entries, checked again at each reading."""
 
-    def __init__(self, store: Store, upto: int | None = None) -> None:
+    def __init__(
+        self, store: Store, upto: int | None = None, shards: ShardReader | None = None
+    ) -> None:
         """Read how far the history reaches.
 
         Args:
             store: The store.
             upto: Leave out entries after this commit_seq.
+            shards: Remembers what was read of the fence before; a new reader when omitted.
         """
         self._store = store
+        self._shards = shards or ShardReader(store.journal)
         self._archived = False
         newest = store.journal.version() if upto is None else upto >> 10
         self.version = newest
         self.upto = model.commit_seq(newest + 1) - 1 if upto is None else upto
-        self._refresh(store.journal.read([model.FENCE]).entries)
+        self._refresh()
 
     def check_known(self, commit_seq: int) -> None:
         """Check that the history reaches back to a commit, now and at each later reading.
@@ -195,10 +200,11 @@ class Past:
     def _has_archive(self) -> bool:
         """Return whether entries can have left the journal by now."""
         if not self._archived:
-            self._archived = model.horizon(self._store.journal.read([model.FENCE]).entries) >= 0
+            self._archived = model.horizon(self._shards.read([model.FENCE])) >= 0
         return self._archived
 
-    def _refresh(self, fence: Collection[Entry]) -> None:
+    def _refresh(self) -> None:
+        fence = self._shards.read([model.FENCE])
         self.beginning = model.beginning(fence)
         self._decisions_from = model.decisions_beginning(fence)
         self._archived = model.horizon(fence) >= 0
@@ -212,7 +218,7 @@ class Past:
         """
         before = self.beginning
         if self._archived:
-            self._refresh(self._store.journal.read([model.FENCE]).entries)
+            self._refresh()
             self.check_known(min(self.upto, self._needed))
         return self.beginning != before
 

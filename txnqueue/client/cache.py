@@ -102,6 +102,10 @@ class Cache:
         self.open()
         return self._store_id
 
+    def past(self, upto: int | None = None) -> archive.Past:
+        """Read how far the history reaches, up to a commit_seq or to the newest commit."""
+        return archive.Past(self.store, upto, self._shards)
+
     def version_to_begin(self) -> int:
         """Return a version of the journal that was recently the newest.
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from txnqueue.client import archive
 from txnqueue.client.archive import Past
+from txnqueue.client.cache import Cache
 from txnqueue.client.client import Client
 from txnqueue.core import markup, model
 from txnqueue.core.model import Entry
@@ -27,7 +28,6 @@ from txnqueue.reports.snapshot import Snapshot, author_of
 from txnqueue.reports.trace import TraceIndex
 from txnqueue.reports.verification import VerificationResult, verify
 from txnqueue.storage.journal import EntryFilter
-from txnqueue.storage.store import Store
 from txnqueue.types import ChangeRow, TraceStep
 
 TRACED_MAX = 1_000
@@ -126,7 +126,7 @@ class History:
             raise InvalidInput(
                 "Nothing to trace was given: pass a message id, or queue= and where=."
             )
-        past, entries = _of_messages(self._client.store, found)
+        past, entries = _of_messages(self._client.cache, found)
         steps = [*map(TraceIndex(entries).steps_of, found)]
         if not partial:
             _check_sent(past, entries, searched, steps)
@@ -156,7 +156,7 @@ class History:
         self._client.open()
         _check_commits(after, upto)
         about = None if queue is None else check_id(queue, "queue")
-        past = Past(self._client.store)
+        past = self._client.cache.past()
         if after >= 0:
             past.check_known(after + 1)
         elif upto is not None:
@@ -238,7 +238,7 @@ class History:
             _check_commit("commit_seq", commit_seq)
         self._client.open()
         begins, seed = chain_after(after)
-        past, _ = cut(self._client.store, commit_seq)
+        past, _ = cut(self._client.cache, commit_seq)
         last = past.newest().commit_seq if commit_seq is None else commit_seq
         if last < begins:
             raise InvalidInput(
@@ -288,9 +288,9 @@ class History:
         check_flag("payload", payload)
         check_flag("verify", verify)
         self._client.open()
-        store = self._client.store
-        last = cut(store, upto)
-        first = None if after is None else cut(store, after)
+        cache = self._client.cache
+        last = cut(cache, upto)
+        first = None if after is None else cut(cache, after)
         if first is not None and _is_later(first, last):
             raise InvalidInput(
                 f"upto={upto!r} comes before after={after!r}: give the earlier moment first.",
@@ -396,7 +396,7 @@ def moment_of(text: str, name: str) -> int | datetime.datetime:
 
 
 def cut(
-    store: Store,
+    cache: Cache,
     commit_seq: int | datetime.datetime | None = None,
     timestamp: datetime.datetime | None = None,
 ) -> tuple[Past, int | None]:
@@ -414,10 +414,10 @@ def cut(
     if isinstance(commit_seq, datetime.datetime):
         commit_seq, timestamp = None, commit_seq
     if timestamp is not None:
-        return _by_then(store, timestamp)
+        return _by_then(cache, timestamp)
     if commit_seq is None:
-        return Past(store), None
-    newest = store.journal.version()
+        return cache.past(), None
+    newest = cache.store.journal.version()
     _check_commit("commit_seq", commit_seq)
     if commit_seq < 0 or commit_seq >> 10 > newest:
         raise InvalidInput(
@@ -425,7 +425,7 @@ def cut(
             "commit of this store.",
             name="commit_seq",
         )
-    return _known(Past(store, commit_seq)), None
+    return _known(cache.past(commit_seq)), None
 
 
 def state_at(
@@ -437,7 +437,7 @@ def state_at(
 
     Delays and times to live end without a commit: the clock of the newest one may be hours old.
     """
-    past, at_ms = cut(client.store, commit_seq, timestamp)
+    past, at_ms = cut(client.cache, commit_seq, timestamp)
     is_now = commit_seq is None and timestamp is None
     return past, client.runtime.now_ms() if is_now else at_ms
 
@@ -451,7 +451,7 @@ def commits_between(client: Client, after: int, upto: int | None) -> Past:
     """
     client.open()
     _check_commits(after, upto)
-    past, _ = cut(client.store, upto)
+    past, _ = cut(client.cache, upto)
     if after > past.upto:
         raise InvalidInput(
             f"upto={upto!r} comes before after={after!r}: give the earlier commit first.",
@@ -474,14 +474,14 @@ def _check_commit(name: str, value: object) -> None:
         raise InvalidInput(f"{name}={value!r}: give a commit_seq, which is an int.", name=name)
 
 
-def _by_then(store: Store, timestamp: datetime.datetime) -> tuple[Past, int]:
+def _by_then(cache: Cache, timestamp: datetime.datetime) -> tuple[Past, int]:
     if not isinstance(timestamp, datetime.datetime) or timestamp.tzinfo is None:
         raise InvalidInput(
             f"timestamp={timestamp!r}: give a datetime with a time zone.", name="timestamp"
         )
     at_ms = min(round(timestamp.timestamp() * 1000), _LAST_MS)
-    commit_seq = Past(store).newest(EntryFilter(recorded_upto_ms=at_ms)).commit_seq
-    return _known(Past(store, commit_seq)), at_ms
+    commit_seq = cache.past().newest(EntryFilter(recorded_upto_ms=at_ms)).commit_seq
+    return _known(cache.past(commit_seq)), at_ms
 
 
 def _is_later(first: tuple[Past, int | None], last: tuple[Past, int | None]) -> bool:
@@ -497,9 +497,9 @@ def _known(past: Past) -> Past:
     return past
 
 
-def _of_messages(store: Store, messages: Collection[tuple[str, int]]) -> tuple[Past, list[Entry]]:
+def _of_messages(cache: Cache, messages: Collection[tuple[str, int]]) -> tuple[Past, list[Entry]]:
     """Read the history and the entries about messages, all as of one beginning."""
-    past = Past(store)
+    past = cache.past()
     return past, past.at_one_beginning(lambda: archive.of_messages(past, messages))
 
 

@@ -17,7 +17,6 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import catalog, erasures
@@ -92,8 +91,7 @@ def _temporary(
     as_of: int | datetime.datetime | None,
 ) -> list[str]:
     """Create temporary views that stand still: those of queues from what the driver folds."""
-    store = client.store
-    past, at_ms = cut(store, as_of)
+    past, at_ms = cut(client.cache, as_of)
     if at_ms is None:
         now_ms = client.runtime.now_ms()
         at_ms = now_ms if as_of is None else Snapshot(client, past).at_ms
@@ -104,7 +102,7 @@ def _temporary(
     owners |= {one.payload_id: one for one in catalog.every_queue(entries).values()}
     told = ledgers(past, infos.values())
     # What was erased is gone from every past; what comes later makes such a view fail.
-    erased = erasures.erasures(entries if as_of is None else Past(store).catalog())
+    erased = erasures.erasures(entries if as_of is None else client.cache.past().catalog())
     conditions = [none_erased_since(names, len(erased))]
     if as_of is not None:
         conditions.append(still_known(names, past.upto))
@@ -147,7 +145,7 @@ def of_store(client: Client, prefix: str, as_of: int | datetime.datetime | None)
     if as_of is None:
         infos, ever = client.cache.queues(), catalog.every_queue(entries)
         return statements(names, infos, prefix, ever=ever, topology=Topology.of(entries))
-    snapshot = Snapshot(client, *cut(client.store, as_of))
+    snapshot = Snapshot(client, *cut(client.cache, as_of))
     commit_seq = as_of if isinstance(as_of, int) else snapshot.commit_seq
     entries = [e for e in entries if e.commit_seq <= commit_seq]
     infos, ever = catalog.queues(entries), catalog.every_queue(entries)
