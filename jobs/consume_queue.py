@@ -1,7 +1,7 @@
 """Drain a queue as a scheduled Spark job; the options are those of ``txnqueue consume``.
 
     spark-submit --py-files txnqueue-*.whl jobs/consume_queue.py orders \\
-        --root hdfs:///lake/messaging --run-id "$RUN_ID" --handler my_job:handle
+        --root hdfs:///lake/messaging --run-id "${RUN_ID:?}" --handler my_job:handle
 
 What a platform's Spark must have is in ``conf/spark-defaults.conf``. The exit codes are for
 schedulers: ``txnqueue consume --help`` names them.
