@@ -65,7 +65,7 @@ class LaneState:
 
     def forget_duplicates(self, upto_ms: int) -> None:
         """Forget the duplicates of positions posted by an instant: the window has passed them."""
-        self.recent_after = max(self.recent_after, upto_ms)
+        self.recent_after = upto_ms
         kept = self.duplicates.items()
         self.duplicates = {one: found for one, found in kept if found[0] > self.recent_after}
 
