@@ -18,7 +18,7 @@ from txnqueue.admin import creation
 from txnqueue.batch import half_over
 from txnqueue.core import model
 from txnqueue.core.instants import from_then_ms, instant
-from txnqueue.errors import InvalidInput, TxnQueueError
+from txnqueue.errors import InvalidInput, QueueNotFound, TxnQueueError
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, plain_schema, runtime
@@ -487,6 +487,30 @@ def test_a_transaction_of_amqp_times_out_whatever_the_clock_is_set_to() -> None:
     assert not ended
     CoordinatorLink.tick(link, 100.0)
     assert len(ended) == 1
+
+
+def test_who_waits_while_the_clock_is_set_back_gets_what_a_lease_held(drivers: Drivers) -> None:
+    manager = drivers.manager("a")
+    queue = manager.create_queue("orders", "n long", dead_letter=False)
+    queue.send([{"n": 1}])
+    drivers.manager("gone").queue("orders").receive(1, lease_seconds=MINUTE)
+    began, pauses = drivers.now, []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        drivers.true.advance(seconds)
+        drivers.ahead["a"] = -YEARS
+
+    client_of(manager).runtime.sleep = sleep
+    assert numbers(queue.receive(1, wait_seconds=HOUR)) == [1]
+    assert pauses and drivers.now - began < datetime.timedelta(seconds=3 * MINUTE)
+
+
+def test_what_there_was_before_the_first_commit_is_said_so(drivers: Drivers) -> None:
+    manager = drivers.manager("a")
+    manager.create_queue("orders", "n long")
+    with pytest.raises(QueueNotFound, match="first commit is later"):
+        manager.rehearse(lambda _batch, _tx: None, "orders", as_of=instant(5))
 
 
 # ----------------------------------------------------------------------------------- maintenance

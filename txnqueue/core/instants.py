@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import TypeGuard
 
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _MS = datetime.timedelta(milliseconds=1)
 FIRST_MS = -62_135_596_800_000
 """The beginning of the year 1 in UTC, before which Python has no instants."""
@@ -25,7 +25,7 @@ def instant(at_ms: int) -> datetime.datetime:
 
     Outside the years 1 to 9999 it is the nearest one of these years.
     """
-    return _EPOCH + datetime.timedelta(milliseconds=min(max(at_ms, FIRST_MS), LAST_MS))
+    return EPOCH + datetime.timedelta(milliseconds=min(max(at_ms, FIRST_MS), LAST_MS))
 
 
 def is_instant(value: object) -> TypeGuard[datetime.datetime]:
@@ -39,14 +39,14 @@ def is_instant(value: object) -> TypeGuard[datetime.datetime]:
 
 def by_then_ms(value: datetime.datetime) -> int:
     """Return the last whole millisecond that is not after an instant."""
-    return int((value - _EPOCH) // _MS)
+    return int((value - EPOCH) // _MS)
 
 
 def from_then_ms(value: datetime.datetime) -> int:
     """Return the first whole millisecond that is not before an instant."""
-    return -int((_EPOCH - value) // _MS)
+    return -int((EPOCH - value) // _MS)
 
 
 def exact_ms(value: datetime.datetime) -> float:
     """Return an instant in milliseconds, with its microseconds as a fraction."""
-    return float((value - _EPOCH) / _MS)
+    return float((value - EPOCH) / _MS)
