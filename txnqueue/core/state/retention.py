@@ -84,12 +84,12 @@ def beginning(
     advanced = [e for e in found if e.kind == model.HORIZON_ADVANCED and "day" in e.body]
     corrections = model.newest_day(advanced)[0]
     later = [e.version for e in found if over_ms(last_day) <= e.recorded_at_ms <= now_ms]
-    by = min(later, default=before)
+    by = min([before, *later])
     said = [
         (e.body["day"], e.version)
         for e in advanced
         if e.body.get("corrections", 0) == corrections
-        if e.body["day"] <= last_day and e.version < min(by, before)
+        if e.body["day"] <= last_day and e.version < by
     ]
     if not said:
         return None
