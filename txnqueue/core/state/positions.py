@@ -283,11 +283,14 @@ class Claim:
         keeps its length. It also keeps it if that clock is behind the reader's, as far as the
         reader knows: its own clock showed an earlier instant before the lease began.
         """
-        length_ms = self.deadline_ms - self.began_at_ms
-        ends_at_ms = self.deadline_ms
-        if self.began_at_ms > now_ms:
-            ends_at_ms = self.began_by_ms + length_ms
-        return max(ends_at_ms, self.began_from_ms + length_ms)
+        known_ms = self.began_from_ms + self.deadline_ms - self.began_at_ms
+        return max(self._recorded_end_ms(now_ms), known_ms)
+
+    def _recorded_end_ms(self, now_ms: int) -> int:
+        """Return when the lease ends by the clocks that entries recorded, and by no reader's."""
+        if self.began_at_ms <= now_ms:
+            return self.deadline_ms
+        return self.began_by_ms + self.deadline_ms - self.began_at_ms
 
     @property
     def name(self) -> tuple[int, int]:
@@ -341,8 +344,11 @@ class Claim:
         return {position_id: part for position_id, part in found.items() if part}
 
     def ended_at_ms(self, now_ms: int) -> int:
-        """Return when the delivery ended, if another client ends it: with the lease, or now."""
-        return min(self.ends_at_ms(now_ms), now_ms)
+        """Return when the delivery ended, if another client ends it: with the lease, or now.
+
+        It goes by the clock that set the deadline: the wait after a failure begins no later.
+        """
+        return min(self._recorded_end_ms(now_ms), now_ms)
 
     def takeable(self, now_ms: int, taker: Owner) -> bool:
         """Return whether a client may try to take over the claim; clocks decide only that much.
