@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue.client.client import Client
 from txnqueue.core import model, ranges
+from txnqueue.core.instants import by_then_ms, instant
 from txnqueue.core.receipt import Status
 from txnqueue.core.settings import (
     LEASE_SECONDS_MAX,
@@ -46,6 +47,21 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from txnqueue.queue import Queue
+
+
+def half_over(until: datetime.datetime, seconds: float, now_ms: int) -> bool:
+    """Return whether half of a lease is over, so that it should be extended.
+
+    If more than all of it seems to be left, this clock was set back since: to others the lease may
+    be about to end.
+
+    Args:
+        until: The end of the lease.
+        seconds: Its length.
+        now_ms: The clock that it was taken by.
+    """
+    left_ms, length_ms = by_then_ms(until) - now_ms, round(seconds * 1000)
+    return not length_ms / 2 < left_ms <= length_ms
 
 
 class Batch:
@@ -109,7 +125,7 @@ class Batch:
         deadlines = [one.claim.deadline_ms for one in self._account.held]
         if not deadlines:
             return None
-        return datetime.datetime.fromtimestamp(min(deadlines) / 1000, datetime.timezone.utc)
+        return instant(min(deadlines))
 
     @property
     def holds(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from txnqueue.batch import Batch
+from txnqueue.batch import Batch, half_over
 from txnqueue.client.client import Client
 from txnqueue.client.consumer import Consumer
 from txnqueue.client.runtime import Background, UnderWay
@@ -247,8 +247,7 @@ class Drain:
         """
         seconds = lease_of(self._queue.info, current.attempt)
         until = current.batch.held_until
-        left = until.timestamp() - self._client.runtime.now_ms() / 1000 if until else 0.0
-        if left >= seconds / 2:
+        if until is not None and not half_over(until, seconds, self._client.runtime.now_ms()):
             return True
         try:
             current.batch.extend_lease(seconds)

@@ -384,6 +384,11 @@ def rehearse(
     client.open()
     past, at_ms = state_at(client, as_of)
     newest = past.newest()
+    if newest.commit_seq < 0:
+        name = queue.name if isinstance(queue, Queue) else check_id(queue, "queue")
+        raise QueueNotFound(
+            f"The queue {name!r} did not exist then: the store's first commit is later.", name=name
+        )
     store = PastStore(client.store, past)
     own = Client(
         store,

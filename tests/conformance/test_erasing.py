@@ -309,6 +309,23 @@ def test_what_duplicates_are_told_by_stays_for_the_window(world: World) -> None:
 
 
 @in_memory
+def test_a_clock_that_was_ahead_when_it_sent_holds_no_erasure_up(world: World) -> None:
+    queue = world.manager().create_queue(
+        world.name("once"), SCHEMA, dead_letter=False, message_id="key", duplicate_window_seconds=60
+    )
+    world.clock.advance(1_000 * DAY)
+    queue.send(rows(1, key="anna"))
+    world.clock.advance(-1_000 * DAY)
+    queue.receive(1).accept()
+    world.clock.advance(DAY)
+    manager = world.manager("clerk")
+    assert manager.erase(queue.name, ANNA, reason="r").erased == 1
+    queue.send(rows(2, key="anna"))
+    assert numbers(world.open(queue, "late").receive(1)) == [2]
+    proved(manager)
+
+
+@in_memory
 def test_wrong_input(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     queue, manager = world.queue(), world.manager("clerk")
     queue.send(rows(1, key="anna"))

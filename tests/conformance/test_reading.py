@@ -218,8 +218,9 @@ def test_both_stores_find_stream_and_measure_what_a_filter_lets_through(
         for order in Order:
             assert list(journal.stream(order, wanted)) == sorted(right, key=order.key), wanted
         newest = journal.newest(wanted)
-        assert newest.commit_seq == max((e.commit_seq for e in right), default=-1)
-        assert newest.recorded_at_ms == max((e.recorded_at_ms for e in right), default=-1)
+        places = [(e.commit_seq, e.recorded_at_ms) for e in right]
+        assert (newest.commit_seq, newest.recorded_at_ms) == max(places, default=(-1, -1))
+        assert newest.latest_ms == max((e.recorded_at_ms for e in right), default=-1)
     assert journal.newest(meant[2]) == Newest()
     archive = journal.archive
     old = [e for e in there if e.kind in (model.CLAIMED, model.RELEASED)]

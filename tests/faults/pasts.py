@@ -35,4 +35,4 @@ class Told(Past):
         return iter(sorted((e for e in self._entries if e.commit_seq > after), key=order.key))
 
     def newest(self, wanted: EntryFilter | None = None) -> Newest:
-        return Newest(self.upto, max((e.recorded_at_ms for e in self._entries), default=-1))
+        return Newest.among((e.commit_seq, e.recorded_at_ms) for e in self._entries)

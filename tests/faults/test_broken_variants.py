@@ -632,9 +632,9 @@ def begins_too_early(patch: pytest.MonkeyPatch) -> None:
     """Take the history for whole from where any of its days was said."""
     real = retention.beginning
 
-    def early(entries: Iterable[Entry], last_day: str, now_ms: int) -> tuple[int, str] | None:
+    def early(entries: Iterable[Entry], *given: Any, **also: Any) -> tuple[int, str] | None:
         every = [entry for entry in entries if entry.kind == model.HORIZON_ADVANCED]
-        found = real(every, last_day, now_ms)
+        found = real(every, *given, **also)
         return None if found is None else (min(entry.version for entry in every), found[1])
 
     patch.setattr(retention, "beginning", early)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from txnqueue.client.archive import NAMES_MAX, Past
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Retries
 from txnqueue.core import model, ranges
+from txnqueue.core.instants import instant
 from txnqueue.core.markup import Facts
 from txnqueue.core.model import Entry, Range
 from txnqueue.core.planning import Plan, Removal
@@ -167,8 +169,7 @@ def _readable_until(client: Client, owners: Iterable[str]) -> datetime.datetime 
     kept = [client.store.payload.files_kept_seconds(owner) for owner in owners]
     if not kept:
         return None
-    seconds = client.runtime.now_ms() / 1000 + max(kept)
-    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+    return instant(client.runtime.now_ms() + math.ceil(max(kept) * 1000))
 
 
 class _Search:
@@ -376,14 +377,20 @@ class _Standing:
     def _check_window(
         self, info: QueueInfo, fold: QueueState, window_ms: int, posted: Iterable[Entry]
     ) -> None:
-        """Check that no duplicate detection still needs the messages' ids, which are payload."""
+        """Check that no duplicate detection still needs the messages' ids, which are payload.
+
+        A clock that was ahead recorded an instant whose window would not end for years: it does not
+        count if the ids are in the entry, too, so that nobody reads them from the payload.
+        """
         oldest_ms = min((p.posted_at_ms for p in fold.positions.values()), default=None)
-        by_ms = self._client.runtime.now_ms() - CLOCKS_APART_MS
+        now_ms = self._client.runtime.now_ms()
+        by_ms = now_ms - CLOCKS_APART_MS
         over_ms = (by_ms if oldest_ms is None else min(by_ms, oldest_ms)) - window_ms
         needed = [
             entry
             for entry in posted
             if entry.queue_id == info.queue_id and entry.recorded_at_ms > over_ms
+            if entry.recorded_at_ms <= now_ms + CLOCKS_APART_MS or "ids" not in entry.body
             if self._within(Position.of(entry), entry.ranges)
         ]
         if needed:

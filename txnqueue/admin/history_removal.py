@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from txnqueue.admin.retention import archived_by_ms
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.model import Entry
@@ -52,7 +53,10 @@ def find(
         now_ms: The instant from which on the future begins.
     """
     here, archive = tuple(entries), journal.archive
-    found = retention.beginning((*here, *advanced), last_day, now_ms)
+    known = (*here, *advanced)
+    found = retention.beginning(known, last_day, now_ms)
+    while found and archived_by_ms(journal, found[0], now_ms) >= retention.over_ms(last_day):
+        found = retention.beginning(known, last_day, now_ms, before=found[0])
     if found is None:
         return None
     version, day = found

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import datetime
 import logging
+import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +19,7 @@ from typing import Literal
 
 from txnqueue.admin import inventory, orphans
 from txnqueue.admin.inventory import Inventory
-from txnqueue.admin.retention import Retention
+from txnqueue.admin.retention import Retention, archived_by_ms
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.model import Entry, PositionId
@@ -215,14 +217,32 @@ class Reclamation:
         first = self._terms.today - datetime.timedelta(days=days or -1)  # 0: nothing is kept
         since_ms = retention.midnight_ms(first.isoformat())
         known = (*self._entries, *self._marks())
-        since = min((e.version for e in known if e.recorded_at_ms >= since_ms), default=None)
-        said: list[str] = [
-            e.body["day"]
-            for e in known
-            if e.kind == model.HORIZON_ADVANCED and "day" in e.body
-            if since is not None and e.version >= since
-        ]
+        recent = (e.version for e in known if e.recorded_at_ms >= since_ms)
+        marks = [e for e in known if e.kind == model.HORIZON_ADVANCED and "day" in e.body]
+        marks.sort(key=lambda mark: mark.version)
+        recently = self._recently(marks, min(recent, default=sys.maxsize), since_ms)
+        said: list[str] = [mark.body["day"] for mark in recently]
         return min([first.isoformat(), *said])
+
+    def _recently(self, marks: Sequence[Entry], since: int, since_ms: float) -> Sequence[Entry]:
+        """Leave out the marks that were made before an instant.
+
+        Args:
+            marks: Entries that advanced the horizon, in commit order.
+            since: The version from which on entries in the journal show that they are younger.
+            since_ms: The instant.
+        """
+
+        def is_recent(mark: Entry) -> bool:
+            if mark.version >= since:
+                return True
+            journal = self._client.store.journal
+            return archived_by_ms(journal, mark.version, self._now_ms) >= since_ms
+
+        older = [mark for mark in marks if mark.version < since]
+        if not older or not is_recent(older[-1]):  # nearly always: no clock was behind
+            return marks[len(older) :]
+        return marks[bisect_left(marks, True, key=is_recent) :]  # noqa: FBT003 - what is sought
 
     # ------------------------------------------------------------------ what is given back
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from txnqueue.core import model
 from txnqueue.core.settings import LEASE_SECONDS_MAX, check_count, check_number
 from txnqueue.errors import InvalidInput
+from txnqueue.storage.journal import EntryFilter, Journal
 
 DAYS_MAX = 36_600
 
@@ -43,3 +45,21 @@ class Retention:
 
 def _check_days(name: str, days: int) -> None:
     check_count(name, days, 0, DAYS_MAX)
+
+
+def archived_by_ms(journal: Journal, version: int, now_ms: int) -> int:
+    """Find the latest instant at which archived entries below a version were recorded.
+
+    It proves that a day which was recorded at that version by a clock that was behind is wrong,
+    also when all entries that could prove it have left the journal. The future proves nothing.
+
+    Args:
+        journal: The journal; there is an archive.
+        version: The version.
+        now_ms: The instant at which the future begins.
+
+    Returns:
+        The instant; -1 if there is none.
+    """
+    before = EntryFilter(upto=model.commit_seq(version) - 1, recorded_upto_ms=now_ms)
+    return journal.archive.newest(before).latest_ms

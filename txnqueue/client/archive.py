@@ -147,15 +147,12 @@ class Past:
         return (one for one in found if one[0].entry_id not in lost)
 
     def newest(self, wanted: EntryFilter | None = None) -> Newest:
-        """Find the newest commit_seq and recorded instant of the entries, without reading them."""
+        """Find the newest commit and the latest instant of the entries, without reading them."""
         narrowed = self._narrowed(wanted or EntryFilter())
         here = self._store.journal.newest(narrowed)
         if not self._has_archive():
             return here
-        there = self._store.journal.archive.newest(narrowed)
-        return Newest(
-            max(here.commit_seq, there.commit_seq), max(here.recorded_at_ms, there.recorded_at_ms)
-        )
+        return here.or_newer(self._store.journal.archive.newest(narrowed))
 
     def ahead(self) -> int | None:
         """Find the newest commit in the journal if it is yet to come; None if it is not.

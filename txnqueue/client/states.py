@@ -76,11 +76,11 @@ class States:
         works at a time, because entries that two threads read at once would be applied twice.
         """
         with self._source.lock:
-            wanted = list(infos)
+            wanted, before_ms = list(infos), self._runtime.now_ms()
             folds = self._source.read(wanted)
             now_ms = self._runtime.now_ms()
             for info, fold in zip(wanted, folds, strict=True):
-                fold.seen_at(now_ms)
+                fold.seen_at(now_ms, before_ms)
                 self._learn_of(info, fold)
             return folds
 

@@ -7,6 +7,7 @@ import enum
 from dataclasses import dataclass
 
 from txnqueue.core import model
+from txnqueue.core.instants import instant
 from txnqueue.core.markup import Facts
 from txnqueue.core.model import Entry
 
@@ -50,10 +51,9 @@ class Receipt(Facts):
     @classmethod
     def of(cls, entry: Entry, *, applied: bool = True) -> Receipt:
         """Read the receipt from the entry that committed the transaction."""
-        instant = datetime.datetime.fromtimestamp(
-            entry.recorded_at_ms / 1000, datetime.timezone.utc
-        )
-        return cls(entry.transaction_key or "", entry.commit_seq, entry.version, instant, applied)
+        committed_at = instant(entry.recorded_at_ms)
+        key = entry.transaction_key or ""
+        return cls(key, entry.commit_seq, entry.version, committed_at, applied)
 
     @classmethod
     def in_memory(cls, transaction_id: str, begun: int, committed_at_ms: int) -> Receipt:
@@ -62,5 +62,5 @@ class Receipt(Facts):
         Such a commit has no place in commit order: the receipt names the version at which the
         transaction began.
         """
-        instant = datetime.datetime.fromtimestamp(committed_at_ms / 1000, datetime.timezone.utc)
-        return cls(transaction_id, model.commit_seq(begun), begun, instant)
+        committed_at = instant(committed_at_ms)
+        return cls(transaction_id, model.commit_seq(begun), begun, committed_at)

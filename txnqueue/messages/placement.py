@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from txnqueue.core.instants import from_then_ms, is_instant
 from txnqueue.core.settings import (
     DELAY_SECONDS_MAX,
     QueueSettings,
@@ -156,12 +157,12 @@ def _available_at(
         return ends["delay_seconds"]
     if isinstance(available_at, str):
         return available_at
-    if not isinstance(available_at, datetime.datetime) or available_at.tzinfo is None:
+    if not is_instant(available_at):
         raise InvalidInput(
             f"available_at={available_at!r}: give a datetime with a time zone, or a column.",
             name="available_at",
         )
-    return round(available_at.timestamp() * 1000)
+    return from_then_ms(available_at)
 
 
 def _instant(name: str, seconds: float | str | None, now_ms: int) -> int | None:

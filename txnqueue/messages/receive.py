@@ -25,7 +25,8 @@ class Poller:
 
     Between two tries it reads only the journal's version, a listing of one folder, at growing
     intervals; the memory of this process, which costs nothing, all the time. A try is worthwhile
-    when one of them has changed, or when a delay, a lease or the time-out of a branch has ended.
+    when one of them has changed, when a delay, a lease or the time-out of a branch has ended, or
+    when the clock was set back, by which these end at other instants.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class Poller:
                 left = min(left, max(0.001, (due_ms - runtime.now_ms()) / 1000))
             self._sleep(min(left, pause))
             seen, self._seen = self._seen, now(self._client)
-            if self._seen != seen or (due_ms is not None and runtime.now_ms() >= due_ms):
-                self._looked_ms = runtime.now_ms()
+            now_ms = runtime.now_ms()
+            is_set_back = now_ms < self._looked_ms  # the instant that is waited for moves away
+            if self._seen != seen or is_set_back or (due_ms is not None and now_ms >= due_ms):
+                self._looked_ms = now_ms
                 return True
             pause = min(2 * pause, LONGEST_SECONDS)
 

@@ -12,6 +12,7 @@ from typing import Any
 from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.core import model
+from txnqueue.core.instants import instant
 from txnqueue.core.markup import records
 from txnqueue.core.model import Entry
 from txnqueue.core.settings import QueueInfo
@@ -25,7 +26,6 @@ from txnqueue.reports.audit.figures import (
     DeadLetterCause,
     Moment,
     QueueDifference,
-    instant,
 )
 from txnqueue.reports.audit.outside import FollowedChanges, Heuristics, by_table
 from txnqueue.reports.audit.work import Attempts, Causes, Events, Runs
@@ -158,8 +158,11 @@ def _read(
     newest = past.newest()
     beginning = model.commit_seq(past.beginning) if past.beginning >= 0 else -1
     after = beginning - 1 if beginning >= 0 else -1
+    begins_ms = 0
     if first is not None:
-        after = first[0].newest().commit_seq
+        begins = first[0].newest()
+        after = begins.commit_seq
+        begins_ms = max(0, begins.recorded_at_ms) if first[1] is None else first[1]
     told = past.catalog()
     ever = catalog.every_queue(told)
     names = {queue_id: info.name for queue_id, info in ever.items()}
@@ -167,7 +170,6 @@ def _read(
     runs, causes, events = Runs(names), Causes(names), Events(names)
     attempts = Attempts(after, past.horizon(), past.beginning)
     changes, heuristics = FollowedChanges(after), Heuristics(after)
-    first_ms = 0
     for entry in past.stream(Order.COMMIT):
         inside = entry.commit_seq > after
         depths.see(entry)
@@ -178,13 +180,11 @@ def _read(
         if inside:
             runs.see(entry)
             causes.see(entry)
-        else:
-            first_ms = max(first_ms, entry.recorded_at_ms)
     depths.finish(max(0, newest.recorded_at_ms) if at_ms is None else at_ms)
     found, left_out = events.lines()
     ended = changes.lines()
     return AuditFigures(
-        first=Moment(after, None if first is None else instant(first[1] or first_ms)),
+        first=Moment(after, None if first is None else instant(begins_ms)),
         last=Moment(newest.commit_seq, instant(depths.at_ms)),
         beginning=beginning,
         differences=tuple(sorted(depths.differences(), key=lambda one: one.queue)),

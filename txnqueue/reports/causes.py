@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from txnqueue.core import ranges
+from txnqueue.core.instants import instant
 from txnqueue.core.model import Range
 from txnqueue.core.state import Position, QueueState
 from txnqueue.types import DeadLetterCount
@@ -67,7 +68,7 @@ def counted(
         if origin is None or (of_queues is not None and origin.get("queue_id") not in of_queues):
             continue
         at_ms = one.position.posted_at_ms
-        at = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.timezone.utc)
+        at = instant(at_ms)
         queue, reason = origin["queue"], origin["reason"]
         cause = causes.get((queue, reason))
         if cause is None:

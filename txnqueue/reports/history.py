@@ -10,13 +10,16 @@ import datetime
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import groupby
 
 from txnqueue.client import archive
 from txnqueue.client.archive import Past
 from txnqueue.client.cache import Cache
 from txnqueue.client.client import Client
 from txnqueue.core import markup, model
+from txnqueue.core.instants import by_then_ms, is_instant
 from txnqueue.core.model import Entry
+from txnqueue.core.redelivery import CLOCKS_APART_MS
 from txnqueue.core.settings import QueueInfo, check_flag, check_id
 from txnqueue.core.state import catalog, erasures, retention
 from txnqueue.core.state.topology import Topology
@@ -27,14 +30,12 @@ from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import Snapshot, author_of
 from txnqueue.reports.trace import TraceIndex
 from txnqueue.reports.verification import VerificationResult, verify
-from txnqueue.storage.journal import EntryFilter
+from txnqueue.storage.journal import EntryFilter, Order
 from txnqueue.types import ChangeRow, TraceStep
 
 TRACED_MAX = 1_000
 LOOKED = 10
 """How many of the newest versions of the journal a notebook reads."""
-_LAST_MS = 253_402_300_799_999
-"""The end of the year 9999: ``datetime.max`` stands for ever, and rounds to the year after it."""
 _STEPS = (
     "message_id step queue lane target exchange rows transaction_id attempt decision reason actor "
     "run_id recorded_at commit_seq"
@@ -62,7 +63,9 @@ class History:
 
         Args:
             commit_seq: The commit, as a receipt names it; or an aware instant.
-            timestamp: The instant: the state after the last commit recorded by then.
+            timestamp: The instant: the state after the last commit recorded by then, to the
+                millisecond. If clocks contradict each other by more than an hour, it is the commit
+                that fewest of them contradict.
 
         Returns:
             The state; the current one when both are omitted. What is delayed or expired in it is
@@ -418,7 +421,7 @@ def cut(
     if commit_seq is None:
         return cache.past(), None
     newest = cache.store.journal.version()
-    _check_commit("commit_seq", commit_seq)
+    _check_commit("commit_seq", commit_seq, ", or a datetime with a time zone")
     if commit_seq < 0 or commit_seq >> 10 > newest:
         raise InvalidInput(
             f"commit_seq={commit_seq!r}: give at most {model.commit_seq(newest)}, the newest "
@@ -469,19 +472,62 @@ def _check_commits(after: int, upto: int | None) -> None:
         _check_commit(name, value)
 
 
-def _check_commit(name: str, value: object) -> None:
+def _check_commit(name: str, value: object, also: str = "") -> None:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidInput(f"{name}={value!r}: give a commit_seq, which is an int.", name=name)
+        said = f"{name}={value!r}: give a commit_seq, which is an int{also}."
+        raise InvalidInput(said, name=name)
 
 
 def _by_then(cache: Cache, timestamp: datetime.datetime) -> tuple[Past, int]:
-    if not isinstance(timestamp, datetime.datetime) or timestamp.tzinfo is None:
+    if not is_instant(timestamp):
         raise InvalidInput(
             f"timestamp={timestamp!r}: give a datetime with a time zone.", name="timestamp"
         )
-    at_ms = min(round(timestamp.timestamp() * 1000), _LAST_MS)
-    commit_seq = cache.past().newest(EntryFilter(recorded_upto_ms=at_ms)).commit_seq
-    return _known(cache.past(commit_seq)), at_ms
+    at_ms = by_then_ms(timestamp)
+    past = _recorded_by(cache, at_ms)
+    if past.newest().latest_ms > at_ms + CLOCKS_APART_MS:  # clocks contradict each other
+        past = _known(cache.past(_last_by(past.stream(Order.COMMIT), at_ms)))
+    return past, at_ms
+
+
+def _recorded_by(cache: Cache, at_ms: int) -> Past:
+    """Find the history up to the last commit that was recorded by an instant.
+
+    A confirmation that waited for the next append was recorded before the rest of its commit.
+    """
+    upto = None
+    while True:
+        wanted = EntryFilter(recorded_upto_ms=at_ms)
+        commit_seq = cache.past(upto).newest(wanted).commit_seq
+        past = _known(cache.past(commit_seq))
+        if commit_seq < 0 or past.newest().recorded_at_ms <= at_ms:
+            return past
+        upto = commit_seq - 1
+
+
+def _last_by(entries: Iterable[Entry], at_ms: int) -> int:
+    """Find the last commit by an instant that fewest clocks contradict (pure).
+
+    A commit that was recorded later by a clock that is behind, or by a client that slept before
+    its append, would otherwise move the end of every earlier day to today; one by a clock that is
+    ahead moves nothing.
+
+    Args:
+        entries: The entries in commit order.
+        at_ms: The instant.
+
+    Returns:
+        The commit_seq; -1 if the instant precedes the first commit.
+    """
+    best, contradicted = (0, 1), 0
+    for commit_seq, found in groupby(entries, key=lambda entry: entry.commit_seq):
+        recorded_at_ms = max(entry.recorded_at_ms for entry in found)
+        if recorded_at_ms <= at_ms:
+            contradicted -= 1
+            best = min(best, (contradicted, -commit_seq))
+        elif recorded_at_ms > at_ms + CLOCKS_APART_MS:
+            contradicted += 1
+    return -best[1]
 
 
 def _is_later(first: tuple[Past, int | None], last: tuple[Past, int | None]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, reduce
@@ -14,6 +13,7 @@ from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.core import markup, model, ranges
 from txnqueue.core.exchanges import ExchangeInfo, arguments_of
+from txnqueue.core.instants import instant
 from txnqueue.core.model import Entry
 from txnqueue.core.settings import MESSAGE_COLUMN, QueueInfo
 from txnqueue.core.state import QueueState, catalog
@@ -164,7 +164,7 @@ class Snapshot:
     @markup.never_raising
     def _repr_html_(self) -> str:
         """Show the queues in a notebook; only the entries of the catalog are read."""
-        at = datetime.datetime.fromtimestamp(self.at_ms / 1000, datetime.timezone.utc)
+        at = instant(self.at_ms)
         caption = f"Queues after commit {self.commit_seq}, {at:%Y-%m-%d %H:%M:%S} UTC"
         columns = ("queue", "lanes", "lease_seconds", "created_at", "created_by", "closing")
         asked = "counts() tells what became of their messages, messages(queue) lists them"
@@ -423,7 +423,5 @@ def author_of(entry: Entry) -> Author:
         "reason": entry.reason,
         "actor": entry.actor,
         "run_id": entry.run_id,
-        "recorded_at": datetime.datetime.fromtimestamp(
-            entry.recorded_at_ms / 1000, datetime.timezone.utc
-        ),
+        "recorded_at": instant(entry.recorded_at_ms),
     }

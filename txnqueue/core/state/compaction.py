@@ -50,7 +50,10 @@ def recent_after(fold: QueueState, lane: LaneState, now_ms: int) -> int | None:
         return None
     standing = (position.posted_at_ms for position in fold.positions.values())
     oldest_ms = min(standing, default=now_ms)
-    return max(lane.recent_after, min(oldest_ms, now_ms - CLOCKS_APART_MS) - fold.window_ms)
+    recent_ms = min(oldest_ms, now_ms - CLOCKS_APART_MS) - fold.window_ms
+    if lane.recent_after > now_ms:  # by a clock that was ahead: nothing would stay until then
+        return recent_ms
+    return max(lane.recent_after, recent_ms)
 
 
 def is_due(lane: LaneState, log_max: int = LOG_MAX, per_run: int = 2) -> bool:

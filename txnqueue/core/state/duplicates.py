@@ -4,6 +4,10 @@ A message is a duplicate if an earlier one in commit order had the same id, was 
 itself, and was posted less than the queue's window before. The earlier message's fate does not
 matter, nor do the lanes: so every client gets the same answer at any time.
 
+If its commit has an earlier time than the first one's by more than clocks are believed to be apart,
+one of the two is wrong. Then it is delivered, and later ones are compared with it: otherwise a
+clock that was once years ahead would suppress an id for years.
+
 The lane's log tells duplicates among the messages that have left a lane: each is examined before
 it leaves, and leaves as a duplicate or otherwise. So only waiting messages are read, and those
 posted less than a window before them.
@@ -200,7 +204,7 @@ class Duplicates:
             if one == NO_ID:
                 continue
             first_at_ms = first.get(one, self._known.get(one))
-            if first_at_ms is None:
+            if first_at_ms is None or posted_at_ms < first_at_ms - CLOCKS_APART_MS:
                 first_at_ms = posted_at_ms - window_ms
             # A moved message is here on purpose: it stays, and later sends are compared with it.
             if offset in gone or (not moved and posted_at_ms < first_at_ms + window_ms):

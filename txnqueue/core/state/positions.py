@@ -224,7 +224,8 @@ class Claim:
     nothing. ``purging`` holds the messages purged meanwhile, which are removed if they would
     return. An entry of ``version`` set ``deadline_ms`` at ``began_at_ms``, both by the clock of
     the client that claimed or extended; ``began_by_ms`` is the smallest clock recorded since, or
-    shown when the claim was read.
+    shown when the claim was read. ``began_from_ms`` is what the reader's clock showed when the
+    entry was not there yet; 0 if the reader does not know.
     """
 
     lane: int
@@ -242,6 +243,7 @@ class Claim:
     purging: dict[PositionId, tuple[Range, ...]] = field(default_factory=dict)
     began_at_ms: int = field(default=0, compare=False)
     began_by_ms: int = field(default=0, compare=False)
+    began_from_ms: int = field(default=0, compare=False)
     version: int = field(default=-1, compare=False)
 
     @classmethod
@@ -266,10 +268,11 @@ class Claim:
             version=entry.version,
         )
 
-    def hold(self, entry: Entry) -> None:
-        """Set the deadline that an entry records."""
+    def hold(self, entry: Entry, began_from_ms: int) -> None:
+        """Set the deadline that an entry records, which began after the given instant."""
         self.deadline_ms = entry.body["deadline"]
         self.began_at_ms = self.began_by_ms = entry.recorded_at_ms
+        self.began_from_ms = began_from_ms
         self.version = entry.version
 
     def ends_at_ms(self, now_ms: int) -> int:
@@ -277,8 +280,14 @@ class Claim:
 
         A lease that seems to begin in the future was recorded by a clock that is ahead. It began
         at the latest at the smallest clock recorded since or shown when it was first read, and
-        keeps its length.
+        keeps its length. It also keeps it if that clock is behind the reader's, as far as the
+        reader knows: its own clock showed an earlier instant before the lease began.
         """
+        known_ms = self.began_from_ms + self.deadline_ms - self.began_at_ms
+        return max(self._recorded_end_ms(now_ms), known_ms)
+
+    def _recorded_end_ms(self, now_ms: int) -> int:
+        """Return when the lease ends by the clocks that entries recorded, and by no reader's."""
         if self.began_at_ms <= now_ms:
             return self.deadline_ms
         return self.began_by_ms + self.deadline_ms - self.began_at_ms
@@ -335,8 +344,11 @@ class Claim:
         return {position_id: part for position_id, part in found.items() if part}
 
     def ended_at_ms(self, now_ms: int) -> int:
-        """Return when the delivery ended, if another client ends it: with the lease, or now."""
-        return min(self.ends_at_ms(now_ms), now_ms)
+        """Return when the delivery ended, if another client ends it: with the lease, or now.
+
+        It goes by the clock that set the deadline: the wait after a failure begins no later.
+        """
+        return min(self._recorded_end_ms(now_ms), now_ms)
 
     def takeable(self, now_ms: int, taker: Owner) -> bool:
         """Return whether a client may try to take over the claim; clocks decide only that much.

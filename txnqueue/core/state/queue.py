@@ -65,7 +65,7 @@ class LaneState:
 
     def forget_duplicates(self, upto_ms: int) -> None:
         """Forget the duplicates of positions posted by an instant: the window has passed them."""
-        self.recent_after = max(self.recent_after, upto_ms)
+        self.recent_after = upto_ms
         kept = self.duplicates.items()
         self.duplicates = {one: found for one, found in kept if found[0] > self.recent_after}
 
@@ -146,6 +146,7 @@ class QueueState:
         self.purged_in_flight = 0
         self._unretired: dict[PositionId, int] = {}
         self._newest_clock_ms = 0
+        self._read_ms = 0
         self.window_ms = window_ms
         self.duplicates = None if window_ms is None else Duplicates(window_ms)
 
@@ -318,14 +319,20 @@ class QueueState:
         """Record a claim's beginning as a clock seen, so that smaller clocks are noticed."""
         self._newest_clock_ms = max(self._newest_clock_ms, claim.began_by_ms)
 
-    def seen_at(self, now_ms: int) -> None:
-        """Record that all claims have begun by a reader's clock.
+    def seen_at(self, now_ms: int, before_ms: int | None = None) -> None:
+        """Record that all claims have begun by a reader's clock, and later ones not before.
 
         Args:
             now_ms: The clock after the reading; its value before the reading may be too early.
+            before_ms: The clock before the reading, by which claims that were not found had not
+                begun; as after it when omitted.
         """
         if now_ms < self._newest_clock_ms:
             self._note_clock(now_ms, self.version)
+        if now_ms < self._read_ms:  # set back: what it showed before is no bound by what it shows
+            for claim in self.claims():
+                claim.began_from_ms = min(claim.began_from_ms, now_ms)
+        self._read_ms = now_ms if before_ms is None else min(now_ms, before_ms)
 
     def _note_clock(self, clock_ms: int, version: int) -> None:
         """Record that the claims of a version and earlier ones began by a clock's value.
@@ -366,8 +373,9 @@ class QueueState:
             self.duplicates.posted(position, entry.body.get("ids"))
 
     def _claimed(self, lane: LaneState, entry: Entry) -> None:
-        items = self._take_items(lane, entry)
-        lane.claims[entry.sequence or 0] = Claim.of(entry, items)
+        claim = Claim.of(entry, self._take_items(lane, entry))
+        claim.began_from_ms = self._read_ms
+        lane.claims[claim.sequence] = claim
 
     def _bound(self, lane: LaneState, entry: Entry) -> None:
         claim = lane.claims.get(entry.claim_sequence or 0)
@@ -377,7 +385,7 @@ class QueueState:
     def _lease_extended(self, lane: LaneState, entry: Entry) -> None:
         claim = lane.claims.get(entry.claim_sequence or 0)
         if claim:
-            claim.hold(entry)
+            claim.hold(entry, self._read_ms)
 
     def _removed(self, lane: LaneState, entry: Entry) -> None:
         for position_id, part in self._take_items(lane, entry).items():
@@ -445,7 +453,7 @@ class QueueState:
         if claim is None or not claim.ended_by(entry):
             return
         claim.lease()
-        claim.hold(entry)
+        claim.hold(entry, self._read_ms)
 
     # -------------------------------------------------------------------------- helpers
 

@@ -60,7 +60,9 @@ def next_horizon(
     return min([old, *held, *_open_branches(found, model.horizon(found))])
 
 
-def beginning(entries: Iterable[Entry], last_day: str, now_ms: int) -> tuple[int, str] | None:
+def beginning(
+    entries: Iterable[Entry], last_day: str, now_ms: int, before: int = sys.maxsize
+) -> tuple[int, str] | None:
     """Find how much of the history may be removed.
 
     Entries are archived under the newest day in the journal when it was read. So entries archived
@@ -72,6 +74,7 @@ def beginning(entries: Iterable[Entry], last_day: str, now_ms: int) -> tuple[int
         entries: The journal, and the entries in the archive that advanced the horizon.
         last_day: The latest day (ISO) to which the history may be cut.
         now_ms: The instant at which the future begins.
+        before: Days that were recorded from this version on do not count.
 
     Returns:
         A version and a day: every state from that version on can be folded without the entries
@@ -80,9 +83,8 @@ def beginning(entries: Iterable[Entry], last_day: str, now_ms: int) -> tuple[int
     found = list(entries)
     advanced = [e for e in found if e.kind == model.HORIZON_ADVANCED and "day" in e.body]
     corrections = model.newest_day(advanced)[0]
-    over_ms = midnight_ms(last_day) + _DAY_MS
-    later = [e.version for e in found if over_ms <= e.recorded_at_ms <= now_ms]
-    by = min(later, default=sys.maxsize)
+    later = [e.version for e in found if over_ms(last_day) <= e.recorded_at_ms <= now_ms]
+    by = min([before, *later])
     said = [
         (e.body["day"], e.version)
         for e in advanced
@@ -122,6 +124,11 @@ def midnight_ms(day: str) -> float:
     """Find when a day begins (ISO)."""
     midnight = datetime.datetime.fromisoformat(day).replace(tzinfo=datetime.timezone.utc)
     return midnight.timestamp() * 1000
+
+
+def over_ms(day: str) -> float:
+    """Find when a day ends (ISO)."""
+    return midnight_ms(day) + _DAY_MS
 
 
 def standing(entries: Iterable[Entry], version: int) -> list[Entry]:

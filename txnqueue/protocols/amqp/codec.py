@@ -11,6 +11,7 @@ import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from txnqueue.core.instants import EPOCH
 from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.protocols.amqp.types import (
     Accepted,
@@ -239,7 +240,7 @@ class ProtonCodec:
         if isinstance(value, memoryview):
             return bytes(value)
         if isinstance(value, self._proton.timestamp):
-            return datetime.datetime.fromtimestamp(value / 1000, datetime.timezone.utc)
+            return EPOCH + datetime.timedelta(milliseconds=value)
         if isinstance(value, self._proton.Array):
             return [self._typed(one) for one in value.elements]
         if isinstance(value, bool) or value is None:

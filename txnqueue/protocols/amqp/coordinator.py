@@ -71,10 +71,14 @@ class CoordinatorLink(IncomingLink):
         except AmqpError as error:
             self._refuse(delivery, error)
 
-    def tick(self, now_ms: int) -> None:
-        """Roll back transactions that take too long, and ask again about those in doubt."""
+    def tick(self, seconds: float) -> None:
+        """Roll back transactions that take too long, and ask again about those in doubt.
+
+        Args:
+            seconds: The monotonic clock.
+        """
         for transaction in list(self.transactions.values()):
-            if transaction.deadline_ms is not None and transaction.deadline_ms <= now_ms:
+            if transaction.deadline is not None and transaction.deadline <= seconds:
                 transaction.roll_back(
                     Error(TransactionError.TIMEOUT, "The transaction took too long.")
                 )

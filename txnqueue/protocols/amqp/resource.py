@@ -103,6 +103,10 @@ class TransactionalResource:
         """Return the current time."""
         return self._client().runtime.now_ms()
 
+    def monotonic(self) -> float:
+        """Return the seconds of a clock that is never set."""
+        return self._client().runtime.monotonic()
+
     def queue_ids(self) -> set[str]:
         """Return the ids of the existing queues that are not being dropped."""
         known = self._client().cache.queues().values()
@@ -152,10 +156,10 @@ class TransactionalResource:
             attempt_of(
                 transaction
             ).claiming()  # a rollback is recorded, because it ends the global transaction
-        deadline_ms = None
+        deadline = None
         if self.timeout_seconds is not None:
-            deadline_ms = self.now_ms() + round(self.timeout_seconds * 1000)
-        return LiveTransaction(txn_id, transaction, control, deadline_ms, global_id is not None)
+            deadline = self.monotonic() + self.timeout_seconds
+        return LiveTransaction(txn_id, transaction, control, deadline, global_id is not None)
 
     def _client(self) -> Client:
         return attempt_of(self.manager.transaction()).client

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from txnqueue.batch import half_over
 from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound
 from txnqueue.protocols.amqp import dispositions
 from txnqueue.protocols.amqp.bodies import is_plain, unwritable_property
@@ -100,12 +101,13 @@ class Session:
 
     def tick(self) -> None:
         """Do the periodic work."""
-        now_ms = self.connection.resource.now_ms()
+        resource = self.connection.resource
+        seconds = resource.monotonic()
         for link in list(self.links.values()):
             if isinstance(link, CoordinatorLink):
-                link.tick(now_ms)
+                link.tick(seconds)
         self.grant()
-        self._extend_leases(now_ms)
+        self._extend_leases(resource.now_ms())
         self._pump()
 
     def end(self) -> None:
@@ -338,7 +340,7 @@ class Session:
         for delivery in {id(one.batch): one for one in held}.values():
             batch, lease = delivery.batch, delivery.link.queue.info.settings.lease_seconds
             until = batch.held_until
-            if until is None or until.timestamp() * 1000 - now_ms > lease * 500:
+            if until is None or not half_over(until, lease, now_ms):
                 continue
             try:
                 batch.extend_lease(lease)

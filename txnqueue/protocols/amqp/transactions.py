@@ -123,7 +123,7 @@ class LiveTransaction:
         txn_id: Its name for the controller.
         transaction: The transaction in the store.
         control: The control link on which it was declared.
-        deadline_ms: The time at which it is rolled back; None: never.
+        deadline: When it is rolled back, by the monotonic clock; None: never.
         distributed: Whether its discharge leaves the decision to the coordinator of its
             global transaction.
         error: Why it can no longer be committed; None if it can.
@@ -133,7 +133,7 @@ class LiveTransaction:
     txn_id: bytes
     transaction: Transaction
     control: CoordinatorLink
-    deadline_ms: int | None = None
+    deadline: float | None = None
     distributed: bool = False
     error: Error | None = None
     ended: bool = False

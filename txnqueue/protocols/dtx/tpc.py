@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from txnqueue.core.instants import instant
 from txnqueue.core.state.branch import Ticket
 from txnqueue.errors import InvalidInput
 from txnqueue.protocols.dtx.channel import Channel, Connection
@@ -310,7 +311,7 @@ class TpcConnection:
         entry = self._connection.branches.find(xid.transaction_id).prepared
         if entry is None:
             return None
-        return datetime.datetime.fromtimestamp(entry.recorded_at_ms / 1000, datetime.timezone.utc)
+        return instant(entry.recorded_at_ms)
 
 
 def _of_text(xid: object) -> Xid:

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from txnqueue.core import model
+from txnqueue.core.instants import instant
 from txnqueue.core.model import Entry
 from txnqueue.core.redelivery import Redelivery
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import catalog
 from txnqueue.core.state.queue import LaneState
-from txnqueue.reports.audit.figures import DepthPoint, LaneLag, QueueDifference, instant
+from txnqueue.reports.audit.figures import DepthPoint, LaneLag, QueueDifference
 from txnqueue.reports.tally import Tally
 
 VERSIONS_MAX = 250
@@ -89,8 +90,10 @@ class Depths:
 
     def see(self, entry: Entry) -> None:
         """Record the next entry, in commit order."""
+        begins = entry.commit_seq != self._newest
         self._turn_to(entry.commit_seq)
-        self.at_ms = max(self.at_ms, entry.recorded_at_ms)
+        # Each commit has its own clock: one that was ahead must not make all that follows late.
+        self.at_ms = max(entry.recorded_at_ms, 0 if begins else self.at_ms)
         inside = entry.commit_seq > self._after
         if entry.shard == model.CATALOG and entry.kind in catalog.KINDS:
             self._said.append(entry)

@@ -10,11 +10,6 @@ from typing import Any
 from txnqueue.types import DeadLetterCount
 
 
-def instant(at_ms: int) -> datetime.datetime:
-    """Convert a recorded time."""
-    return datetime.datetime.fromtimestamp(at_ms / 1000, datetime.timezone.utc)
-
-
 @dataclass(frozen=True, slots=True)
 class Moment:
     """One of the two moments of a report.
@@ -36,7 +31,7 @@ class DepthPoint:
     Attributes:
         queue: The queue.
         commit_seq: The commit.
-        at: The latest instant that was recorded by then.
+        at: When the commit was recorded.
         available: Messages that could be received.
         delayed: Messages that had to wait.
         in_flight: Messages that were received and not settled.

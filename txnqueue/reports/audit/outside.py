@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from txnqueue.core import model
+from txnqueue.core.instants import instant
 from txnqueue.core.model import Entry, PositionId
-from txnqueue.reports.audit.figures import HeuristicDecision, TableChange, TableLag, instant
+from txnqueue.reports.audit.figures import HeuristicDecision, TableChange, TableLag
 
 
 class FollowedChanges:

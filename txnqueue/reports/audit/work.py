@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from txnqueue.core import model
+from txnqueue.core.instants import instant
 from txnqueue.core.model import Entry
-from txnqueue.reports.audit.figures import AttemptLine, Cause, Event, RunLine, instant
+from txnqueue.reports.audit.figures import AttemptLine, Cause, Event, RunLine
 
 EVENTS_MAX = 100_000
 """The entries that a report has at most, the newest ones."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from txnqueue.core import ranges
+from txnqueue.core.instants import instant
 from txnqueue.core.model import Entry
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state.erasures import Places, Rows
@@ -176,4 +177,4 @@ def _relation(session: SparkSession, found: Sequence[Piece], condition: str) -> 
 def _instant(entry: Entry | None) -> datetime.datetime | None:
     if entry is None:
         return None
-    return datetime.datetime.fromtimestamp(entry.recorded_at_ms / 1000, datetime.timezone.utc)
+    return instant(entry.recorded_at_ms)

@@ -133,7 +133,7 @@ class EntryFiles:
             ]
         else:
             places = [(one.commit_seq, one.recorded_at_ms) for one in self.find([wanted])]
-        return Newest(*map(max, zip(*places, strict=True))) if places else Newest()
+        return Newest.among(places)
 
     def _read(self, files: Sequence[DataFile], moment: TableVersion) -> list[pa.Table]:
         def read(one: DataFile) -> pa.Table:

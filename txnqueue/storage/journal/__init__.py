@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -71,10 +71,31 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The largest commit_seq and the latest instant among some entries; -1 if there are none."""
+    """The newest commit and the latest instant among some entries; -1 if there are none.
+
+    Attributes:
+        commit_seq: The largest commit_seq.
+        recorded_at_ms: When that commit was recorded.
+        latest_ms: The latest instant that any of the entries was recorded at: later than that if
+            a clock was ahead.
+    """
 
     commit_seq: int = -1
     recorded_at_ms: int = -1
+    latest_ms: int = -1
+
+    @classmethod
+    def among(cls, places: Iterable[tuple[int, int]]) -> Newest:
+        """Find the newest of some entries, given by their commit_seq and recorded instant."""
+        found = list(places)
+        if not found:
+            return cls()
+        return cls(*max(found), max(recorded_at_ms for _, recorded_at_ms in found))
+
+    def or_newer(self, other: Newest) -> Newest:
+        """Return the newest of the entries that either was found among."""
+        one, two = ((it.commit_seq, it.recorded_at_ms) for it in (self, other))
+        return Newest(*max(one, two), max(self.latest_ms, other.latest_ms))
 
 
 class Order(enum.Enum):

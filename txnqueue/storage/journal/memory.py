@@ -317,8 +317,4 @@ def _matching(entries: Iterable[Entry], wanted: Collection[EntryFilter]) -> tupl
 
 
 def _newest(entries: Iterable[Entry]) -> Newest:
-    found = list(entries)
-    return Newest(
-        max((entry.commit_seq for entry in found), default=-1),
-        max((entry.recorded_at_ms for entry in found), default=-1),
-    )
+    return Newest.among((entry.commit_seq, entry.recorded_at_ms) for entry in entries)

@@ -70,13 +70,16 @@ class EntrySelection:
 
     def newest(self, wanted: EntryFilter) -> Newest:
         """Find the newest of the entries that match a filter."""
+        recorded = "unix_millis(recorded_at)"
         query = (
-            f"SELECT max({self._commit_seq}), max(unix_millis(recorded_at)) FROM {self._table} "
-            f"WHERE {wanted.sql(self._commit_seq)}"
+            f"SELECT max(struct({self._commit_seq}, {recorded})), max({recorded}) "
+            f"FROM {self._table} WHERE {wanted.sql(self._commit_seq)}"
         )
         session = self._statements.session
-        commit_seq, recorded_at_ms = self._statements.run(lambda: session.sql(query).collect()[0])
-        return Newest() if commit_seq is None else Newest(int(commit_seq), int(recorded_at_ms))
+        place, latest_ms = self._statements.run(lambda: session.sql(query).collect()[0])
+        if place is None or place[0] is None:
+            return Newest()
+        return Newest(int(place[0]), int(place[1]), int(latest_ms))
 
     def _frame(self, session: SparkSession, wanted: Collection[EntryFilter]) -> DataFrame:
         return session.sql(

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from txnqueue.core.instants import exact_ms
 from txnqueue.core.model import is_in_memory
 from txnqueue.core.settings import DELAY_SECONDS_MAX, MESSAGE_COLUMN, did_you_mean
 from txnqueue.core.state.duplicates import IDS_IN_ENTRY_MAX, digest
@@ -255,7 +255,7 @@ def wrong_seconds(column: str, value: object = "a value") -> LimitExceeded:
 
 def _available_steps(placing: Placing, table: pa.Table) -> list[int | None]:
     if isinstance(placing.available_at, str):
-        return _steps(placing, table, placing.available_at, _milliseconds)
+        return _steps(placing, table, placing.available_at, exact_ms)
     if placing.delay_seconds is not None:
         return _steps(placing, table, placing.delay_seconds, _later(placing.delay_seconds, placing))
     return [None] * table.num_rows
@@ -284,7 +284,3 @@ def _later(column: str, placing: Placing) -> Callable[[float], float]:
         return placing.now_ms + seconds * 1000
 
     return instant
-
-
-def _milliseconds(instant: datetime.datetime) -> float:
-    return instant.timestamp() * 1000

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
+from txnqueue.core.instants import instant
 from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO, Part
 
 _ORIGIN = pa.struct(
@@ -46,7 +46,7 @@ def message_info(
     name: str | None = None,
 ) -> dict[str, Any]:
     """Return the ``_message`` column of one message."""
-    enqueued = datetime.datetime.fromtimestamp(part.enqueued_at_ms / 1000, datetime.timezone.utc)
+    enqueued = instant(part.enqueued_at_ms)
     origin = part.origin and {
         name: part.origin.get(name) for name in ("queue", "reason", "delivery_count", "error")
     }
