@@ -31,7 +31,7 @@ from txnqueue.messages.claim import Wanting
 from txnqueue.messages.receive import VersionLimit, lease_of, now
 from txnqueue.messages.selector import Selector
 from txnqueue.results import DrainResult
-from txnqueue.transaction import Transaction
+from txnqueue.transaction import Transaction, call_handler, rolled_back_by_handler
 from txnqueue.transactions import commit
 from txnqueue.transactions.attempt import Attempt
 from txnqueue.transactions.drain_run import DrainRun
@@ -320,7 +320,7 @@ class Drain:
         blocks = self._client.blocks
         try:
             blocks.append(tx)
-            check_ran(self._handler(current.batch, Transaction(tx)))
+            call_handler(self._handler, current.batch, Transaction(tx))
         except BaseException as error:
             return error
         finally:
@@ -350,9 +350,9 @@ class Drain:
             self._failed(failure, current)
             return False
         if tx.status is Status.ROLLED_BACK:
-            self._charges.failed(current.batch._account.held, counted=tx.charges)
-            rolled_back = "The handler rolled the transaction back."
-            self._failed(TransactionAborted(rolled_back, transaction_id=tx.id), current)
+            _, counted = tx.undone
+            self._charges.failed(current.batch._account.held, counted=counted)
+            self._failed(rolled_back_by_handler(tx), current)
             return False
         if tx.status is not Status.ACTIVE:
             raise TransactionFinished(

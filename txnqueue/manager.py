@@ -50,7 +50,6 @@ from txnqueue.errors import (
     InvalidInput,
     PlatformMissing,
     SchemaMismatch,
-    TransactionAborted,
     TransactionFinished,
     TransactionNotFound,
     TransactionNotPrepared,
@@ -67,7 +66,13 @@ from txnqueue.results import Outcome
 from txnqueue.sink import Sink, SinkHandler
 from txnqueue.storage.payload.schemas import check_schema
 from txnqueue.storage.store import DeltaStore, Store
-from txnqueue.transaction import RepeatableTransaction, Transaction, at_once
+from txnqueue.transaction import (
+    RepeatableTransaction,
+    Transaction,
+    at_once,
+    attempt_of,
+    rolled_back_by_handler,
+)
 from txnqueue.transactions.attempt import Attempt
 from txnqueue.transactions.outcome import attempt_named, outcome_of
 from txnqueue.transactions.prepared import decide_prepared, forget
@@ -750,10 +755,7 @@ class QueueManager:
                 return attempt.receipt
         receipt = self.outcome(key).receipt
         if receipt is None and attempt is not None and attempt.status is Status.ROLLED_BACK:
-            raise TransactionAborted(
-                f"Transaction {key!r} was rolled back by its handler: nothing happened.",
-                transaction_id=key,
-            )
+            raise rolled_back_by_handler(attempt_of(attempt))
         if receipt is None:
             raise in_doubt(key or "", None, None)
         return receipt
@@ -770,7 +772,9 @@ class QueueManager:
             name: Distinguishes several sinks that one ``foreachBatch`` calls.
 
         Returns:
-            The function; an error that the handler raises fails the streaming query.
+            The function; an error that the handler raises fails the streaming query, and so does a
+            rollback, with ``TransactionAborted``: the query would go on without these rows. To
+            write nothing of a batch, do nothing.
 
         Raises:
             InvalidInput: The session is a Spark Connect session, or a value is invalid.

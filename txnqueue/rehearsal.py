@@ -16,7 +16,7 @@ from txnqueue.client.client import Client
 from txnqueue.client.past_store import PastJournal, PastStore
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import markup, model, ranges
-from txnqueue.core.handlers import check_function, check_ran
+from txnqueue.core.handlers import check_function
 from txnqueue.core.model import Entry, Range
 from txnqueue.core.receipt import Status
 from txnqueue.core.settings import (
@@ -45,7 +45,7 @@ from txnqueue.reports.presence import Presence
 from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import schema_of
 from txnqueue.storage.payload import Part, messages_of
-from txnqueue.transaction import Transaction
+from txnqueue.transaction import Transaction, call_handler
 from txnqueue.transactions.attempt import Attempt
 from txnqueue.transactions.commit import commit
 from txnqueue.types import ChangedRow, Message, RehearsalRow
@@ -331,7 +331,7 @@ class _Trial:
         try:
             for found in blocks:
                 found.append(attempt)
-            check_ran(self.handler(batch, Transaction(attempt)))
+            call_handler(self.handler, batch, Transaction(attempt))
             self._gather(attempt, goes_on=goes_on)
         except Exception as error:
             self.error = error

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.batch import claims_of
 from txnqueue.core.handlers import check_function, check_ran
+from txnqueue.core.receipt import Status
 from txnqueue.core.settings import check_flag, check_number
 from txnqueue.errors import InvalidInput, TransactionUnknown
 from txnqueue.protocols.deliveries import messages_of
@@ -20,7 +21,7 @@ from txnqueue.protocols.flow.processing import (
     Processing,
     committed_after_all,
 )
-from txnqueue.transaction import attempt_of
+from txnqueue.transaction import attempt_of, rolled_back_by_handler
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -174,6 +175,7 @@ class MessageFlow:
                 committed.
             InvalidInput: Another thread is processing a message with this flow, or one of its own
                 nodes called it.
+            TransactionAborted: A node raised ``Rollback``.
             Exception: The error that a node raised.
         """
         with self._alone():
@@ -195,6 +197,8 @@ class MessageFlow:
                     processing = Processing(self, message, main)
                     self._through_nodes(processing)
                     processing.commit_open()
+            if processing is not None and main.status is Status.ROLLED_BACK:
+                raise rolled_back_by_handler(attempt_of(main))
         except BaseException as error:
             in_doubt = isinstance(error, TransactionUnknown)
             committed = (in_doubt or attempt_of(main).interrupted) and committed_after_all(main)
