@@ -15,7 +15,7 @@ from txnqueue.client.runtime import Background, UnderWay
 from txnqueue.core.bounds import Bounds
 from txnqueue.core.handlers import check_ran
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import check_count, describe_error
+from txnqueue.core.settings import check_choice, check_count, describe_error
 from txnqueue.core.state.closure import is_closed
 from txnqueue.drain_steps import Claimed, Step, Steps, Wanted
 from txnqueue.errors import (
@@ -116,8 +116,7 @@ class Drain:
 
         A drain without a run id may be run again; its counts then go on.
         """
-        if until not in ("snapshot", "empty"):
-            raise InvalidInput(f"until={until!r}: give 'snapshot' or 'empty'.")
+        check_choice("until", until, ("snapshot", "empty"))
         self._client.open()
         self._selector = self._select()
         if self._run.given and not self._run.find_place():
@@ -447,7 +446,7 @@ def _check_ahead(ahead: int, queue: Queue) -> None:
     Raises:
         InvalidInput: The value is neither 0 nor 1, or it is 1 and the queue is ordered.
     """
-    if isinstance(ahead, bool) or ahead not in (0, 1):
+    if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead not in (0, 1):
         raise InvalidInput(
             f"ahead={ahead!r}: give 1 to handle a batch while the previous one is committed, or 0 "
             "to handle it after that.",

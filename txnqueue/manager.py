@@ -36,6 +36,7 @@ from txnqueue.core.settings import (
     check_flag,
     check_id,
     check_name,
+    check_predicate,
     check_reason,
     check_retry,
     check_root,
@@ -140,9 +141,22 @@ class QueueManager:
             InvalidInput: An argument or a configured value is invalid.
         """
         said = self._configuration = Configuration(_conf_of(spark), os.environ)
-        chosen = runtime or Runtime(retry=said.retry())
+        chosen = Runtime(retry=said.retry()) if runtime is None else runtime
+        if not isinstance(chosen, Runtime):
+            raise InvalidInput(f"runtime={runtime!r}: give a Runtime, or omit it.", name="runtime")
+        if store is not None and getattr(store, "journal", None) is None:
+            raise InvalidInput(
+                f"store={store!r}: give a store, such as txnqueue.testing.MemoryStore(), or omit "
+                "it.",
+                name="store",
+            )
+        given = None if root is None else check_root(root)
+        chosen.actor = _text(said, "actor", actor) or chosen.actor
+        chosen.run_id = _text(said, "run_id", run_id) or chosen.run_id
+        chosen.consumer = _text(said, "consumer", consumer) or chosen.consumer
+        chosen.retry = chosen.retry if retry is None else check_retry(retry)
         if store is None:
-            where = said.value("root", None if root is None else check_root(root)).value
+            where = said.value("root", given).value
             if spark is None or where is None:
                 raise PlatformMissing(
                     "QueueManager(spark, root): give a SparkSession and a path or schema."
@@ -153,10 +167,6 @@ class QueueManager:
                 monotonic=chosen.monotonic,
                 several_drivers=said.value("storage.several_drivers").value,
             )
-        chosen.actor = _text(said, "actor", actor) or chosen.actor
-        chosen.run_id = _text(said, "run_id", run_id) or chosen.run_id
-        chosen.consumer = _text(said, "consumer", consumer) or chosen.consumer
-        chosen.retry = chosen.retry if retry is None else check_retry(retry)
         self._client = Client(store, chosen)
 
     @property
@@ -343,7 +353,7 @@ class QueueManager:
         """
         name = check_id(queue, "queue")
         at_once(self._client, "erase")
-        return erase(self._client, name, where, check_reason(reason))
+        return erase(self._client, name, check_predicate(where), check_reason(reason))
 
     def apply_change(self, change_id: str) -> None:
         """Apply a waiting change to its table as it is now, even if replaced or restored since.
@@ -355,8 +365,9 @@ class QueueManager:
             ChangeNotFound: No such change waits.
             ChangeWaiting: The change still cannot be applied, or an older one of its table waits.
         """
+        change = check_id(change_id, "change_id")
         self._client.open()
-        Applier(self._client).apply_to_table_as_it_is(change_id)
+        Applier(self._client).apply_to_table_as_it_is(change)
         self._client.confirm()
 
     def waive_change(self, change_id: str, reason: str) -> None:
@@ -370,9 +381,9 @@ class QueueManager:
             ChangeNotFound: No such change waits, or it was already applied.
             ChangeWaiting: An older change of its table waits.
         """
-        reason = check_reason(reason)
+        reason, change = check_reason(reason), check_id(change_id, "change_id")
         self._client.open()
-        Applier(self._client).waive(change_id, reason)
+        Applier(self._client).waive(change, reason)
 
     def take_over(self, reason: str) -> None:
         """Take the store over from another driver that was active recently, on record.
@@ -746,7 +757,7 @@ class QueueManager:
             TransactionUnknown: In doubt; ``manager.outcome(id)`` tells the outcome.
         """
         check_function("handler", handler)
-        key, attempt = transaction_id or "", None
+        key, attempt = "" if transaction_id is None else transaction_id, None
         for attempt in self.attempts(retry, transaction_id=transaction_id, digest=digest):
             key = attempt.id
             with attempt as tx:
@@ -790,6 +801,7 @@ class QueueManager:
             ).start()
         """
         check_function("handler", handler)
+        check_name(name, "sink")
         self._client.open()
         return Sink(self._client, "handler", name, handler)
 
@@ -924,13 +936,15 @@ class QueueManager:
             connections: DB-API 2.0 connections to databases that took part, by the names under
                 which they were enlisted.
             branch_seconds_min: How long an undecided branch of a database, and a transaction that
-                waits for its last resource's own commit, must be prepared before it is ended.
+                waits for its last resource's own commit, must be prepared before it is ended;
+                0 ends it at once.
 
         Returns:
             What was aborted and released, what is prepared and waits for a decision, and what
             could not be carried out yet, with what to do.
 
         Raises:
+            InvalidInput: A value is invalid.
             Busy: Others were faster with one of them at every try; what was finished before
                 stands: call again.
         """
@@ -1008,9 +1022,7 @@ class QueueManager:
             ExchangeNotFound: There is no such exchange.
             StoreNotFound: There is no store at this root.
         """
-        if name != exchanges.DEFAULT_EXCHANGE:
-            name = check_name(name, "exchange")
-        return open_exchange(self._client, name)
+        return open_exchange(self._client, exchanges.check_exchange_name(name))
 
     def drop_exchange(
         self, name: str, *, reason: str | None = None, missing_ok: bool = False
@@ -1047,11 +1059,44 @@ class QueueManager:
         return sorted(filter(None, self._client.cache.topology().exchanges))
 
 
+def client_of(manager: object) -> Client:
+    """Return the client behind a manager; for the library's own packages.
+
+    Raises:
+        InvalidInput: The value is not a manager.
+    """
+    if not isinstance(manager, QueueManager):
+        raise InvalidInput(
+            f"manager={manager!r}: give a QueueManager, such as QueueManager(spark, root).",
+            name="manager",
+        )
+    return manager._client
+
+
 def _conf_of(spark: SparkSession | None) -> Callable[[str], str | None]:
-    """Look up Spark's configuration key by key: reading it whole takes longer."""
-    return lambda key: None if spark is None else spark.conf.get(key, None)
+    """Look up Spark's configuration key by key: reading it whole takes longer.
+
+    Raises:
+        InvalidInput: The value is not a session.
+    """
+    if spark is None:
+        return lambda _key: None
+    get = getattr(getattr(spark, "conf", None), "get", None)
+    if get is None:  # such as of a root that was given alone
+        raise InvalidInput(
+            f"spark={spark!r}: give a SparkSession as the first argument, and then the root.",
+            name="spark",
+        )
+    return lambda key: get(key, None)
 
 
 def _text(said: Configuration, key: str, given: object) -> str | None:
-    """Find a setting that is recorded in entries."""
-    return check_text(key, said.value(key, given).value)
+    """Find a setting that is recorded in entries.
+
+    Raises:
+        InvalidInput: It is blank or no text; a blank one would mean what an omitted one means.
+    """
+    text = check_text(key, said.value(key, given).value)
+    if text is not None and not text.strip():
+        raise InvalidInput(f"{key}={text!r}: give text that is not empty, or omit it.", name=key)
+    return text

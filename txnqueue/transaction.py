@@ -194,7 +194,8 @@ class Transaction:
                 ``_transaction_id`` that the table must have.
 
         Raises:
-            InvalidInput: The transaction belongs to a drain with ``ahead=1``.
+            InvalidInput: The name is empty or no text, or the transaction belongs to a drain with
+                ``ahead=1``.
         """
         self._check_decided_in_turn("table()")
         check_flag("lineage", lineage)

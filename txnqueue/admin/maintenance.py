@@ -75,7 +75,7 @@ def maintain(
     client: Client, retention: Retention, *, vacuum: Vacuum = True, dry_run: bool = False
 ) -> MaintenanceResult:
     """Do all maintenance that is due; see ``QueueManager.maintain``."""
-    if vacuum not in (True, False, "full"):
+    if not isinstance(vacuum, bool) and not (isinstance(vacuum, str) and vacuum == "full"):
         raise InvalidInput(f"vacuum={vacuum!r}: give True, False or 'full'.", name="vacuum")
     return _Run(client, retention, dry_run=dry_run).run(vacuum)
 

@@ -6,7 +6,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +124,48 @@ def check_text(name: str, value: object) -> str | None:
     raise InvalidInput(f"{name}={value!r}: give text, or omit it.", name=name)
 
 
+def check_texts(name: str, value: object, wanted: str) -> tuple[str, ...]:
+    """Check a list of texts, and return it as a tuple, which nobody changes afterwards.
+
+    A single text is none: as Python has it, it would be a list of its letters.
+
+    Args:
+        name: The argument that it was given as.
+        value: The list.
+        wanted: What should be given.
+
+    Raises:
+        InvalidInput: It is no list, or something in it is no text.
+    """
+    if isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping)):
+        texts = [plain_text(one) for one in value if is_text(one)]
+        if len(texts) == len(value):
+            return tuple(texts)
+    raise InvalidInput(f"{name}={value!r}: give {wanted}.", name=name)
+
+
+def check_column_names(name: str, value: object) -> tuple[str, ...]:
+    """Check the name of a column, or a list of them, and return it as a tuple.
+
+    Raises:
+        InvalidInput: It names no columns.
+    """
+    return check_texts(
+        name, (value,) if isinstance(value, str) else value, "one column name, or a list of them"
+    )
+
+
+def check_predicate(where: object, name: str = "where") -> str:
+    """Check that a SQL predicate is text that says something, and return it as a plain string.
+
+    Raises:
+        InvalidInput: It is no text that can be written, or blank.
+    """
+    if not is_text(where) or not where.strip():
+        raise InvalidInput(f"{name}={where!r}: give a SQL predicate as a string.", name=name)
+    return plain_text(where)
+
+
 def check_root(root: object) -> str:
     """Check the root of a store, and return it as text; a path object needs no "/".
 
@@ -140,7 +182,7 @@ def check_root(root: object) -> str:
             )
         if "/" not in said:
             return f"./{said}"
-    if isinstance(said, str) and ("/" in said or all(said.split("."))):
+    if is_text(said) and ("/" in said or all(said.split("."))):
         return said
     raise InvalidInput(
         f"root={root!r}: give a path with a '/', such as './store', or the name of a catalog "
@@ -174,6 +216,18 @@ def check_flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidInput(f"{name}={value!r}: give True or False.", name=name)
     return value
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
+    """Check that a value is one of a few texts, and return it as a plain string.
+
+    Raises:
+        InvalidInput: It is none of them.
+    """
+    if not isinstance(value, str) or value not in choices:  # an array would compare item by item
+        *others, last = map(repr, choices)
+        raise InvalidInput(f"{name}={value!r}: give {', '.join(others)} or {last}.", name=name)
+    return plain_text(value)
 
 
 def check_metadata(metadata: object) -> dict[str, Any]:
@@ -335,6 +389,8 @@ class QueueSettings(Facts):
                 raise InvalidInput(
                     f"{name}={getattr(self, name)!r}: give true or false.", name=name
                 )
+        for name in ("group_by", "message_id"):
+            check_text(name, getattr(self, name))
         check_count("lanes", self.lanes, 1, LANES_MAX)
         check_number("lease_seconds", self.lease_seconds, 0.001, LEASE_SECONDS_MAX)
         check_count("deliveries_max", self.deliveries_max, 1, DELIVERIES_MAX_MAX)
@@ -408,7 +464,7 @@ class RetryPolicy(Facts):
 
     def __post_init__(self) -> None:
         """Check every value."""
-        check_number("attempts_max", self.attempts_max, 1, 10_000)
+        check_count("attempts_max", self.attempts_max, 1, 10_000)
         check_number("seconds_max", self.seconds_max, 0, 86_400)
         check_number("wait_seconds_first", self.wait_seconds_first, 0, 3_600)
         check_number("wait_seconds_max", self.wait_seconds_max, 0, 3_600)

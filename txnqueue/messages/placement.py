@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txnqueue.core.settings import (
     DELAY_SECONDS_MAX,
     QueueSettings,
+    check_id,
     check_number,
     did_you_mean,
     is_text,
@@ -46,6 +48,13 @@ class SendOptions:
     header_columns: Mapping[str, str] | None = None
     durable: bool | None = None
 
+    def __post_init__(self) -> None:
+        """Copy what the caller may change later: a sink sends each batch by the same options."""
+        for name in ("order_by", "headers", "header_columns"):
+            given = getattr(self, name)
+            if isinstance(given, (list, dict)):
+                object.__setattr__(self, name, copy(given))
+
     def check(self, schema: StructType, settings: QueueSettings, name: str) -> None:
         """Check the options as far as possible without rows.
 
@@ -70,6 +79,9 @@ class SendOptions:
         """
         if self.available_at is not None and self.delay_seconds is not None:
             raise InvalidInput("Give available_at= or delay_seconds=, not both.")
+        for name in ("priority", "available_at", "delay_seconds", "ttl_seconds"):
+            if isinstance(getattr(self, name), str):
+                check_id(getattr(self, name), name)  # the name of a column
         _check_priority(self.priority)
         delay, ttl = self.delay_seconds, self.ttl_seconds
         later = {"delay_seconds": delay, "ttl_seconds": ttl}
@@ -145,7 +157,9 @@ def _check_priority(priority: int | str | None) -> None:
     if priority is None or isinstance(priority, str):
         return
     if isinstance(priority, bool) or not isinstance(priority, int):
-        raise InvalidInput(f"priority={priority!r}: give 0 to {PRIORITY_MAX}, or a column.")
+        raise InvalidInput(
+            f"priority={priority!r}: give 0 to {PRIORITY_MAX}, or a column.", name="priority"
+        )
     check_number("priority", priority, 0, PRIORITY_MAX)
 
 

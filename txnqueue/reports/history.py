@@ -16,7 +16,7 @@ from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.core import markup, model
 from txnqueue.core.model import Entry
-from txnqueue.core.settings import QueueInfo, check_flag, check_id
+from txnqueue.core.settings import QueueInfo, check_flag, check_id, check_predicate
 from txnqueue.core.state import catalog, erasures, retention
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidInput, PayloadRemoved, StoreCorrupt
@@ -33,6 +33,10 @@ from txnqueue.types import ChangeRow, TraceStep
 TRACED_MAX = 1_000
 LOOKED = 10
 """How many of the newest versions of the journal a notebook reads."""
+_COMMIT_SEQ_MAX = 2**63 - 1
+"""The greatest number that the column of a table holds."""
+_FIRST_MS = -62_135_596_800_000
+"""The beginning of the year 1: ``datetime.min`` in the east lies in the year before it."""
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999: ``datetime.max`` stands for ever, and rounds to the year after it."""
 _STEPS = (
@@ -121,7 +125,8 @@ class History:
                 )
             found, searched = [(send_id, int(offset))], set[str]()
         elif queue is not None and where is not None:
-            found, searched = self._find(queue, where)
+            about = check_id(queue, "queue")
+            found, searched = self._find(about, check_predicate(where))
         else:
             raise InvalidInput(
                 "Nothing to trace was given: pass a message id, or queue= and where=."
@@ -287,6 +292,8 @@ class History:
         """
         check_flag("payload", payload)
         check_flag("verify", verify)
+        for name, moment in (("after", after), ("upto", upto)):
+            check_moment(name, moment)
         self._client.open()
         store = self._client.store
         last = cut(store, upto)
@@ -462,6 +469,27 @@ def commits_between(client: Client, after: int, upto: int | None) -> Past:
     return past
 
 
+def check_moment(name: str, moment: object) -> None:
+    """Check that a moment can be one: a commit_seq, an instant with a time zone, or None for now.
+
+    Args:
+        name: The argument that it was given as.
+        moment: The moment.
+
+    Raises:
+        InvalidInput: It is something else.
+    """
+    if isinstance(moment, datetime.datetime):
+        _check_instant(name, moment)
+    elif moment is not None:
+        _check_commit(name, moment)
+
+
+def _check_instant(name: str, instant: object) -> None:
+    if not isinstance(instant, datetime.datetime) or instant.tzinfo is None:
+        raise InvalidInput(f"{name}={instant!r}: give a datetime with a time zone.", name=name)
+
+
 def _check_commits(after: int, upto: int | None) -> None:
     for name, value in (("after", after), ("upto", upto)):
         if value is None and name == "upto":
@@ -472,14 +500,17 @@ def _check_commits(after: int, upto: int | None) -> None:
 def _check_commit(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidInput(f"{name}={value!r}: give a commit_seq, which is an int.", name=name)
+    if not -1 <= value <= _COMMIT_SEQ_MAX:
+        raise InvalidInput(
+            f"{name}={value!r}: give a commit_seq, which is at least 0 and has at most 63 bits; -1 "
+            "is the state before the first commit.",
+            name=name,
+        )
 
 
 def _by_then(store: Store, timestamp: datetime.datetime) -> tuple[Past, int]:
-    if not isinstance(timestamp, datetime.datetime) or timestamp.tzinfo is None:
-        raise InvalidInput(
-            f"timestamp={timestamp!r}: give a datetime with a time zone.", name="timestamp"
-        )
-    at_ms = min(round(timestamp.timestamp() * 1000), _LAST_MS)
+    _check_instant("timestamp", timestamp)
+    at_ms = max(_FIRST_MS, min(round(timestamp.timestamp() * 1000), _LAST_MS))
     commit_seq = Past(store).newest(EntryFilter(recorded_upto_ms=at_ms)).commit_seq
     return _known(Past(store, commit_seq)), at_ms
 

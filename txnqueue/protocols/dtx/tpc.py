@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from txnqueue.core.state.branch import Ticket
+from txnqueue.core.state.branch import Ticket, check_ticket
 from txnqueue.errors import InvalidInput
 from txnqueue.protocols.dtx.channel import Channel, Connection
 from txnqueue.protocols.dtx.replies import (
@@ -104,7 +104,11 @@ class TpcConnection:
         Args:
             manager: The store.
             ticket: The ticket for branches begun here.
+
+        Raises:
+            InvalidInput: One of them is something else.
         """
+        check_ticket(ticket)
         self._connection = Connection(manager)
         self._channel = _TpcChannel(self._connection)
         self._channel.select()

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.batch import claims_of
 from txnqueue.core.handlers import check_function, check_ran
 from txnqueue.core.receipt import Status
-from txnqueue.core.settings import check_flag, check_number
+from txnqueue.core.settings import check_count, check_flag, check_id
 from txnqueue.errors import InvalidInput, TransactionUnknown
+from txnqueue.manager import client_of
 from txnqueue.protocols.deliveries import messages_of
 from txnqueue.protocols.flow.processing import (
     LAKEHOUSE,
@@ -56,7 +57,7 @@ class DataSource:
 
     def __post_init__(self) -> None:
         """Check the attributes."""
-        if not isinstance(self.name, str) or not self.name:
+        if not check_id(self.name, "name"):
             raise InvalidInput(f"{self.name!r}: give the data source a name.", name="name")
         check_function("connect", self.connect, "a function that opens a connection")
         check_flag("last", self.last)
@@ -123,8 +124,11 @@ class MessageFlow:
             InvalidInput: An argument cannot be used, or arguments contradict each other.
             QueueNotFound: The input queue does not exist.
         """
+        client_of(manager)
         check_flag("coordinated", coordinated)
-        if not isinstance(transacted, bool) and transacted != AUTOMATIC:
+        if not isinstance(transacted, bool) and not (
+            isinstance(transacted, str) and transacted == AUTOMATIC
+        ):
             raise InvalidInput(
                 f"transacted={transacted!r}: give True, False or {AUTOMATIC!r}.", name="transacted"
             )
@@ -137,6 +141,12 @@ class MessageFlow:
         self.nodes: list[Node] = _listed("nodes", nodes)  # an iterator yields them only once
         for node in self.nodes:
             check_function("nodes", node, "functions that take a Processing")
+        if not self.nodes:
+            raise InvalidInput(
+                f"nodes={nodes!r}: give at least one node; without any, the flow would consume its "
+                "messages and do nothing with them.",
+                name="nodes",
+            )
         manager.queue(input_queue)
         self.manager = manager
         self.input_queue = input_queue
@@ -229,9 +239,9 @@ class MessageFlow:
             InvalidInput: As in ``process``.
             Exception: The last error that a node raised.
         """
-        check_number("errors_max", errors_max, 1, math.inf)
+        check_count("errors_max", errors_max, 1, math.inf)
         if messages_max is not None:
-            check_number("messages_max", messages_max, 0, math.inf)
+            check_count("messages_max", messages_max, 0, math.inf)
         with self._alone():
             return self._run(messages_max, errors_max)
 
@@ -265,7 +275,7 @@ class MessageFlow:
         Raises:
             InvalidInput: There is no data source with that name.
         """
-        source = self._sources.get(name)
+        source = self._sources.get(check_id(name, "data_source"))
         if source is None:
             known = ", ".join(sorted([*self._sources, LAKEHOUSE]))
             raise InvalidInput(f"There is no data source {name!r}; there are: {known}.", name=name)
@@ -360,7 +370,7 @@ class MessageFlow:
 
 
 def _listed(name: str, given: Any) -> list[Any]:
-    if not isinstance(given, Iterable):
+    if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
         raise InvalidInput(f"{name}={given!r}: give a list.", name=name)
     return list(given)
 

@@ -23,7 +23,7 @@ from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import catalog, erasures
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidName, PlatformMissing
-from txnqueue.reports.history import cut
+from txnqueue.reports.history import check_moment, cut
 from txnqueue.reports.ledger import ledgers
 from txnqueue.reports.snapshot import Snapshot
 from txnqueue.reports.views.columns import Owner
@@ -65,6 +65,7 @@ def create_views(client: Client, prefix: str, as_of: int | datetime.datetime | N
         InvalidName: The prefix cannot begin a name, or a table has one of the names.
         InvalidInput: There is no such commit yet.
     """
+    _check(prefix, as_of)
     spark, names = _tables(client)
     if names.by_path:
         return _temporary(client, spark, names, prefix, as_of)
@@ -127,6 +128,25 @@ def _temporary(
     return [*texts, *frames]
 
 
+def _check(prefix: object, as_of: object) -> None:
+    """Check what users give, before anything is read or created.
+
+    Raises:
+        InvalidName: The prefix cannot begin a name.
+        InvalidInput: The moment cannot be one.
+    """
+    _check_prefix(prefix)
+    check_moment("as_of", as_of)
+
+
+def _check_prefix(prefix: object) -> None:
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+        raise InvalidName(
+            f"prefix={prefix!r}: give letters, digits and '_', beginning with a letter.",
+            name="prefix",
+        )
+
+
 def _tables(client: Client) -> tuple[SparkSession, TableNames]:
     """Find the session and the tables that views are made of.
 
@@ -142,6 +162,7 @@ def _tables(client: Client) -> tuple[SparkSession, TableNames]:
 
 def of_store(client: Client, prefix: str, as_of: int | datetime.datetime | None) -> dict[str, str]:
     """Write the statements that create views which are SQL alone, by the views' names."""
+    _check(prefix, as_of)
     _, names = _tables(client)
     entries = client.cache.catalog_entries()
     if as_of is None:
@@ -184,11 +205,7 @@ def statements(
     Raises:
         InvalidName: The prefix cannot begin a name, or makes one that is kept for tables.
     """
-    if not _PREFIX.fullmatch(prefix):
-        raise InvalidName(
-            f"prefix={prefix!r}: give letters, digits and '_', beginning with a letter.",
-            name="prefix",
-        )
+    _check_prefix(prefix)
     queries = {
         "queues": queues(names, commit_seq),
         "transactions": transactions(names, commit_seq),
