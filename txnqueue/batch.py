@@ -19,6 +19,7 @@ from txnqueue.core.settings import (
     check_predicate,
     check_text,
     is_text,
+    shown,
 )
 from txnqueue.errors import (
     AlreadySettled,
@@ -157,7 +158,7 @@ class Batch:
             raise InvalidInput("reason_column= names a column of matching=: give matching= too.")
         if reason_column is not None and not is_text(reason_column):
             raise InvalidInput(
-                f"reason_column={reason_column!r}: give the name of a column.",
+                f"reason_column={shown(reason_column)}: give the name of a column.",
                 name="reason_column",
             )
         if where is not None:

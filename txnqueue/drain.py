@@ -15,7 +15,7 @@ from txnqueue.client.runtime import Background, UnderWay
 from txnqueue.core.bounds import Bounds
 from txnqueue.core.handlers import check_ran
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import check_choice, check_count, describe_error
+from txnqueue.core.settings import check_choice, check_count, describe_error, shown
 from txnqueue.core.state.closure import is_closed
 from txnqueue.drain_steps import Claimed, Step, Steps, Wanted
 from txnqueue.errors import (
@@ -448,7 +448,8 @@ def _check_ahead(ahead: int, queue: Queue) -> None:
     """
     if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead not in (0, 1):
         raise InvalidInput(
-            f"ahead={ahead!r}: give 1 to handle a batch while the previous one is committed, or 0 "
+            f"ahead={shown(ahead)}: give 1 to handle a batch while the previous one is "
+            "committed, or 0 "
             "to handle it after that.",
             name="ahead",
         )

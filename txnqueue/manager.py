@@ -41,6 +41,7 @@ from txnqueue.core.settings import (
     check_retry,
     check_root,
     check_text,
+    shown,
 )
 from txnqueue.core.state import catalog
 from txnqueue.drain import Handler
@@ -143,10 +144,13 @@ class QueueManager:
         said = self._configuration = Configuration(_conf_of(spark), os.environ)
         chosen = Runtime(retry=said.retry()) if runtime is None else runtime
         if not isinstance(chosen, Runtime):
-            raise InvalidInput(f"runtime={runtime!r}: give a Runtime, or omit it.", name="runtime")
+            raise InvalidInput(
+                f"runtime={shown(runtime)}: give a Runtime, or omit it.", name="runtime"
+            )
         if store is not None and getattr(store, "journal", None) is None:
             raise InvalidInput(
-                f"store={store!r}: give a store, such as txnqueue.testing.MemoryStore(), or omit "
+                f"store={shown(store)}: give a store, such as txnqueue.testing.MemoryStore(), "
+                "or omit "
                 "it.",
                 name="store",
             )
@@ -1067,7 +1071,7 @@ def client_of(manager: object) -> Client:
     """
     if not isinstance(manager, QueueManager):
         raise InvalidInput(
-            f"manager={manager!r}: give a QueueManager, such as QueueManager(spark, root).",
+            f"manager={shown(manager)}: give a QueueManager, such as QueueManager(spark, root).",
             name="manager",
         )
     return manager._client
@@ -1084,7 +1088,7 @@ def _conf_of(spark: SparkSession | None) -> Callable[[str], str | None]:
     get = getattr(getattr(spark, "conf", None), "get", None)
     if get is None:  # such as of a root that was given alone
         raise InvalidInput(
-            f"spark={spark!r}: give a SparkSession as the first argument, and then the root.",
+            f"spark={shown(spark)}: give a SparkSession as the first argument, and then the root.",
             name="spark",
         )
     return lambda key: get(key, None)
@@ -1098,5 +1102,7 @@ def _text(said: Configuration, key: str, given: object) -> str | None:
     """
     text = check_text(key, said.value(key, given).value)
     if text is not None and not text.strip():
-        raise InvalidInput(f"{key}={text!r}: give text that is not empty, or omit it.", name=key)
+        raise InvalidInput(
+            f"{key}={shown(text)}: give text that is not empty, or omit it.", name=key
+        )
     return text

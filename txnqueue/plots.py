@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from txnqueue.core.settings import check_id, check_text
+from txnqueue.core.settings import check_id, check_text, shown
 from txnqueue.errors import InvalidInput, PlatformMissing
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _axes(ax: Axes | None) -> Axes:
     """
     if ax is not None:
         if not callable(getattr(ax, "step", None)):
-            raise InvalidInput(f"ax={ax!r}: give axes of matplotlib, or omit them.", name="ax")
+            raise InvalidInput(f"ax={shown(ax)}: give axes of matplotlib, or omit them.", name="ax")
         return ax
     try:
         from matplotlib import pyplot
@@ -258,7 +258,7 @@ def _figures(report: AuditReport) -> AuditFigures:
     figures = getattr(report, "figures", None)
     if figures is None:
         raise InvalidInput(
-            f"report={report!r}: give what history.report() returned.", name="report"
+            f"report={shown(report)}: give what history.report() returned.", name="report"
         )
     return cast("AuditFigures", figures)
 
@@ -281,7 +281,7 @@ def _points(report: AuditReport, queue: str) -> list[DepthPoint]:
 
 def _unknown(name: str, value: object, known: Iterable[str]) -> InvalidInput:
     listed = ", ".join(sorted(known)) or "none"
-    return InvalidInput(f"{name}={value!r}: the report contains {listed}.", name=name)
+    return InvalidInput(f"{name}={shown(value)}: the report contains {listed}.", name=name)
 
 
 def _end(table: str | None) -> str | None:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.core.settings import check_column_names, is_text, plain_text
+from txnqueue.core.settings import check_column_names, is_text, plain_text, shown
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.frames import check_not_streaming
@@ -159,7 +159,7 @@ class TableChanges:
         _check_assignments(star=False, set=set)
         if not set:
             raise InvalidInput(
-                f"set={set!r}: give at least one column and its new value.", name="set"
+                f"set={shown(set)}: give at least one column and its new value.", name="set"
             )
         condition = f"({_sql('where', where, given=True)})"
         info = self._begin()
@@ -271,7 +271,7 @@ def _check_keys(columns: Sequence[str], keys: Sequence[str], info: TableInfo) ->
     for key in keys:
         if key not in columns or key not in info.schema.names:
             raise InvalidInput(
-                f"on={key!r} is not a column of both the rows and {info.name!r}: name columns "
+                f"on={shown(key)} is not a column of both the rows and {info.name!r}: name columns "
                 "that both have.",
                 name=key,
             )
@@ -301,7 +301,7 @@ def _check_assignments(*, star: bool = True, **given: object) -> None:
         if not isinstance(what, Mapping) or not all(map(is_text, (*what, *what.values()))):
             otherwise = ", or '*'" if star else ""
             raise InvalidInput(
-                f"{name}={what!r}: give a dict of SQL by column, such as "
+                f"{name}={shown(what)}: give a dict of SQL by column, such as "
                 f"{{'total': '0'}}{otherwise}.",
                 name=name,
             )
@@ -314,7 +314,9 @@ def _table_name(name: object) -> str:
         InvalidInput: It is empty or no text.
     """
     if not is_text(name) or not name.strip():
-        raise InvalidInput(f"table({name!r}): give a path or the name of a table.", name="name")
+        raise InvalidInput(
+            f"table({shown(name)}): give a path or the name of a table.", name="name"
+        )
     return plain_text(name)
 
 
@@ -332,7 +334,7 @@ def _sql(name: str, text: object, *, given: bool = False) -> str | None:
     if is_text(text):
         return plain_text(text)
     if given or text is not None:
-        raise InvalidInput(f"{name}={text!r}: give SQL as text.", name=name)
+        raise InvalidInput(f"{name}={shown(text)}: give SQL as text.", name=name)
     return None
 
 

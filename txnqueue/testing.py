@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txnqueue.client.runtime import Runtime
-from txnqueue.core.settings import RetryPolicy, check_id
+from txnqueue.core.settings import RetryPolicy, check_id, shown
 from txnqueue.errors import InvalidInput
 from txnqueue.manager import QueueManager
 from txnqueue.storage.payload.schemas import plain_schema
@@ -93,7 +93,7 @@ def memory_manager(
     """
     check_id(name, "name")
     if clock is not None and not isinstance(clock, Clock):
-        raise InvalidInput(f"clock={clock!r}: give a Clock, or omit it.", name="clock")
+        raise InvalidInput(f"clock={shown(clock)}: give a Clock, or omit it.", name="clock")
     shared: Store = MemoryStore() if store is None else store
     made = runtime(Clock() if clock is None else clock, f"{name}#{next(_MANAGERS)}")
     return QueueManager(None, store=shared, runtime=made, actor=name, consumer=name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from txnqueue.client.client import Block, Client
 from txnqueue.core.handlers import check_ran
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import check_flag, check_id, check_text
+from txnqueue.core.settings import check_flag, check_id, check_text, shown
 from txnqueue.core.state.closure import is_closed
 from txnqueue.errors import (
     Busy,
@@ -61,7 +61,8 @@ class Rollback(Exception):
         super().__init__("Rollback was raised outside of the block of its transaction.")
         if transaction is not None and not isinstance(transaction, Transaction):
             raise InvalidInput(
-                f"Rollback({transaction!r}): give the transaction whose block to leave, and the "
+                f"Rollback({shown(transaction)}): give the transaction whose block to leave, "
+                "and the "
                 "reason as reason=.",
                 name="transaction",
             )
@@ -501,7 +502,8 @@ def resolve(
     attempt = transaction._attempt if isinstance(transaction, Transaction) else transaction
     if not isinstance(attempt, Attempt):
         raise InvalidInput(
-            f"transaction={transaction!r}: give a transaction begun by manager.transaction(), or "
+            f"transaction={shown(transaction)}: give a transaction begun by "
+            "manager.transaction(), or "
             "None.",
             name="transaction",
         )

@@ -22,7 +22,7 @@ import txnqueue
 from tests.conformance.conftest import World, rows
 from tests.inside import attempt_of
 from txnqueue import QueueSettings, RetryPolicy, Rollback, plots
-from txnqueue.core.settings import is_text
+from txnqueue.core.settings import is_text, shown
 from txnqueue.errors import (
     InvalidInput,
     PlatformMissing,
@@ -49,10 +49,19 @@ def step_by_step() -> Iterator[dict[str, int]]:
     yield {"n": 1}
 
 
+class Unwritable:
+    """What has no text."""
+
+    def __repr__(self) -> str:
+        """Fail."""
+        raise ArithmeticError
+
+
 HOSTILE: tuple[Any, ...] = (
     None,
     True,
-    *(-1, 0, 1, 2**63, 10**400, 2.5, 1e5, float("nan"), float("inf")),
+    Unwritable(),
+    *(-1, 0, 1, 2**63, 10**400, 10**5_000, 2.5, 1e5, float("nan"), float("inf")),
     *(Decimal(1), np.int64(1), np.float64(1.5), np.bool_(True), np.array([1, 2]), np.array([])),
     *("", " ", "no", "a'\"\n\0", "x" * 300, "\ud800", b"x"),
     *([], ["key"], [5], ["\ud800"], {}, {"a": 5}, {5: "a"}, {"a": "\ud800"}, {"a": float("nan")}),
@@ -328,8 +337,7 @@ def names(error: TxnQueueError, argument: str, value: object) -> bool:
     """Return whether an error names the argument, or the value, or what is in it."""
     told = str(error).lower()
     inside = list(value)[:1] if isinstance(value, (list, dict, np.ndarray)) else []
-    shown = (repr(one).lower() for one in (value, *inside))
-    return argument.lower() in told or any(one in told for one in shown)
+    return argument.lower() in told or any(shown(one).lower() in told for one in (value, *inside))
 
 
 @pytest.fixture(scope="module")
@@ -357,13 +365,13 @@ def test_what_cannot_be_meant_is_one_typed_error_and_changes_nothing(
             elif inspect.isgenerator(found):
                 next(found, None)
         except PlatformMissing:  # the value is one that only Spark can judge
-            assert can_be_meant, f"{value!r} was not looked at"
+            assert can_be_meant, f"{shown(value)} was not looked at"
         except TxnQueueError as error:
             assert not isinstance(error, TransactionUnknown), (value, error)
-            assert place.is_unchanged, f"{value!r} changed something: {error}"
-            assert can_be_meant or names(error, argument, value), f"{value!r}: {error}"
+            assert place.is_unchanged, f"{shown(value)} changed something: {error}"
+            assert can_be_meant or names(error, argument, value), f"{shown(value)}: {error}"
         else:
-            assert can_be_meant or value is step_by_step, f"{value!r} was accepted"
+            assert can_be_meant or value is step_by_step, f"{shown(value)} was accepted"
             place.check_readable()
         if not place.is_unchanged:
             places[:] = [Place()]
@@ -400,7 +408,7 @@ def test_a_setting_is_not_changed_to_what_it_cannot_be(places: list[Place], sett
             assert place.is_unchanged
             assert names(error, setting, value), error
         else:
-            assert allows("bool" if is_flag else "float", value), f"{value!r} was accepted"
+            assert allows("bool" if is_flag else "float", value), f"{shown(value)} was accepted"
             places[:] = [Place()]
 
 

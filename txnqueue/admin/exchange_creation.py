@@ -13,7 +13,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import exchanges, model
 from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.planning import Plan
-from txnqueue.core.settings import as_json, check_choice, check_name
+from txnqueue.core.settings import as_json, check_choice, check_name, shown
 from txnqueue.core.state import catalog, topology
 from txnqueue.core.state.closure import exchange_error
 from txnqueue.errors import ExchangeExists, InvalidInput, SchemaMismatch
@@ -84,7 +84,7 @@ def _check_arguments(arguments: object) -> dict[str, Any]:
         with contextlib.suppress(ValueError):  # the error is raised below
             return dict(as_json(dict(arguments)))
     raise InvalidInput(
-        f"arguments={arguments!r}: give a dict of strings, numbers and booleans.",
+        f"arguments={shown(arguments)}: give a dict of strings, numbers and booleans.",
         name="arguments",
     )
 

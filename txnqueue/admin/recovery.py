@@ -15,7 +15,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.markup import Facts
 from txnqueue.core.planning import Disposition, Plan, decisions
-from txnqueue.core.settings import QueueInfo, check_id, check_number
+from txnqueue.core.settings import QueueInfo, check_id, check_number, shown
 from txnqueue.core.state import AttemptOwner, Claim, TransactionState
 from txnqueue.core.state.branch import TIMED_OUT, Branch, is_branch
 from txnqueue.core.state.confirmations import (
@@ -106,7 +106,8 @@ def _checked(connections: object) -> dict[str, Any]:
         return {}
     if not isinstance(connections, Mapping):
         raise InvalidInput(
-            f"connections={connections!r}: give a dict of connections by the names under which "
+            f"connections={shown(connections)}: give a dict of connections by the names under "
+            "which "
             "their databases were enlisted.",
             name="connections",
         )

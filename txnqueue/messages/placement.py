@@ -16,6 +16,7 @@ from txnqueue.core.settings import (
     did_you_mean,
     is_text,
     plain_text,
+    shown,
 )
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing
@@ -109,19 +110,21 @@ class SendOptions:
         order_by: object = [self.order_by] if isinstance(self.order_by, str) else self.order_by
         if order_by is not None and not isinstance(order_by, (list, tuple)):
             raise InvalidInput(
-                f"order_by={order_by!r}: give one column name, or a list of them.", name="order_by"
+                f"order_by={shown(order_by)}: give one column name, or a list of them.",
+                name="order_by",
             )
         for column in order_by or ():
             if column not in schema.names:
                 raise InvalidInput(
-                    f"order_by={column!r} is not a column of {name!r}: "
+                    f"order_by={shown(column)} is not a column of {name!r}: "
                     f"{did_you_mean(column, schema.names)}",
                     name="order_by",
                 )
             kind = schema[column].dataType.typeName()
             if kind in ("array", "map", "struct"):
                 raise InvalidInput(
-                    f"order_by={column!r}: columns of type {kind} cannot be ordered; name others.",
+                    f"order_by={shown(column)}: columns of type {kind} cannot be ordered; name "
+                    "others.",
                     name="order_by",
                 )
         return tuple(order_by or ())
@@ -136,7 +139,7 @@ class SendOptions:
         header_columns = {} if self.header_columns is None else self.header_columns
         for what, found in (("headers", headers), ("header_columns", header_columns)):
             if not isinstance(found, Mapping):
-                raise InvalidInput(f"{what}={found!r}: give a dict of strings.", name=what)
+                raise InvalidInput(f"{what}={shown(found)}: give a dict of strings.", name=what)
             for name, value in found.items():
                 if not is_text(name) or not name or not is_text(value):
                     raise InvalidInput(f"{what}: {name!r}: {value!r} is not text.", name=what)
@@ -158,7 +161,7 @@ def _check_priority(priority: int | str | None) -> None:
         return
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise InvalidInput(
-            f"priority={priority!r}: give 0 to {PRIORITY_MAX}, or a column.", name="priority"
+            f"priority={shown(priority)}: give 0 to {PRIORITY_MAX}, or a column.", name="priority"
         )
     check_number("priority", priority, 0, PRIORITY_MAX)
 
@@ -172,7 +175,7 @@ def _available_at(
         return available_at
     if not isinstance(available_at, datetime.datetime) or available_at.tzinfo is None:
         raise InvalidInput(
-            f"available_at={available_at!r}: give a datetime with a time zone, or a column.",
+            f"available_at={shown(available_at)}: give a datetime with a time zone, or a column.",
             name="available_at",
         )
     return round(available_at.timestamp() * 1000)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
-from txnqueue.core.settings import check_count, check_flag, check_id, is_text
+from txnqueue.core.settings import check_count, check_flag, check_id, is_text, shown
 from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.platform.class_archive import archive_file, class_path, make, use_option
 from txnqueue.platform.log_store import TAIL_LISTING, log_store_jar
@@ -117,7 +117,7 @@ def _check_arguments(
     check_count("cores", cores, 1, CORES_MAX)
     if not isinstance(memory, str) or not _MEMORY.fullmatch(memory):
         raise InvalidInput(
-            f"memory={memory!r}: give the size of the Java heap, such as '2g' or '900m'.",
+            f"memory={shown(memory)}: give the size of the Java heap, such as '2g' or '900m'.",
             name="memory",
         )
     named = settings is None or (
@@ -125,7 +125,7 @@ def _check_arguments(
     )
     if not named:
         raise InvalidInput(
-            f"settings={settings!r}: give a dict of Spark's settings, as text by key.",
+            f"settings={shown(settings)}: give a dict of Spark's settings, as text by key.",
             name="settings",
         )
     check_flag("short_lived", short_lived)

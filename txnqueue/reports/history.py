@@ -16,7 +16,7 @@ from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.core import markup, model
 from txnqueue.core.model import Entry
-from txnqueue.core.settings import QueueInfo, check_flag, check_id, check_predicate
+from txnqueue.core.settings import QueueInfo, check_flag, check_id, check_predicate, shown
 from txnqueue.core.state import catalog, erasures, retention
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidInput, PayloadRemoved, StoreCorrupt
@@ -214,8 +214,10 @@ class History:
                 that continues an earlier one from there on.
         """
         self._client.open()
-        kept = HistoryDigest.parse(str(digest)) if digest is not None else None
-        return verify(self._client, kept)
+        if digest is None:
+            return verify(self._client, None)
+        line = str(digest) if isinstance(digest, HistoryDigest) else digest
+        return verify(self._client, HistoryDigest.parse(line))
 
     def digest(
         self, commit_seq: int | None = None, *, after: HistoryDigest | str | int = -1
@@ -300,7 +302,8 @@ class History:
         first = None if after is None else cut(store, after)
         if first is not None and _is_later(first, last):
             raise InvalidInput(
-                f"upto={upto!r} comes before after={after!r}: give the earlier moment first.",
+                f"upto={shown(upto)} comes before after={shown(after)}: give the earlier moment "
+                "first.",
                 name="upto",
             )
         return audit(self._client, first, last, payload=payload, proof=verify)
@@ -395,7 +398,7 @@ def moment_of(text: str, name: str) -> int | datetime.datetime:
         instant = None
     if instant is None or instant.tzinfo is None:
         raise InvalidInput(
-            f"{name}={text!r}: give a commit_seq, or a time with its time zone, such as "
+            f"{name}={shown(text)}: give a commit_seq, or a time with its time zone, such as "
             "2026-09-30T22:00:00+00:00.",
             name=name,
         )
@@ -428,7 +431,7 @@ def cut(
     _check_commit("commit_seq", commit_seq)
     if commit_seq < 0 or commit_seq >> 10 > newest:
         raise InvalidInput(
-            f"commit_seq={commit_seq!r}: give at most {model.commit_seq(newest)}, the newest "
+            f"commit_seq={shown(commit_seq)}: give at most {model.commit_seq(newest)}, the newest "
             "commit of this store.",
             name="commit_seq",
         )
@@ -461,7 +464,7 @@ def commits_between(client: Client, after: int, upto: int | None) -> Past:
     past, _ = cut(client.store, upto)
     if after > past.upto:
         raise InvalidInput(
-            f"upto={upto!r} comes before after={after!r}: give the earlier commit first.",
+            f"upto={shown(upto)} comes before after={shown(after)}: give the earlier commit first.",
             name="upto",
         )
     if after >= 0:
@@ -487,7 +490,7 @@ def check_moment(name: str, moment: object) -> None:
 
 def _check_instant(name: str, instant: object) -> None:
     if not isinstance(instant, datetime.datetime) or instant.tzinfo is None:
-        raise InvalidInput(f"{name}={instant!r}: give a datetime with a time zone.", name=name)
+        raise InvalidInput(f"{name}={shown(instant)}: give a datetime with a time zone.", name=name)
 
 
 def _check_commits(after: int, upto: int | None) -> None:
@@ -499,10 +502,11 @@ def _check_commits(after: int, upto: int | None) -> None:
 
 def _check_commit(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidInput(f"{name}={value!r}: give a commit_seq, which is an int.", name=name)
+        raise InvalidInput(f"{name}={shown(value)}: give a commit_seq, which is an int.", name=name)
     if not -1 <= value <= _COMMIT_SEQ_MAX:
         raise InvalidInput(
-            f"{name}={value!r}: give a commit_seq, which is at least 0 and has at most 63 bits; -1 "
+            f"{name}={shown(value)}: give a commit_seq, which is at least 0 and has at most 63 "
+            "bits; -1 "
             "is the state before the first commit.",
             name=name,
         )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Stamp
-from txnqueue.core.settings import check_flag, check_id
+from txnqueue.core.settings import check_flag, check_id, shown
 from txnqueue.core.state.confirmations import FORMAT_ID, branch_of, confirmation
 from txnqueue.errors import (
     DatabaseUnavailable,
@@ -365,7 +365,8 @@ def _check_connection(name: str, connection: object) -> None:
     for method in ("cursor", "commit", "rollback"):
         if not callable(getattr(connection, method, None)):
             raise InvalidInput(
-                f"connection={connection!r} of {name!r} has no {method}(): give an open DB-API 2.0 "
+                f"connection={shown(connection)} of {name!r} has no {method}(): give an open "
+                "DB-API 2.0 "
                 "connection.",
                 name="connection",
             )

@@ -18,7 +18,7 @@ from typing import Any
 from txnqueue.core import model
 from txnqueue.core.model import Condition, Entry
 from txnqueue.core.planning import decisions
-from txnqueue.core.settings import BRANCH_PREFIX, check_id, check_texts
+from txnqueue.core.settings import BRANCH_PREFIX, check_id, check_texts, shown
 from txnqueue.core.state import AttemptOwner, TransactionState
 from txnqueue.errors import (
     BranchMisused,
@@ -365,7 +365,7 @@ def check_ticket(ticket: object) -> None:
         InvalidInput: The value is something else.
     """
     if ticket is not None and not isinstance(ticket, Ticket):
-        raise InvalidInput(f"ticket={ticket!r}: give an AccessTicket.", name="ticket")
+        raise InvalidInput(f"ticket={shown(ticket)}: give an AccessTicket.", name="ticket")
 
 
 def check_not_heuristic(key: str, ending: Ending) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from txnqueue.core.settings import check_texts, did_you_mean
+from txnqueue.core.settings import check_texts, did_you_mean, shown
 from txnqueue.errors import InvalidInput
 from txnqueue.protocols.amqp.performatives import Role
 
@@ -75,7 +75,7 @@ class AccessRules:
         """
         listed = isinstance(rules, Sequence) and not isinstance(rules, str)
         if not listed or not all(isinstance(one, Rule) for one in rules):
-            raise InvalidInput(f"rules={rules!r}: give a list of Rules.", name="rules")
+            raise InvalidInput(f"rules={shown(rules)}: give a list of Rules.", name="rules")
         if users is not None and not isinstance(users, Mapping):
             raise InvalidInput("users must map names to hashes.", name="users")
         for user, password in (users or {}).items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from txnqueue.core.settings import check_count
+from txnqueue.core.settings import check_count, shown
 from txnqueue.errors import InvalidInput
 
 FRAME_BYTES_MIN = 512
@@ -57,5 +57,5 @@ def check_limits(limits: object) -> Limits:
     if limits is None:
         return Limits()
     if not isinstance(limits, Limits):
-        raise InvalidInput(f"limits={limits!r}: give Limits, or omit them.", name="limits")
+        raise InvalidInput(f"limits={shown(limits)}: give Limits, or omit them.", name="limits")
     return limits

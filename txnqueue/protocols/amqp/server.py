@@ -20,6 +20,7 @@ from txnqueue.core.settings import (
     check_count,
     check_id,
     check_number,
+    shown,
 )
 from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.manager import client_of
@@ -125,12 +126,15 @@ class AmqpServer:
         check_count("port", port, 0, 65_535)
         check_count("threads", threads, 1, THREADS_MAX)
         if rules is not None and not isinstance(rules, AccessRules):
-            raise InvalidInput(f"rules={rules!r}: give AccessRules, or omit them.", name="rules")
+            raise InvalidInput(
+                f"rules={shown(rules)}: give AccessRules, or omit them.", name="rules"
+            )
         if tls is not None and not isinstance(tls, ssl.SSLContext):
-            raise InvalidInput(f"tls={tls!r}: give an ssl.SSLContext, or omit it.", name="tls")
+            raise InvalidInput(f"tls={shown(tls)}: give an ssl.SSLContext, or omit it.", name="tls")
         if tls is None and not _is_loopback(check_id(host, "host")):
             raise InvalidInput(
-                f"host={host!r}: other machines can connect only over TLS: give tls=, or listen "
+                f"host={shown(host)}: other machines can connect only over TLS: give tls=, or "
+                "listen "
                 "on 127.0.0.1.",
                 name="host",
             )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from txnqueue.core.settings import shown
 from txnqueue.core.state.branch import Ticket, check_ticket
 from txnqueue.errors import InvalidInput
 from txnqueue.protocols.dtx.channel import Channel, Connection
@@ -71,7 +72,7 @@ def _octets(name: str, part: object) -> bytes:
             return part.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         pass
-    raise InvalidInput(f"{name}={part!r}: give text that can be encoded in UTF-8.", name=name)
+    raise InvalidInput(f"{name}={shown(part)}: give text that can be encoded in UTF-8.", name=name)
 
 
 class _TpcChannel(Channel):
@@ -324,7 +325,9 @@ def _of_text(xid: object) -> Xid:
         InvalidInput: It is not an xid.
     """
     if not isinstance(xid, TpcXid):
-        raise InvalidInput(f"xid={xid!r}: give what xid() or tpc_recover() returned.", name="xid")
+        raise InvalidInput(
+            f"xid={shown(xid)}: give what xid() or tpc_recover() returned.", name="xid"
+        )
     return xid.xid
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.batch import claims_of
 from txnqueue.core.handlers import check_function, check_ran
 from txnqueue.core.receipt import Status
-from txnqueue.core.settings import check_count, check_flag, check_id
+from txnqueue.core.settings import check_count, check_flag, check_id, shown
 from txnqueue.errors import InvalidInput, TransactionUnknown
 from txnqueue.manager import client_of
 from txnqueue.protocols.deliveries import messages_of
@@ -130,7 +130,8 @@ class MessageFlow:
             isinstance(transacted, str) and transacted == AUTOMATIC
         ):
             raise InvalidInput(
-                f"transacted={transacted!r}: give True, False or {AUTOMATIC!r}.", name="transacted"
+                f"transacted={shown(transacted)}: give True, False or {AUTOMATIC!r}.",
+                name="transacted",
             )
         if coordinated and not transacted:
             raise InvalidInput(
@@ -143,7 +144,8 @@ class MessageFlow:
             check_function("nodes", node, "functions that take a Processing")
         if not self.nodes:
             raise InvalidInput(
-                f"nodes={nodes!r}: give at least one node; without any, the flow would consume its "
+                f"nodes={shown(nodes)}: give at least one node; without any, the flow would "
+                "consume its "
                 "messages and do nothing with them.",
                 name="nodes",
             )
@@ -156,7 +158,8 @@ class MessageFlow:
         for source in _listed("data_sources", data_sources):
             if not isinstance(source, DataSource):
                 raise InvalidInput(
-                    f"data_sources={source!r}: give each one as a DataSource.", name="data_sources"
+                    f"data_sources={shown(source)}: give each one as a DataSource.",
+                    name="data_sources",
                 )
             if source.name in self._sources or source.name == LAKEHOUSE:
                 raise InvalidInput(
@@ -371,7 +374,7 @@ class MessageFlow:
 
 def _listed(name: str, given: Any) -> list[Any]:
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
-        raise InvalidInput(f"{name}={given!r}: give a list.", name=name)
+        raise InvalidInput(f"{name}={shown(given)}: give a list.", name=name)
     return list(given)
 
 

@@ -11,7 +11,7 @@ from txnqueue import queue as core
 from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.model import PositionId, Range
-from txnqueue.core.settings import is_text
+from txnqueue.core.settings import is_text, shown
 from txnqueue.core.state import AttemptOwner, Claim, LaneState, Position, QueueState
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.parts import part_of
@@ -333,7 +333,7 @@ def identifier_of(transaction: Transaction | str) -> str:
         return transaction.identifier
     if not is_text(transaction):
         raise InvalidInput(
-            f"{transaction!r}: give a transaction or its identifier.",
+            f"{shown(transaction)}: give a transaction or its identifier.",
             name="transaction_identifier",
         )
     return transaction

@@ -13,7 +13,7 @@ from txnqueue.batch import Batch, claim_batch, unsay
 from txnqueue.core import model, ranges
 from txnqueue.core.handlers import check_function, check_ran
 from txnqueue.core.receipt import Status
-from txnqueue.core.settings import check_id, describe_error
+from txnqueue.core.settings import check_id, describe_error, shown
 from txnqueue.core.state import AttemptOwner, LaneState, Segment, TransactionState
 from txnqueue.errors import InvalidInput, TransactionFinished, TransactionNotFound
 from txnqueue.manager import client_of
@@ -137,7 +137,9 @@ class Operations:
         """
         place = self.queue(queue)
         if not isinstance(body, Mapping):
-            raise InvalidInput(f"body={body!r}: give the queue's columns as a dict.", name="body")
+            raise InvalidInput(
+                f"body={shown(body)}: give the queue's columns as a dict.", name="body"
+            )
         with self._work(transaction_identifier) as (core, operations):
             sent = place.core.send([dict(body)], priority=priority, transaction=core)
             staged = next(s for s in attempt_of(core).staged if s.send_id == sent.send_id)
@@ -305,7 +307,7 @@ class Operations:
         """Check that a position is Available to this manager, and return its queue."""
         if not isinstance(position, MessagePosition):
             raise InvalidInput(
-                f"position={position!r}: give one of a queue's message_position_list.",
+                f"position={shown(position)}: give one of a queue's message_position_list.",
                 name="position",
             )
         if position.state is not State.AVAILABLE:

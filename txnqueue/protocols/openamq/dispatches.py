@@ -17,6 +17,7 @@ from txnqueue.core.settings import (
     check_count,
     check_number,
     check_text,
+    shown,
 )
 from txnqueue.core.state import catalog
 from txnqueue.core.state.closure import is_closed
@@ -399,5 +400,5 @@ def _check_whole(name: str, value: object) -> int:
         InvalidInput: It is not.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidInput(f"{name}={value!r}: give a whole number.", name=name)
+        raise InvalidInput(f"{name}={shown(value)}: give a whole number.", name=name)
     return value

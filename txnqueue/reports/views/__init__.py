@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
-from txnqueue.core.settings import QueueInfo
+from txnqueue.core.settings import QueueInfo, shown
 from txnqueue.core.state import catalog, erasures
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidName, PlatformMissing
@@ -123,8 +123,8 @@ def _temporary(
     }
     for text in texts.values():
         spark.sql(text)
-    for view, shown in frames.items():
-        shown.createOrReplaceTempView(identifier(view))
+    for view, made in frames.items():
+        made.createOrReplaceTempView(identifier(view))
     return [*texts, *frames]
 
 
@@ -142,7 +142,7 @@ def _check(prefix: object, as_of: object) -> None:
 def _check_prefix(prefix: object) -> None:
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         raise InvalidName(
-            f"prefix={prefix!r}: give letters, digits and '_', beginning with a letter.",
+            f"prefix={shown(prefix)}: give letters, digits and '_', beginning with a letter.",
             name="prefix",
         )
 

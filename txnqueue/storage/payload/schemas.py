@@ -31,6 +31,7 @@ from txnqueue.core.settings import (
     did_you_mean,
     is_text,
     plain_text,
+    shown,
 )
 from txnqueue.errors import SchemaMismatch
 from txnqueue.storage.journal.sessions import new_frame
@@ -131,10 +132,10 @@ def _check_key(what: str, name: str, schema: StructType) -> None:
     column = next((c for c in schema.fields if c.name == name), None)
     if column is None:
         near = did_you_mean(name, schema.names)
-        raise SchemaMismatch(f"{what}={name!r} is not a column: {near}", column=name)
+        raise SchemaMismatch(f"{what}={shown(name)} is not a column: {near}", column=name)
     if not isinstance(column.dataType, _GROUPING):
         raise SchemaMismatch(
-            f"{what}={name!r}: give a column of strings, whole numbers or dates, not of "
+            f"{what}={shown(name)}: give a column of strings, whole numbers or dates, not of "
             f"{sql_type(column.dataType)}.",
             column=name,
         )
@@ -155,7 +156,8 @@ def schema_from(spark: SparkSession | None, schema: object, name: str = "schema"
         return schema
     if not is_text(schema) or not schema.strip():
         raise SchemaMismatch(
-            f"{name}={schema!r}: give columns as DDL, such as 'order_id long, amount double', or "
+            f"{name}={shown(schema)}: give columns as DDL, such as 'order_id long, amount "
+            "double', or "
             "as a StructType."
         )
     ddl = plain_text(schema)
@@ -165,7 +167,8 @@ def schema_from(spark: SparkSession | None, schema: object, name: str = "schema"
         return new_frame(spark, [], ddl).schema
     except Exception as error:
         raise SchemaMismatch(
-            f"{name}={schema!r} is not a schema; give one such as 'order_id long, amount double': "
+            f"{name}={shown(schema)} is not a schema; give one such as 'order_id long, amount "
+            "double': "
             f"{error}"
         ) from error
 
