@@ -17,7 +17,10 @@ from txnqueue.core.settings import (
     QueueInfo,
     check_flag,
     check_number,
+    check_predicate,
     check_text,
+    is_text,
+    shown,
 )
 from txnqueue.errors import (
     AlreadySettled,
@@ -169,11 +172,13 @@ class Batch:
             raise InvalidInput("Give where= or matching=, not both.")
         if reason_column is not None and matching is None:
             raise InvalidInput("reason_column= names a column of matching=: give matching= too.")
-        if reason_column is not None and not isinstance(reason_column, str):
-            raise InvalidInput(f"reason_column={reason_column!r}: give the name of a column.")
+        if reason_column is not None and not is_text(reason_column):
+            raise InvalidInput(
+                f"reason_column={shown(reason_column)}: give the name of a column.",
+                name="reason_column",
+            )
         if where is not None:
-            if not isinstance(where, str):
-                raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.")
+            where = check_predicate(where)  # before a DataFrame is made
             return fulfilling(self.df, where)
         return None if matching is None else ranges_of(matching, reason_column)
 

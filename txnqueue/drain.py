@@ -15,7 +15,7 @@ from txnqueue.client.runtime import Background, UnderWay
 from txnqueue.core.bounds import Bounds
 from txnqueue.core.handlers import check_ran
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import check_count, describe_error
+from txnqueue.core.settings import check_choice, check_count, describe_error, shown
 from txnqueue.core.state.closure import is_closed
 from txnqueue.drain_steps import Claimed, Step, Steps, Wanted
 from txnqueue.errors import (
@@ -31,7 +31,7 @@ from txnqueue.messages.claim import Wanting
 from txnqueue.messages.receive import VersionLimit, lease_of, now
 from txnqueue.messages.selector import Selector
 from txnqueue.results import DrainResult
-from txnqueue.transaction import Transaction
+from txnqueue.transaction import Transaction, call_handler, rolled_back_by_handler
 from txnqueue.transactions import commit
 from txnqueue.transactions.attempt import Attempt
 from txnqueue.transactions.drain_run import DrainRun
@@ -116,8 +116,7 @@ class Drain:
 
         A drain without a run id may be run again; its counts then go on.
         """
-        if until not in ("snapshot", "empty"):
-            raise InvalidInput(f"until={until!r}: give 'snapshot' or 'empty'.")
+        check_choice("until", until, ("snapshot", "empty"))
         self._client.open()
         self._selector = self._select()
         if self._run.given and not self._run.find_place():
@@ -319,7 +318,7 @@ class Drain:
         blocks = self._client.blocks
         try:
             blocks.append(tx)
-            check_ran(self._handler(current.batch, Transaction(tx)))
+            call_handler(self._handler, current.batch, Transaction(tx))
         except BaseException as error:
             return error
         finally:
@@ -349,9 +348,9 @@ class Drain:
             self._failed(failure, current)
             return False
         if tx.status is Status.ROLLED_BACK:
-            self._charges.failed(current.batch._account.held, counted=tx.charges)
-            rolled_back = "The handler rolled the transaction back."
-            self._failed(TransactionAborted(rolled_back, transaction_id=tx.id), current)
+            _, counted = tx.undone
+            self._charges.failed(current.batch._account.held, counted=counted)
+            self._failed(rolled_back_by_handler(tx), current)
             return False
         if tx.status is not Status.ACTIVE:
             raise TransactionFinished(
@@ -446,9 +445,10 @@ def _check_ahead(ahead: int, queue: Queue) -> None:
     Raises:
         InvalidInput: The value is neither 0 nor 1, or it is 1 and the queue is ordered.
     """
-    if isinstance(ahead, bool) or ahead not in (0, 1):
+    if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead not in (0, 1):
         raise InvalidInput(
-            f"ahead={ahead!r}: give 1 to handle a batch while the previous one is committed, or 0 "
+            f"ahead={shown(ahead)}: give 1 to handle a batch while the previous one is "
+            "committed, or 0 "
             "to handle it after that.",
             name="ahead",
         )

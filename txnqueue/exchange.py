@@ -132,7 +132,7 @@ class Exchange:
 
         self._not_default("The default exchange has no columns")
         at_once(self._client, f"{self.name}.alter", self._bound)
-        columns = check_schema(schema_from(self._client.store.spark, add), None)
+        columns = check_schema(schema_from(self._client.store.spark, add, "add"), None)
         return exchange_alteration.alter(self._client, self._info, columns)
 
     def drop(self, *, reason: str | None = None) -> ExchangeDropResult:
@@ -252,7 +252,6 @@ class Exchange:
             Columns kind (bound, unbound), exchange, queue, routing_key string, arguments map
             of strings, reason, actor, run_id string, recorded_at timestamp, commit_seq long.
         """
-        check_flag("history", history)
         return bindings_of(self._client, self._info.exchange_id, history=history)
 
     # ----------------------------------------------------------------------- publishing
@@ -428,6 +427,7 @@ class Exchange:
         }
         self._client.open()
         options = SendOptions(**placed)
+        placed = {option: getattr(options, option) for option in placed}
         if self.name != exchanges.DEFAULT_EXCHANGE:
             options.check(schema_of(self._info), QueueSettings(), self.name)
 

@@ -7,7 +7,7 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from txnqueue.errors import LeaseLost, SettlementPending
+from txnqueue.errors import InvalidInput, LeaseLost, SettlementPending
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -43,7 +43,15 @@ class Heartbeat:
         return self._error is not None and self._batch.holds
 
     def __enter__(self) -> Heartbeat:
-        """Start to beat."""
+        """Start to beat.
+
+        Raises:
+            InvalidInput: It was started before: its thread ended with its block.
+        """
+        if self._thread.ident is not None:
+            raise InvalidInput(
+                "A heartbeat can be used for one block only: call batch.heartbeat() again."
+            )
         self._thread.start()
         return self
 

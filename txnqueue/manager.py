@@ -36,10 +36,12 @@ from txnqueue.core.settings import (
     check_flag,
     check_id,
     check_name,
+    check_predicate,
     check_reason,
     check_retry,
     check_root,
     check_text,
+    shown,
 )
 from txnqueue.core.state import catalog
 from txnqueue.drain import Handler
@@ -50,7 +52,6 @@ from txnqueue.errors import (
     InvalidInput,
     PlatformMissing,
     SchemaMismatch,
-    TransactionAborted,
     TransactionFinished,
     TransactionNotFound,
     TransactionNotPrepared,
@@ -67,7 +68,13 @@ from txnqueue.results import Outcome
 from txnqueue.sink import Sink, SinkHandler
 from txnqueue.storage.payload.schemas import check_schema
 from txnqueue.storage.store import DeltaStore, Store
-from txnqueue.transaction import RepeatableTransaction, Transaction, at_once
+from txnqueue.transaction import (
+    RepeatableTransaction,
+    Transaction,
+    at_once,
+    attempt_of,
+    rolled_back_by_handler,
+)
 from txnqueue.transactions.attempt import Attempt
 from txnqueue.transactions.outcome import attempt_named, outcome_of
 from txnqueue.transactions.prepared import decide_prepared, forget
@@ -135,9 +142,25 @@ class QueueManager:
             InvalidInput: An argument or a configured value is invalid.
         """
         said = self._configuration = Configuration(_conf_of(spark), os.environ)
-        chosen = runtime or Runtime(retry=said.retry())
+        chosen = Runtime(retry=said.retry()) if runtime is None else runtime
+        if not isinstance(chosen, Runtime):
+            raise InvalidInput(
+                f"runtime={shown(runtime)}: give a Runtime, or omit it.", name="runtime"
+            )
+        if store is not None and getattr(store, "journal", None) is None:
+            raise InvalidInput(
+                f"store={shown(store)}: give a store, such as txnqueue.testing.MemoryStore(), "
+                "or omit "
+                "it.",
+                name="store",
+            )
+        given = None if root is None else check_root(root)
+        chosen.actor = _text(said, "actor", actor) or chosen.actor
+        chosen.run_id = _text(said, "run_id", run_id) or chosen.run_id
+        chosen.consumer = _text(said, "consumer", consumer) or chosen.consumer
+        chosen.retry = chosen.retry if retry is None else check_retry(retry)
         if store is None:
-            where = said.value("root", None if root is None else check_root(root)).value
+            where = said.value("root", given).value
             if spark is None or where is None:
                 raise PlatformMissing(
                     "QueueManager(spark, root): give a SparkSession and a path or schema."
@@ -148,10 +171,6 @@ class QueueManager:
                 monotonic=chosen.monotonic,
                 several_drivers=said.value("storage.several_drivers").value,
             )
-        chosen.actor = _text(said, "actor", actor) or chosen.actor
-        chosen.run_id = _text(said, "run_id", run_id) or chosen.run_id
-        chosen.consumer = _text(said, "consumer", consumer) or chosen.consumer
-        chosen.retry = chosen.retry if retry is None else check_retry(retry)
         self._client = Client(store, chosen)
 
     @property
@@ -338,7 +357,7 @@ class QueueManager:
         """
         name = check_id(queue, "queue")
         at_once(self._client, "erase")
-        return erase(self._client, name, where, check_reason(reason))
+        return erase(self._client, name, check_predicate(where), check_reason(reason))
 
     def apply_change(self, change_id: str) -> None:
         """Apply a waiting change to its table as it is now, even if replaced or restored since.
@@ -350,8 +369,9 @@ class QueueManager:
             ChangeNotFound: No such change waits.
             ChangeWaiting: The change still cannot be applied, or an older one of its table waits.
         """
+        change = check_id(change_id, "change_id")
         self._client.open()
-        Applier(self._client).apply_to_table_as_it_is(change_id)
+        Applier(self._client).apply_to_table_as_it_is(change)
         self._client.confirm()
 
     def waive_change(self, change_id: str, reason: str) -> None:
@@ -365,9 +385,9 @@ class QueueManager:
             ChangeNotFound: No such change waits, or it was already applied.
             ChangeWaiting: An older change of its table waits.
         """
-        reason = check_reason(reason)
+        reason, change = check_reason(reason), check_id(change_id, "change_id")
         self._client.open()
-        Applier(self._client).waive(change_id, reason)
+        Applier(self._client).waive(change, reason)
 
     def take_over(self, reason: str) -> None:
         """Take the store over from another driver that was active recently, on record.
@@ -741,7 +761,7 @@ class QueueManager:
             TransactionUnknown: In doubt; ``manager.outcome(id)`` tells the outcome.
         """
         check_function("handler", handler)
-        key, attempt = transaction_id or "", None
+        key, attempt = "" if transaction_id is None else transaction_id, None
         for attempt in self.attempts(retry, transaction_id=transaction_id, digest=digest):
             key = attempt.id
             with attempt as tx:
@@ -750,10 +770,7 @@ class QueueManager:
                 return attempt.receipt
         receipt = self.outcome(key).receipt
         if receipt is None and attempt is not None and attempt.status is Status.ROLLED_BACK:
-            raise TransactionAborted(
-                f"Transaction {key!r} was rolled back by its handler: nothing happened.",
-                transaction_id=key,
-            )
+            raise rolled_back_by_handler(attempt_of(attempt))
         if receipt is None:
             raise in_doubt(key or "", None, None)
         return receipt
@@ -770,7 +787,9 @@ class QueueManager:
             name: Distinguishes several sinks that one ``foreachBatch`` calls.
 
         Returns:
-            The function; an error that the handler raises fails the streaming query.
+            The function; an error that the handler raises fails the streaming query, and so does a
+            rollback, with ``TransactionAborted``: the query would go on without these rows. To
+            write nothing of a batch, do nothing.
 
         Raises:
             InvalidInput: The session is a Spark Connect session, or a value is invalid.
@@ -786,6 +805,7 @@ class QueueManager:
             ).start()
         """
         check_function("handler", handler)
+        check_name(name, "sink")
         self._client.open()
         return Sink(self._client, "handler", name, handler)
 
@@ -920,13 +940,15 @@ class QueueManager:
             connections: DB-API 2.0 connections to databases that took part, by the names under
                 which they were enlisted.
             branch_seconds_min: How long an undecided branch of a database, and a transaction that
-                waits for its last resource's own commit, must be prepared before it is ended.
+                waits for its last resource's own commit, must be prepared before it is ended;
+                0 ends it at once.
 
         Returns:
             What was aborted and released, what is prepared and waits for a decision, and what
             could not be carried out yet, with what to do.
 
         Raises:
+            InvalidInput: A value is invalid.
             Busy: Others were faster with one of them at every try; what was finished before
                 stands: call again.
         """
@@ -1004,9 +1026,7 @@ class QueueManager:
             ExchangeNotFound: There is no such exchange.
             StoreNotFound: There is no store at this root.
         """
-        if name != exchanges.DEFAULT_EXCHANGE:
-            name = check_name(name, "exchange")
-        return open_exchange(self._client, name)
+        return open_exchange(self._client, exchanges.check_exchange_name(name))
 
     def drop_exchange(
         self, name: str, *, reason: str | None = None, missing_ok: bool = False
@@ -1043,11 +1063,46 @@ class QueueManager:
         return sorted(filter(None, self._client.cache.topology().exchanges))
 
 
+def client_of(manager: object) -> Client:
+    """Return the client behind a manager; for the library's own packages.
+
+    Raises:
+        InvalidInput: The value is not a manager.
+    """
+    if not isinstance(manager, QueueManager):
+        raise InvalidInput(
+            f"manager={shown(manager)}: give a QueueManager, such as QueueManager(spark, root).",
+            name="manager",
+        )
+    return manager._client
+
+
 def _conf_of(spark: SparkSession | None) -> Callable[[str], str | None]:
-    """Look up Spark's configuration key by key: reading it whole takes longer."""
-    return lambda key: None if spark is None else spark.conf.get(key, None)
+    """Look up Spark's configuration key by key: reading it whole takes longer.
+
+    Raises:
+        InvalidInput: The value is not a session.
+    """
+    if spark is None:
+        return lambda _key: None
+    get = getattr(getattr(spark, "conf", None), "get", None)
+    if get is None:  # such as of a root that was given alone
+        raise InvalidInput(
+            f"spark={shown(spark)}: give a SparkSession as the first argument, and then the root.",
+            name="spark",
+        )
+    return lambda key: get(key, None)
 
 
 def _text(said: Configuration, key: str, given: object) -> str | None:
-    """Find a setting that is recorded in entries."""
-    return check_text(key, said.value(key, given).value)
+    """Find a setting that is recorded in entries.
+
+    Raises:
+        InvalidInput: It is blank or no text; a blank one would mean what an omitted one means.
+    """
+    text = check_text(key, said.value(key, given).value)
+    if text is not None and not text.strip():
+        raise InvalidInput(
+            f"{key}={shown(text)}: give text that is not empty, or omit it.", name=key
+        )
+    return text

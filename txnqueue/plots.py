@@ -15,14 +15,15 @@ Example::
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from txnqueue.core.settings import check_id, check_text, shown
 from txnqueue.errors import InvalidInput, PlatformMissing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from txnqueue.reports.audit.figures import DepthPoint
+    from txnqueue.reports.audit.figures import AuditFigures, DepthPoint
     from txnqueue.reports.audit_report import AuditReport
 
 __all__ = ["age", "depth", "lag", "timeline"]
@@ -50,6 +51,7 @@ def depth(report: AuditReport, queue: str | None = None, *, ax: Axes | None = No
         PlatformMissing: matplotlib is not installed.
     """
     lines: list[tuple[str, list[DepthPoint], list[float | None]]] = []
+    check_text("queue", queue)
     if queue is not None:
         points = _points(report, queue)
         lines = [(_words(name), points, [getattr(p, name) for p in points]) for name in STATES]
@@ -80,6 +82,7 @@ def age(report: AuditReport, queue: str | None = None, *, ax: Axes | None = None
         InvalidInput: The report has no such queue, or too many.
         PlatformMissing: matplotlib is not installed.
     """
+    check_text("queue", queue)
     names = _queues(report) if queue is None else [queue]
     each = ((name, _points(report, name)) for name in names)
     lines = [(name, points, [p.oldest_age_seconds for p in points]) for name, points in each]
@@ -106,9 +109,10 @@ def lag(report: AuditReport, queue: str | None = None, *, ax: Axes | None = None
         InvalidInput: The report has no such queue.
         PlatformMissing: matplotlib is not installed.
     """
-    lanes = [one for one in report.figures.lanes if queue in (None, one.queue)]
+    check_text("queue", queue)
+    lanes = [one for one in _figures(report).lanes if queue in (None, one.queue)]
     if not lanes:
-        raise _unknown("queue", queue, {one.queue for one in report.figures.lanes})
+        raise _unknown("queue", queue, {one.queue for one in _figures(report).lanes})
     drawn = _axes(ax)
     names = [_plain(f"{one.queue} {one.lane}" if queue is None else one.lane) for one in lanes]
     rows, left = range(len(lanes)), [0] * len(lanes)
@@ -153,7 +157,8 @@ def timeline(report: AuditReport, transaction_id: str, *, ax: Axes | None = None
         InvalidInput: The report lists no entry of the transaction.
         PlatformMissing: matplotlib is not installed.
     """
-    events = [one for one in report.figures.events if one.transaction_id == transaction_id]
+    check_id(transaction_id)
+    events = [one for one in _figures(report).events if one.transaction_id == transaction_id]
     if not events:
         raise InvalidInput(
             f"The report lists no entry of transaction {transaction_id!r}: "
@@ -196,9 +201,12 @@ def _axes(ax: Axes | None) -> Axes:
     """Return the given axes, or make new ones.
 
     Raises:
+        InvalidInput: The value is none.
         PlatformMissing: matplotlib is not installed.
     """
     if ax is not None:
+        if not callable(getattr(ax, "step", None)):
+            raise InvalidInput(f"ax={shown(ax)}: give axes of matplotlib, or omit them.", name="ax")
         return ax
     try:
         from matplotlib import pyplot
@@ -241,8 +249,22 @@ def _steps(
     return ax
 
 
+def _figures(report: AuditReport) -> AuditFigures:
+    """Return the figures of a report.
+
+    Raises:
+        InvalidInput: The value is not a report.
+    """
+    figures = getattr(report, "figures", None)
+    if figures is None:
+        raise InvalidInput(
+            f"report={shown(report)}: give what history.report() returned.", name="report"
+        )
+    return cast("AuditFigures", figures)
+
+
 def _queues(report: AuditReport) -> list[str]:
-    return list(dict.fromkeys(sorted(point.queue for point in report.figures.depths)))
+    return list(dict.fromkeys(sorted(point.queue for point in _figures(report).depths)))
 
 
 def _points(report: AuditReport, queue: str) -> list[DepthPoint]:
@@ -251,7 +273,7 @@ def _points(report: AuditReport, queue: str) -> list[DepthPoint]:
     Raises:
         InvalidInput: The report has none for this queue.
     """
-    found = [point for point in report.figures.depths if point.queue == queue]
+    found = [point for point in _figures(report).depths if point.queue == queue]
     if not found:
         raise _unknown("queue", queue, _queues(report))
     return found
@@ -259,7 +281,7 @@ def _points(report: AuditReport, queue: str) -> list[DepthPoint]:
 
 def _unknown(name: str, value: object, known: Iterable[str]) -> InvalidInput:
     listed = ", ".join(sorted(known)) or "none"
-    return InvalidInput(f"{name}={value!r}: the report contains {listed}.", name=name)
+    return InvalidInput(f"{name}={shown(value)}: the report contains {listed}.", name=name)
 
 
 def _end(table: str | None) -> str | None:

@@ -25,6 +25,7 @@ from txnqueue.core.settings import (
     check_count,
     check_flag,
     check_number,
+    check_predicate,
     check_text,
 )
 from txnqueue.core.state import QueueState, Segment
@@ -244,7 +245,7 @@ class Queue:
             TransactionNotGiven: The call was made inside a transaction.
         """
         at_once(self._client, f"{self.name}.alter", self._bound)
-        columns = None if add is None else schema_from(self._client.store.spark, add)
+        columns = None if add is None else schema_from(self._client.store.spark, add, "add")
         if columns is not None:
             check_schema(columns, None)
         return alter(self._client, self._info, columns, settings)
@@ -602,6 +603,7 @@ class Queue:
         if limit is not None:
             check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         check_flag("partial", partial)
+        where = None if where is None else check_predicate(where)
         return replayed(
             self._client,
             self._info,
@@ -623,7 +625,6 @@ class Queue:
             lapsed: Whether to count those as well, since the next receive gets them: a scheduler
                 that starts a consumer only for waiting messages needs this count.
         """
-        check_flag("lapsed", lapsed)
         return browse.depth(self._client, self._info, lapsed=lapsed)
 
     def in_flight(self) -> int:

@@ -16,7 +16,7 @@ from txnqueue.client.client import Client
 from txnqueue.client.past_store import PastJournal, PastStore
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import markup, model, ranges
-from txnqueue.core.handlers import check_function, check_ran
+from txnqueue.core.handlers import check_function
 from txnqueue.core.model import Entry, Range
 from txnqueue.core.receipt import Status
 from txnqueue.core.settings import (
@@ -40,12 +40,12 @@ from txnqueue.reports import changed_rows
 from txnqueue.reports.changed_rows import Changes
 from txnqueue.reports.consumption import consumed, settled_by
 from txnqueue.reports.deeds import Deeds
-from txnqueue.reports.history import state_at
+from txnqueue.reports.history import check_moment, state_at
 from txnqueue.reports.presence import Presence
 from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import schema_of
 from txnqueue.storage.payload import Part, messages_of
-from txnqueue.transaction import Transaction
+from txnqueue.transaction import Transaction, call_handler
 from txnqueue.transactions.attempt import Attempt
 from txnqueue.transactions.commit import commit
 from txnqueue.types import ChangedRow, Message, RehearsalRow
@@ -164,7 +164,7 @@ class Rehearsal(Report[RehearsalRow]):
         Raises:
             QueueNotFound: There was no such queue.
         """
-        return self._would.messages(queue)
+        return self._would.messages(check_id(queue, "queue"))
 
     def was_sent(self, queue: str) -> Report[Message]:
         """Report the messages that were really sent to a queue then; columns as ``Batch.df``.
@@ -177,7 +177,7 @@ class Rehearsal(Report[RehearsalRow]):
         Raises:
             QueueNotFound: There never was such a queue.
         """
-        return self._was.messages(queue)
+        return self._was.messages(check_id(queue, "queue"))
 
     def changes(self, table: str, limit: int = 1_000) -> Report[ChangedRow]:
         """Report the rows that would have changed a table, beside those that really did.
@@ -194,6 +194,7 @@ class Rehearsal(Report[RehearsalRow]):
         Raises:
             TableNotFound: Neither side changes the table.
         """
+        check_id(table, "table")
         check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         would, really = self._would.changes, self._was.changes
         changed_rows.check_known((would, really), table)
@@ -331,7 +332,7 @@ class _Trial:
         try:
             for found in blocks:
                 found.append(attempt)
-            check_ran(self.handler(batch, Transaction(attempt)))
+            call_handler(self.handler, batch, Transaction(attempt))
             self._gather(attempt, goes_on=goes_on)
         except Exception as error:
             self.error = error
@@ -381,6 +382,7 @@ def rehearse(
     if batch_size is not None:
         check_count("batch_size", batch_size, 1, MESSAGES_PER_RECEIVE_MAX)
     check_flag("partial", partial)
+    check_moment("as_of", as_of)
     client.open()
     past, at_ms = state_at(client, as_of)
     newest = past.newest()

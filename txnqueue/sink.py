@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.client.client import Client
-from txnqueue.core.handlers import check_ran
+from txnqueue.core.receipt import Status
 from txnqueue.core.settings import TRANSACTION_ID_LENGTH_MAX, check_name
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.journal.sessions import is_connect
 from txnqueue.storage.payload.frames import is_frame
-from txnqueue.transaction import Rollback, Transaction
+from txnqueue.transaction import Rollback, Transaction, call_handler, rolled_back_by_handler
 from txnqueue.transactions.attempt import Attempt
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class Sink:
         Raises:
             InvalidInput: The caller is not ``foreachBatch``, or calls twice in a batch, or the
                 batch was planned anew after an earlier one with its number was committed.
+            TransactionAborted: The handler rolled back, so the rows were not written.
         """
         batch = _MicroBatch.of(rows, batch_id)
         attempt = Attempt(
@@ -96,7 +97,9 @@ class Sink:
         )
         with Transaction(attempt) as tx:
             if not tx.already_committed:
-                check_ran(self._write(rows, tx))
+                call_handler(self._write, rows, tx)
+                if tx.status is Status.ROLLED_BACK:  # the query would go on without these rows
+                    raise rolled_back_by_handler(attempt)
                 if attempt.is_empty:  # nothing is recorded of a batch without rows
                     raise Rollback(tx)
             else:

@@ -122,9 +122,7 @@ class StoreReader:
         Raises:
             ExchangeNotFound: There is no such exchange.
         """
-        if name != exchanges.DEFAULT_EXCHANGE:
-            name = check_name(name, "exchange")
-        return ExchangeReader(self._client, name)
+        return ExchangeReader(self._client, exchanges.check_exchange_name(name))
 
     @property
     def history(self) -> History:

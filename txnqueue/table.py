@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.core.settings import is_text, plain_text
+from txnqueue.core.settings import check_column_names, is_text, plain_text, shown
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.frames import check_not_streaming
@@ -42,7 +42,7 @@ class TableChanges:
         """Hold a table and its transaction; users get this from ``tx.table``."""
         self._transaction = transaction
         self._client = transaction.client
-        self._name = name
+        self._name = _table_name(name)
         self._lineage = lineage
 
     def __repr__(self) -> str:
@@ -119,23 +119,18 @@ class TableChanges:
         """
         if (on is None) == (condition is None):
             raise InvalidInput("Give either on= (columns) or condition= (SQL).")
-        if not (update or insert or delete):
-            raise InvalidInput("The merge does nothing: give update=, insert= or delete=.")
-        keys = _columns(on)
+        keys = () if on is None else check_column_names("on", on)
         condition, delete = _sql("condition", condition), _sql("delete", delete)
         _check_assignments(update=update, insert=insert)
+        if not (update or insert or delete):
+            raise InvalidInput("The merge does nothing: give update=, insert= or delete=.")
         info = self._begin()
         if info is None:
             return 0
         whole = "*" in (update, insert)
-        source = self._stage(rows, None, lambda name: info if whole or name in keys else None)
-        unknown = [k for k in keys if k not in source.names or k not in info.schema.names]
-        if unknown:
-            raise InvalidInput(
-                f"on={unknown[0]!r} is not a column of both the rows and {info.name!r}: name "
-                "columns that both have.",
-                name=unknown[0],
-            )
+        source = self._stage(
+            rows, None, lambda name: info if whole or name in keys else None, keys=(keys, info)
+        )
         match = condition
         if match is None:
             target = assignments(keys, "target")
@@ -161,9 +156,11 @@ class TableChanges:
         Raises:
             InvalidInput: The table would refuse the update.
         """
-        if not set:
-            raise InvalidInput("set={}: give at least one column and its new value.")
         _check_assignments(star=False, set=set)
+        if not set:
+            raise InvalidInput(
+                f"set={shown(set)}: give at least one column and its new value.", name="set"
+            )
         condition = f"({_sql('where', where, given=True)})"
         info = self._begin()
         if info is not None:
@@ -205,6 +202,7 @@ class TableChanges:
         schema: StructType | None,
         meets: Callable[[str], TableInfo | None] = lambda _name: None,
         filled: Container[str] = (),
+        keys: tuple[Sequence[str], TableInfo] | None = None,
     ) -> Source:
         """Stage rows.
 
@@ -213,6 +211,7 @@ class TableChanges:
             schema: The columns that the rows must fit; None: any columns.
             meets: Returns the table whose column of this name gets a column's values unchanged.
             filled: Columns of the schema that stay absent if the rows lack them.
+            keys: Columns that both the rows and a table must have, and the table.
         """
         from txnqueue.storage.payload.rows import check_instants, source_rows
         from txnqueue.storage.payload.types import sql_type
@@ -220,6 +219,8 @@ class TableChanges:
         client, tx = self._client, self._transaction
         check_not_streaming(rows, "a table change", "manager.sink(handler)")
         given, columns = source_rows(rows, schema, filled)
+        if keys is not None:
+            _check_keys(columns.names, *keys)
         for column in columns.fields:
             target = meets(column.name)
             if target is not None:
@@ -261,6 +262,21 @@ class TableChanges:
         return source.count if source else 0
 
 
+def _check_keys(columns: Sequence[str], keys: Sequence[str], info: TableInfo) -> None:
+    """Check that rows and a table can be matched.
+
+    Raises:
+        InvalidInput: One of them lacks a column.
+    """
+    for key in keys:
+        if key not in columns or key not in info.schema.names:
+            raise InvalidInput(
+                f"on={shown(key)} is not a column of both the rows and {info.name!r}: name columns "
+                "that both have.",
+                name=key,
+            )
+
+
 def _written(what: Assignments, names: Sequence[str]) -> dict[str, str] | None:
     if what is None:
         return None
@@ -285,10 +301,23 @@ def _check_assignments(*, star: bool = True, **given: object) -> None:
         if not isinstance(what, Mapping) or not all(map(is_text, (*what, *what.values()))):
             otherwise = ", or '*'" if star else ""
             raise InvalidInput(
-                f"{name}={what!r}: give a dict of SQL by column, such as "
+                f"{name}={shown(what)}: give a dict of SQL by column, such as "
                 f"{{'total': '0'}}{otherwise}.",
                 name=name,
             )
+
+
+def _table_name(name: object) -> str:
+    """Check the name of a table.
+
+    Raises:
+        InvalidInput: It is empty or no text.
+    """
+    if not is_text(name) or not name.strip():
+        raise InvalidInput(
+            f"table({shown(name)}): give a path or the name of a table.", name="name"
+        )
+    return plain_text(name)
 
 
 def _sql(name: str, text: object, *, given: bool = False) -> str | None:
@@ -305,20 +334,8 @@ def _sql(name: str, text: object, *, given: bool = False) -> str | None:
     if is_text(text):
         return plain_text(text)
     if given or text is not None:
-        raise InvalidInput(f"{name}={text!r}: give SQL as text.", name=name)
+        raise InvalidInput(f"{name}={shown(text)}: give SQL as text.", name=name)
     return None
-
-
-def _columns(on: object) -> tuple[str, ...]:
-    """Read the columns to match.
-
-    Raises:
-        InvalidInput: The argument names no columns.
-    """
-    named = (on,) if isinstance(on, str) else () if on is None else on
-    if not isinstance(named, Collection) or not all(isinstance(one, str) for one in named):
-        raise InvalidInput(f"on={on!r}: give one column name, or a list of them.", name="on")
-    return tuple(map(plain_text, named))
 
 
 def _is_lineage(name: str) -> bool:

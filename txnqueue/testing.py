@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txnqueue.client.runtime import Runtime
-from txnqueue.core.settings import RetryPolicy
+from txnqueue.core.settings import RetryPolicy, check_id, shown
+from txnqueue.errors import InvalidInput
 from txnqueue.manager import QueueManager
 from txnqueue.storage.payload.schemas import plain_schema
 from txnqueue.storage.store import MemoryStore, Store
@@ -90,6 +91,9 @@ def memory_manager(
         orders.send([{"order_id": 1}])
         assert orders.depth() == 1
     """
-    shared: Store = store or MemoryStore()
-    made = runtime(clock or Clock(), f"{name}#{next(_MANAGERS)}")
+    check_id(name, "name")
+    if clock is not None and not isinstance(clock, Clock):
+        raise InvalidInput(f"clock={shown(clock)}: give a Clock, or omit it.", name="clock")
+    shared: Store = MemoryStore() if store is None else store
+    made = runtime(Clock() if clock is None else clock, f"{name}#{next(_MANAGERS)}")
     return QueueManager(None, store=shared, runtime=made, actor=name, consumer=name)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from txnqueue.client.client import Block, Client
+from txnqueue.core.handlers import check_ran
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import check_flag, check_id
+from txnqueue.core.settings import check_flag, check_id, check_text, shown
 from txnqueue.core.state.closure import is_closed
 from txnqueue.errors import (
     Busy,
@@ -53,14 +54,25 @@ class Rollback(Exception):
             transaction: The transaction whose block to leave, with all blocks inside it; the
                 innermost one when omitted.
             reason: Why; recorded with the rollback.
+
+        Raises:
+            InvalidInput: One of them is something else, such as a reason without ``reason=``.
         """
         super().__init__("Rollback was raised outside of the block of its transaction.")
+        if transaction is not None and not isinstance(transaction, Transaction):
+            raise InvalidInput(
+                f"Rollback({shown(transaction)}): give the transaction whose block to leave, "
+                "and the "
+                "reason as reason=.",
+                name="transaction",
+            )
         self.transaction = transaction
-        self.reason = reason
+        self.reason = check_text("reason", reason)
 
 
 DatabaseT = TypeVar("DatabaseT", bound=Database)
 TwoPhaseT = TypeVar("TwoPhaseT", bound=TwoPhaseDatabase)
+GivenT = TypeVar("GivenT")
 
 
 class Transaction:
@@ -183,7 +195,8 @@ class Transaction:
                 ``_transaction_id`` that the table must have.
 
         Raises:
-            InvalidInput: The transaction belongs to a drain with ``ahead=1``.
+            InvalidInput: The name is empty or no text, or the transaction belongs to a drain with
+                ``ahead=1``.
         """
         self._check_decided_in_turn("table()")
         check_flag("lineage", lineage)
@@ -418,6 +431,39 @@ class RepeatableTransaction(Transaction):
         return self.last or not retryable or final
 
 
+def call_handler(
+    handler: Callable[[GivenT, Transaction], object], given: GivenT, transaction: Transaction
+) -> None:
+    """Call a handler, whose ``Rollback`` rolls its transaction back as ``tx.rollback`` does.
+
+    Args:
+        handler: ``handler(given, transaction)``.
+        given: What it handles.
+        transaction: Its transaction, which the caller decides unless it is rolled back already.
+
+    Raises:
+        InvalidInput: It only prepared what it would do.
+        Exception: What it raised.
+    """
+    try:
+        check_ran(handler(given, transaction))
+    except Rollback as asked:
+        if asked.transaction not in (None, transaction):
+            raise
+        transaction.rollback(asked.reason)
+
+
+def rolled_back_by_handler(attempt: Attempt) -> TransactionAborted:
+    """Make the error of a handler that rolled back, and did not say so by an error of its own."""
+    reason, _ = attempt.undone
+    why = "" if reason is None else f" ({reason})"
+    return TransactionAborted(
+        f"Transaction {attempt.id!r} was rolled back by its handler{why}: nothing happened.",
+        transaction_id=attempt.id,
+        reason=reason,
+    )
+
+
 def attempt_of(transaction: Transaction) -> Attempt:
     """Return the attempt behind a transaction, for the library's own rooms."""
     return transaction._attempt
@@ -456,7 +502,8 @@ def resolve(
     attempt = transaction._attempt if isinstance(transaction, Transaction) else transaction
     if not isinstance(attempt, Attempt):
         raise InvalidInput(
-            f"transaction={transaction!r}: give a transaction begun by manager.transaction(), or "
+            f"transaction={shown(transaction)}: give a transaction begun by "
+            "manager.transaction(), or "
             "None.",
             name="transaction",
         )

@@ -6,8 +6,6 @@ import contextlib
 import dataclasses
 import datetime
 import enum
-import inspect
-import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from decimal import Decimal
 from functools import partial
@@ -24,7 +22,6 @@ from txnqueue.errors import (
     HandlerFailed,
     InvalidInput,
     QueueNotFound,
-    TransactionUnknown,
     TxnQueueError,
 )
 from txnqueue.manager import QueueManager
@@ -33,90 +30,6 @@ from txnqueue.protocols.mqqb import LocalQueueManager
 from txnqueue.storage.store import MemoryStore
 from txnqueue.storage.tables.memory import MemoryTables
 from txnqueue.testing import plain_schema
-
-JUNK: tuple[Any, ...] = (
-    5,
-    1.5,
-    float("nan"),
-    True,
-    "x",
-    "\ud800",
-    b"x",
-    [5],
-    {"a": 5},
-    object(),
-    None,
-)
-JUNK += ({"a": "\ud800"}, {"\ud800": "a"}, {"a": float("nan")})
-FITS: dict[str, Any] = {  # what a call needs besides
-    "manager": {"transaction_id": "T", "name": "q", "schema": "n long", "reason": "r"},
-    "queue": {"rows": rows(1), "to": "q.dead", "handler": lambda batch, tx: None},
-    "batch": {"to": "q.dead", "seconds": 5},
-    "exchange": {"rows": rows(1), "queue": "q"},
-    "tx": {"name": "q"},
-    "history": {},
-}
-ELSEWHERE = {  # what has tests of its own, or is no call of users
-    "manager": {"recover", "create_views", "view_statements"},
-    "queue": set(),
-    "batch": set(),
-    "exchange": set(),
-    "tx": {"enlist", "auxiliary"},
-    "history": {"verify"},
-}
-
-
-class Place:
-    """A store with something in it, by the names of what users hold."""
-
-    def __init__(self) -> None:
-        self.store = MemoryStore()
-        manager = World(self.store).manager()
-        queue = manager.create_queue("q", "n long, key string")
-        queue.send(rows(1, 2, 3))
-        exchange = manager.create_exchange("x", "direct", "n long, key string")
-        exchange.bind(queue, "k")
-        tx = manager.transaction()
-        attempt_of(tx).begin()
-        self.held: dict[str, Any] = {"manager": manager, "queue": queue, "batch": queue.receive(2)}
-        self.held |= {"exchange": exchange, "tx": tx, "history": manager.history}
-
-    def check_readable(self) -> None:
-        """Check that tables can hold what was written, and that messages can be read."""
-        for entry in self.store.journal.read_all().entries:
-            said = (entry.body, entry.reason, entry.actor, entry.run_id, entry.transaction_key)
-            json.dumps(said, ensure_ascii=False, allow_nan=False, default=dict).encode()
-        with contextlib.suppress(QueueNotFound):
-            self.held["queue"].peek_messages()
-
-
-def calls() -> Iterator[Any]:
-    """List every argument of every public call."""
-    for what, one in Place().held.items():
-        for name, call in inspect.getmembers(type(one), inspect.isfunction):
-            if name.startswith("_") or name in ELSEWHERE[what]:
-                continue
-            for argument in list(inspect.signature(call).parameters.values())[1:]:
-                if argument.kind not in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL):
-                    yield what, name, argument.name
-
-
-@pytest.mark.parametrize(("what", "name", "argument"), list(calls()))
-def test_nonsense_is_a_typed_error_and_changes_nothing(what: Any, name: Any, argument: Any) -> None:
-    place = Place()
-    signature = inspect.signature(getattr(place.held[what], name))
-    needed = [one.name for one in signature.parameters.values() if one.default is one.empty]
-    for junk in JUNK:
-        given = {one: FITS[what].get(one) for one in needed if one != "settings"}
-        before = place.store.journal.version()
-        try:
-            getattr(place.held[what], name)(**{**given, argument: junk})
-        except TxnQueueError as error:
-            assert not isinstance(error, TransactionUnknown), (junk, error)
-            assert place.store.journal.version() == before, (junk, error)
-        else:
-            place.check_readable()
-            place = Place()  # it can be meant, and was done
 
 
 @pytest.mark.parametrize("move", ["queue", "batch", "in a transaction"])
@@ -408,40 +321,6 @@ def test_what_a_manager_writes_into_every_entry_is_text(name: str) -> None:
         wrong: dict[str, Any] = {name: junk}
         with pytest.raises(InvalidInput, match=f"{name}="):
             QueueManager(None, store=MemoryStore(), **wrong)
-
-
-FLAGS: dict[str, set[str]] = {
-    "manager": {"dry_run", "drop", "commit", "exist_ok", "missing_ok"},
-    "queue": {"progress", "lapsed", "durable"},
-    "batch": {"delivery_failed", "undeliverable_here"},
-    "exchange": {"history", "keep_order", "durable"},
-    "tx": {"counted", "lineage", "last"},
-    "history": {"partial", "payload", "verify"},
-}
-
-
-@pytest.mark.parametrize("junk", ["no", "false", 1, [0], np.array([1, 2]), np.array([])])
-def test_yes_and_no_are_said_as_such(junk: Any) -> None:
-    """As Python has it, ``commit="no"`` commits, and ``drop="false"`` drops."""
-    place = Place()
-    needed = {"connection": None, "on": "n", "declarations": {"drop": ["q.dead"]}}
-    before = place.store.journal.version()
-    asked = set()
-    for what, one in place.held.items():
-        for name, call in inspect.getmembers(type(one), inspect.isfunction):
-            given = inspect.signature(call).parameters
-            for flag in () if name.startswith("_") else FLAGS[what] & given.keys():
-                fits = {**FITS[what], **needed, flag: junk}
-                said = {
-                    one.name: fits.get(one.name)
-                    for one in given.values()
-                    if (one.default is one.empty and one.name != "self") or one.name == flag
-                }
-                with pytest.raises(InvalidInput, match=rf"{flag}=[\s\S]*True or False"):
-                    call(place.held[what], **said)
-                asked.add((what, flag))
-    assert asked == {(what, flag) for what, flags in FLAGS.items() for flag in flags}
-    assert place.store.journal.version() == before
 
 
 @in_memory

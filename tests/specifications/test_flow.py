@@ -910,11 +910,13 @@ def test_flows_are_described_without_contradiction(broker: Broker) -> None:
         with pytest.raises(InvalidInput, match="list"):
             MessageFlow(broker.manager, broker.input.name, wrong_list)
         with pytest.raises(InvalidInput, match="list"):
-            broker.flow(data_sources=wrong_list)
+            broker.flow(print, data_sources=wrong_list)
+    with pytest.raises(InvalidInput, match="at least one node"):
+        MessageFlow(broker.manager, broker.input.name, [])
     with pytest.raises(InvalidInput, match="DataSource"):
-        broker.flow(data_sources=["ledger"])
+        broker.flow(print, data_sources=["ledger"])
     with pytest.raises(QueueNotFound, match="misspelt"):
-        MessageFlow(broker.manager, "misspelt", [])
+        MessageFlow(broker.manager, "misspelt", [print])
     sources: tuple[dict[str, Any], ...] = (
         {"name": ""},
         {"name": 7},
@@ -927,7 +929,7 @@ def test_flows_are_described_without_contradiction(broker: Broker) -> None:
             DataSource(**{"name": "ledger", "connect": print, **source})
     for names in (["a", "a"], [LAKEHOUSE]):
         with pytest.raises(InvalidInput, match="taken"):
-            broker.flow(data_sources=[DataSource(name, lambda: None) for name in names])
+            broker.flow(print, data_sources=[DataSource(name, lambda: None) for name in names])
     kept: list[Processing] = []
     broker.flow(kept.append).process()
     for act in (

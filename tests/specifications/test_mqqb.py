@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -1009,8 +1010,11 @@ def test_wherever_it_is_interrupted_a_message_is_not_consumed_unseen_and_events_
     count = len(counted.places)
     for nth in range(count - 150, count + 1, 1 if LONG else 3):
         mqqb, act = begun()
-        with pytest.raises(KeyboardInterrupt), Interrupt(nth) as found:
+        with contextlib.suppress(KeyboardInterrupt), Interrupt(nth) as found:
             act()
+        if found.at is None:  # its ids lie in other shards, where there is less to look at
+            assert nth > count - 10
+            continue
         (transaction,) = mqqb.local.transaction_collection.values()
         if what == "dequeue":
             assert transaction.transactional_operation_collection == [], found.at

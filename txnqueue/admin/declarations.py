@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.admin import alteration
 from txnqueue.client.client import Client
 from txnqueue.core.markup import Facts
-from txnqueue.core.settings import QueueInfo, QueueSettings, check_name, did_you_mean
+from txnqueue.core.settings import QueueInfo, QueueSettings, check_name, did_you_mean, shown
 from txnqueue.errors import InvalidInput, StoreNotFound
 from txnqueue.storage.payload.schemas import check_schema, schema_from
 
@@ -78,7 +78,7 @@ def read(client: Client, declared: Mapping[str, Any]) -> Declarations:
         queues.append(Declared(name, columns, settings))
     drop = declared.get("drop") or []
     if not isinstance(drop, Sequence) or isinstance(drop, str):
-        raise InvalidInput(f"drop={drop!r}: give a list of queue names.")
+        raise InvalidInput(f"drop={shown(drop)}: give a list of queue names.")
     both = {check_name(name) for name in drop} & {one.name for one in queues}
     if both:
         raise InvalidInput(
@@ -120,7 +120,7 @@ def different(info: QueueInfo, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _mapping(what: str, value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise InvalidInput(f"{what}: give a mapping of names to values, not {value!r}.")
+        raise InvalidInput(f"{what}: give a mapping of names to values, not {shown(value)}.")
     return value
 
 

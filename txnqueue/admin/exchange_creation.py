@@ -13,7 +13,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import exchanges, model
 from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.planning import Plan
-from txnqueue.core.settings import as_json, check_name
+from txnqueue.core.settings import as_json, check_choice, check_name, shown
 from txnqueue.core.state import catalog, topology
 from txnqueue.core.state.closure import exchange_error
 from txnqueue.errors import ExchangeExists, InvalidInput, SchemaMismatch
@@ -84,7 +84,7 @@ def _check_arguments(arguments: object) -> dict[str, Any]:
         with contextlib.suppress(ValueError):  # the error is raised below
             return dict(as_json(dict(arguments)))
     raise InvalidInput(
-        f"arguments={arguments!r}: give a dict of strings, numbers and booleans.",
+        f"arguments={shown(arguments)}: give a dict of strings, numbers and booleans.",
         name="arguments",
     )
 
@@ -116,12 +116,11 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
     name = asked.name
     kind = exchanges.check_kind(asked.kind)
     said = _check_arguments(asked.arguments)
-    if asked.unroutable not in exchanges.UNROUTABLE:
-        raise InvalidInput(
-            f"unroutable={asked.unroutable!r}: give one of {', '.join(exchanges.UNROUTABLE)}.",
-            name="unroutable",
-        )
-    if (asked.unroutable == exchanges.DEAD_LETTER) != (asked.dead_letter_queue is not None):
+    unroutable = check_choice("unroutable", asked.unroutable, exchanges.UNROUTABLE)
+    dead_letter_queue = asked.dead_letter_queue
+    if dead_letter_queue is not None:
+        dead_letter_queue = check_name(dead_letter_queue)  # before a store is created
+    if (unroutable == exchanges.DEAD_LETTER) != (dead_letter_queue is not None):
         raise InvalidInput(
             "unroutable='dead_letter' and dead_letter_queue= go together: give both or neither."
         )
@@ -129,8 +128,8 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
     creation.create_store(client)
     data = columns.jsonValue()
     dead_letter_id = None
-    if asked.dead_letter_queue is not None:
-        target = client.cache.queue(check_name(asked.dead_letter_queue))
+    if dead_letter_queue is not None:
+        target = client.cache.queue(dead_letter_queue)
         check_columns(name, data, target)
         dead_letter_id = target.queue_id
     exchange_id = f"{name}-{client.runtime.new_id()[:8]}"
@@ -140,7 +139,7 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
         kind,
         f"exchange-{exchange_id}",
         data,
-        unroutable=asked.unroutable,
+        unroutable=unroutable,
         dead_letter_id=dead_letter_id,
         durable=asked.durable,
         arguments=said,

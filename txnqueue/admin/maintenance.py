@@ -22,7 +22,7 @@ from txnqueue.core import model, planning
 from txnqueue.core.markup import Facts
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
-from txnqueue.core.settings import QueueInfo
+from txnqueue.core.settings import QueueInfo, shown
 from txnqueue.core.state import QueueState, compaction, retention
 from txnqueue.core.state.overview import Survey
 from txnqueue.errors import Busy, InvalidInput, QueueError, StoreCorrupt
@@ -75,8 +75,8 @@ def maintain(
     client: Client, retention: Retention, *, vacuum: Vacuum = True, dry_run: bool = False
 ) -> MaintenanceResult:
     """Do all maintenance that is due; see ``QueueManager.maintain``."""
-    if vacuum not in (True, False, "full"):
-        raise InvalidInput(f"vacuum={vacuum!r}: give True, False or 'full'.", name="vacuum")
+    if not isinstance(vacuum, bool) and not (isinstance(vacuum, str) and vacuum == "full"):
+        raise InvalidInput(f"vacuum={shown(vacuum)}: give True, False or 'full'.", name="vacuum")
     return _Run(client, retention, dry_run=dry_run).run(vacuum)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.markup import Facts
 from txnqueue.core.planning import Disposition, Plan, decisions
-from txnqueue.core.settings import QueueInfo
+from txnqueue.core.settings import QueueInfo, check_id, check_number, shown
 from txnqueue.core.state import AttemptOwner, Claim, TransactionState
 from txnqueue.core.state.branch import TIMED_OUT, Branch, is_branch
 from txnqueue.core.state.confirmations import (
@@ -67,8 +68,15 @@ def recover(
     connections: Mapping[str, Any] | None = None,
     branch_seconds_min: float = BRANCH_SECONDS_MIN,
 ) -> RecoveryResult:
-    """Abort the expired, carry out decisions, go on with drops, and list what waits."""
-    given = dict(connections or {})
+    """Abort the expired, carry out decisions, go on with drops, and list what waits.
+
+    A connection that does not work holds up nothing else.
+
+    Raises:
+        InvalidInput: The connections are not named, or the number of seconds is none.
+    """
+    given = _checked(connections)
+    check_number("branch_seconds_min", branch_seconds_min, 0, math.inf)
     for name, connection in given.items():  # the branches follow the decisions of their databases
         _unless_raising(_decide_by_last_resource, client, name, connection, branch_seconds_min)
     for name, connection in given.items():
@@ -91,6 +99,21 @@ def recover(
         tuple(drop.finish_queue(client, info) for info in found.closing),
         tuple(drop.finish_exchange(client, info) for info in found.closing_exchanges),
     )
+
+
+def _checked(connections: object) -> dict[str, Any]:
+    if connections is None:
+        return {}
+    if not isinstance(connections, Mapping):
+        raise InvalidInput(
+            f"connections={shown(connections)}: give a dict of connections by the names under "
+            "which "
+            "their databases were enlisted.",
+            name="connections",
+        )
+    for name in connections:
+        check_id(name, "connections")
+    return dict(connections)
 
 
 def abort_overdue(client: Client, found: Survey) -> tuple[tuple[str, ...], int]:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from txnqueue.core.markup import Facts
-from txnqueue.core.settings import is_text, plain_text
+from txnqueue.core.settings import check_choice, check_name, is_text, plain_text, shown
 from txnqueue.errors import InvalidInput, LimitExceeded
 
 DIRECT: Final = "direct"
@@ -206,16 +206,23 @@ def matched(
 # --------------------------------------------------------------------------- checking
 
 
+def check_exchange_name(name: object) -> str:
+    """Check the name of an exchange to open; the default exchange's is empty.
+
+    Raises:
+        InvalidName: It is none.
+    """
+    default = isinstance(name, str) and name == DEFAULT_EXCHANGE
+    return DEFAULT_EXCHANGE if default else check_name(name, "exchange")
+
+
 def check_kind(kind: object) -> str:
     """Check the kind of an exchange.
 
     Raises:
         InvalidInput: There is no such kind.
     """
-    for known in KINDS:
-        if kind == known:
-            return known
-    raise InvalidInput(f"kind={kind!r}: give one of {', '.join(KINDS)}.", name="kind")
+    return check_choice("kind", kind, KINDS)
 
 
 def check_key(key: object, name: str = "routing_key") -> str:
@@ -226,7 +233,7 @@ def check_key(key: object, name: str = "routing_key") -> str:
         LimitExceeded: It is too long.
     """
     if not is_text(key):
-        raise InvalidInput(f"{name}={key!r}: give a string.", name=name)
+        raise InvalidInput(f"{name}={shown(key)}: give a string.", name=name)
     if len(key) > KEY_LENGTH_MAX:
         raise LimitExceeded(
             f"{name} has {len(key)} characters; at most {KEY_LENGTH_MAX} are allowed: use a "
@@ -247,9 +254,12 @@ def check_keys(key: object, column: object) -> tuple[str, str | None]:
         return check_key(key), None
     if key != "":
         raise InvalidInput("Give routing_key= or routing_key_column=, not both.")
-    if not isinstance(column, str):
-        raise InvalidInput(f"routing_key_column={column!r}: give the name of a column.")
-    return "", column
+    if not is_text(column):
+        raise InvalidInput(
+            f"routing_key_column={shown(column)}: give the name of a column.",
+            name="routing_key_column",
+        )
+    return "", plain_text(column)
 
 
 def argument_text(value: object) -> str:
@@ -281,10 +291,12 @@ def read_arguments(arguments: object) -> tuple[Arguments, str]:
         InvalidInput: Something of it cannot be used.
     """
     if not isinstance(arguments, Mapping) or not all(is_text(name) for name in arguments):
-        raise InvalidInput(f"arguments={arguments!r}: give a dict of strings.", name="arguments")
+        raise InvalidInput(
+            f"arguments={shown(arguments)}: give a dict of strings.", name="arguments"
+        )
     match = arguments.get(X_MATCH, ALL)
     if match not in (ALL, ANY):
-        raise InvalidInput(f"{X_MATCH}={match!r}: give 'all' or 'any'.", name=X_MATCH)
+        raise InvalidInput(f"{X_MATCH}={shown(match)}: give 'all' or 'any'.", name=X_MATCH)
     asked = {
         plain_text(name): None if value is None else argument_text(value)
         for name, value in arguments.items()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from txnqueue.core.settings import shown
 from txnqueue.errors import InvalidInput
 
 Returned = TypeVar("Returned")
@@ -35,10 +36,10 @@ def check_function(name: str, called: object, wanted: str = "a function") -> Non
         InvalidInput: It cannot, or a call would only prepare it.
     """
     if not callable(called):
-        raise InvalidInput(f"{name}={called!r}: give {wanted}.", name=name)
+        raise InvalidInput(f"{name}={shown(called)}: give {wanted}.", name=name)
     if _only_prepares(called):
         raise InvalidInput(
-            f"{name}={called!r} is async or contains a yield, so calling it does none of its "
+            f"{name}={shown(called)} is async or contains a yield, so calling it does none of its "
             f"work: give {wanted} that does its work before it returns.",
             name=name,
         )

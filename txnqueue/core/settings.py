@@ -6,7 +6,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,15 @@ _CUT_URI = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
 """A URI that a path object has damaged: one slash instead of two."""
 
 
+def shown(value: object) -> str:
+    """Write a value for an error: shortened, and by its type if it cannot be written."""
+    try:
+        said = repr(value)
+    except Exception:  # such as of a number with thousands of digits
+        return f"<{type(value).__name__}>"
+    return said if len(said) <= REASON_LENGTH_MAX else f"{said[: REASON_LENGTH_MAX - 2]} …"
+
+
 def check_name(name: object, what: str = "queue") -> str:
     """Check a name, and return it as a plain string that is safe in paths and statements.
 
@@ -66,9 +75,9 @@ def check_name(name: object, what: str = "queue") -> str:
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > NAME_LENGTH_MAX:
         raise InvalidName(
-            f"{name!r} cannot be the name of a {what}: use 1 to {NAME_LENGTH_MAX} letters, "
+            f"{shown(name)} cannot be the name of a {what}: use 1 to {NAME_LENGTH_MAX} letters, "
             "digits, '.', '_' or '-', beginning with a letter.",
-            name=str(name),
+            name=name if isinstance(name, str) else shown(name),
         )
     return plain_text(name)
 
@@ -88,12 +97,12 @@ def check_transaction_id(
     """
     if isinstance(key, str) and key.startswith(BRANCH_PREFIX):
         raise InvalidInput(
-            f"{name}={key!r}: ids that begin with {BRANCH_PREFIX!r} are reserved for "
+            f"{name}={shown(key)}: ids that begin with {BRANCH_PREFIX!r} are reserved for "
             "branches (txnqueue.protocols.dtx); use another id.",
             name=name,
         )
     if not is_text(key) or not 0 < len(key) <= length_max:
-        raise InvalidInput(f"{name}={key!r}: give 1 to {length_max} characters.", name=name)
+        raise InvalidInput(f"{name}={shown(key)}: give 1 to {length_max} characters.", name=name)
     return plain_text(key)
 
 
@@ -106,7 +115,8 @@ def check_reason(reason: object) -> str:
     said = check_text("reason", reason) or ""
     if not said.strip():
         raise InvalidInput(
-            f"reason={reason!r}: give the reason; it is recorded in the journal.", name="reason"
+            f"reason={shown(reason)}: give the reason; it is recorded in the journal.",
+            name="reason",
         )
     return said
 
@@ -121,7 +131,49 @@ def check_text(name: str, value: object) -> str | None:
         return None
     if is_text(value):
         return plain_text(value)
-    raise InvalidInput(f"{name}={value!r}: give text, or omit it.", name=name)
+    raise InvalidInput(f"{name}={shown(value)}: give text, or omit it.", name=name)
+
+
+def check_texts(name: str, value: object, wanted: str) -> tuple[str, ...]:
+    """Check a list of texts, and return it as a tuple, which nobody changes afterwards.
+
+    A single text is none: as Python has it, it would be a list of its letters.
+
+    Args:
+        name: The argument that it was given as.
+        value: The list.
+        wanted: What should be given.
+
+    Raises:
+        InvalidInput: It is no list, or something in it is no text.
+    """
+    if isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping)):
+        texts = [plain_text(one) for one in value if is_text(one)]
+        if len(texts) == len(value):
+            return tuple(texts)
+    raise InvalidInput(f"{name}={shown(value)}: give {wanted}.", name=name)
+
+
+def check_column_names(name: str, value: object) -> tuple[str, ...]:
+    """Check the name of a column, or a list of them, and return it as a tuple.
+
+    Raises:
+        InvalidInput: It names no columns.
+    """
+    return check_texts(
+        name, (value,) if isinstance(value, str) else value, "one column name, or a list of them"
+    )
+
+
+def check_predicate(where: object, name: str = "where") -> str:
+    """Check that a SQL predicate is text that says something, and return it as a plain string.
+
+    Raises:
+        InvalidInput: It is no text that can be written, or blank.
+    """
+    if not is_text(where) or not where.strip():
+        raise InvalidInput(f"{name}={shown(where)}: give a SQL predicate as a string.", name=name)
+    return plain_text(where)
 
 
 def check_root(root: object) -> str:
@@ -134,16 +186,16 @@ def check_root(root: object) -> str:
     if isinstance(said, str) and said is not root:
         if _CUT_URI.match(said):
             raise InvalidInput(
-                f"root={root!r}: a path object turns the two slashes of a URI into one, which "
+                f"root={shown(root)}: a path object turns the two slashes of a URI into one, which "
                 "names another place; give the URI as text.",
                 name="root",
             )
         if "/" not in said:
             return f"./{said}"
-    if isinstance(said, str) and ("/" in said or all(said.split("."))):
+    if is_text(said) and ("/" in said or all(said.split("."))):
         return said
     raise InvalidInput(
-        f"root={root!r}: give a path with a '/', such as './store', or the name of a catalog "
+        f"root={shown(root)}: give a path with a '/', such as './store', or the name of a catalog "
         "schema.",
         name="root",
     )
@@ -160,7 +212,7 @@ def check_checkpoint(checkpoint: object) -> str | None:
     )
     if said is not None and not said.strip():
         raise InvalidInput(
-            f"checkpoint={checkpoint!r}: give a name or a path, or omit it.", name="checkpoint"
+            f"checkpoint={shown(checkpoint)}: give a name or a path, or omit it.", name="checkpoint"
         )
     return said
 
@@ -172,8 +224,20 @@ def check_flag(name: str, value: object) -> bool:
         InvalidInput: The value is neither.
     """
     if not isinstance(value, bool):
-        raise InvalidInput(f"{name}={value!r}: give True or False.", name=name)
+        raise InvalidInput(f"{name}={shown(value)}: give True or False.", name=name)
     return value
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
+    """Check that a value is one of a few texts, and return it as a plain string.
+
+    Raises:
+        InvalidInput: It is none of them.
+    """
+    if not isinstance(value, str) or value not in choices:  # an array would compare item by item
+        *others, last = map(repr, choices)
+        raise InvalidInput(f"{name}={shown(value)}: give {', '.join(others)} or {last}.", name=name)
+    return plain_text(value)
 
 
 def check_metadata(metadata: object) -> dict[str, Any]:
@@ -190,7 +254,8 @@ def check_metadata(metadata: object) -> dict[str, Any]:
     except (TypeError, ValueError):  # the error below says so
         pass
     raise InvalidInput(
-        f"metadata={metadata!r}: give a dict with strings as keys and JSON values.", name="metadata"
+        f"metadata={shown(metadata)}: give a dict with strings as keys and JSON values.",
+        name="metadata",
     )
 
 
@@ -262,9 +327,9 @@ def check_number(name: str, value: object, low: float, high: float) -> None:
         LimitExceeded: The number is out of range.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidInput(f"{name}={value!r}: give a number from {low} to {high}.", name=name)
+        raise InvalidInput(f"{name}={shown(value)}: give a number from {low} to {high}.", name=name)
     if not low <= value <= high:
-        raise LimitExceeded(f"{name}={value!r}: the range is {low} to {high}.", name=name)
+        raise LimitExceeded(f"{name}={shown(value)}: the range is {low} to {high}.", name=name)
 
 
 def check_retry(retry: object) -> RetryPolicy:
@@ -274,7 +339,7 @@ def check_retry(retry: object) -> RetryPolicy:
         InvalidInput: The value is not a ``RetryPolicy``.
     """
     if not isinstance(retry, RetryPolicy):
-        raise InvalidInput(f"retry={retry!r}: give a RetryPolicy.", name="retry")
+        raise InvalidInput(f"retry={shown(retry)}: give a RetryPolicy.", name="retry")
     return retry
 
 
@@ -286,7 +351,9 @@ def check_count(name: str, value: object, low: float, high: float) -> None:
         LimitExceeded: The number is out of range.
     """
     if not isinstance(value, int):
-        raise InvalidInput(f"{name}={value!r}: give a whole number of at least {low}.", name=name)
+        raise InvalidInput(
+            f"{name}={shown(value)}: give a whole number of at least {low}.", name=name
+        )
     check_number(name, value, low, high)
 
 
@@ -333,8 +400,10 @@ class QueueSettings(Facts):
         for name in ("dead_letter", "dead_letter_expired", "ordered", "durable"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidInput(
-                    f"{name}={getattr(self, name)!r}: give true or false.", name=name
+                    f"{name}={shown(getattr(self, name))}: give true or false.", name=name
                 )
+        for name in ("group_by", "message_id"):
+            check_text(name, getattr(self, name))
         check_count("lanes", self.lanes, 1, LANES_MAX)
         check_number("lease_seconds", self.lease_seconds, 0.001, LEASE_SECONDS_MAX)
         check_count("deliveries_max", self.deliveries_max, 1, DELIVERIES_MAX_MAX)
@@ -352,7 +421,7 @@ class QueueSettings(Facts):
             return
         if self.message_id is None:
             raise InvalidInput(
-                f"duplicate_window_seconds={window!r} needs message_id=: name the column that "
+                f"duplicate_window_seconds={shown(window)} needs message_id=: name the column that "
                 "identifies a message, or omit the window.",
                 name="duplicate_window_seconds",
             )
@@ -364,8 +433,8 @@ class QueueSettings(Facts):
         check_number("redelivery_delay_seconds_max", longest, 0, REDELIVERY_DELAY_SECONDS_MAX)
         if delay > longest:
             raise InvalidInput(
-                f"redelivery_delay_seconds={delay!r} is longer than "
-                f"redelivery_delay_seconds_max={longest!r}: raise that limit too.",
+                f"redelivery_delay_seconds={shown(delay)} is longer than "
+                f"redelivery_delay_seconds_max={shown(longest)}: raise that limit too.",
                 name="redelivery_delay_seconds",
             )
 
@@ -408,7 +477,7 @@ class RetryPolicy(Facts):
 
     def __post_init__(self) -> None:
         """Check every value."""
-        check_number("attempts_max", self.attempts_max, 1, 10_000)
+        check_count("attempts_max", self.attempts_max, 1, 10_000)
         check_number("seconds_max", self.seconds_max, 0, 86_400)
         check_number("wait_seconds_first", self.wait_seconds_first, 0, 3_600)
         check_number("wait_seconds_max", self.wait_seconds_max, 0, 3_600)

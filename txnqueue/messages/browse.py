@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from txnqueue.client.client import Client, QueuePart
 from txnqueue.client.consumer import Consumer
 from txnqueue.core import ranges
-from txnqueue.core.settings import QueueInfo
+from txnqueue.core.settings import QueueInfo, check_flag
 from txnqueue.core.state import LaneState, LeaseOwner, QueueState, Segment
 from txnqueue.messages.parts import part_of
 from txnqueue.messages.receive import VersionLimit, upto_of
@@ -31,7 +31,12 @@ def total(client: Client, info: QueueInfo, count: Callable[[QueueState], int]) -
 
 
 def depth(client: Client, info: QueueInfo, *, lapsed: bool) -> int:
-    """Count the messages that can be received, with ``lapsed`` also those to be taken over."""
+    """Count the messages that can be received, with ``lapsed`` also those to be taken over.
+
+    Raises:
+        InvalidInput: ``lapsed`` is neither True nor False.
+    """
+    check_flag("lapsed", lapsed)
     now_ms = client.runtime.now_ms()
 
     def available(fold: QueueState) -> int:

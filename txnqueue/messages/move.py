@@ -15,7 +15,7 @@ from txnqueue.core import model, planning, ranges
 from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry, PositionId, Range
 from txnqueue.core.planning import Disposition, Plan, Stamp, Target
-from txnqueue.core.settings import QueueInfo, check_name
+from txnqueue.core.settings import QueueInfo, check_name, shown
 from txnqueue.core.state import AttemptOwner, Position, Segment, catalog
 from txnqueue.errors import InvalidInput, QueueNotFound, SchemaMismatch
 from txnqueue.messages.claim import HeldClaim
@@ -37,7 +37,7 @@ def target_of(client: Client, to: object) -> QueueInfo:
         return client.cache.queue(check_name(to))
     info, other = getattr(to, "info", None), getattr(to, "_client", None)
     if not isinstance(info, QueueInfo) or other is None:
-        raise InvalidInput(f"to={to!r}: give a queue or its name.", name="to")
+        raise InvalidInput(f"to={shown(to)}: give a queue or its name.", name="to")
     if other.cache.store_id != client.cache.store_id:
         raise InvalidInput(
             f"The queue {info.name!r} is in the store {other.store.root!r}: messages can be moved "

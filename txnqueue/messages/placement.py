@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,12 @@ from txnqueue.core.instants import from_then_ms, is_instant
 from txnqueue.core.settings import (
     DELAY_SECONDS_MAX,
     QueueSettings,
+    check_id,
     check_number,
     did_you_mean,
     is_text,
     plain_text,
+    shown,
 )
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing
@@ -47,6 +50,13 @@ class SendOptions:
     header_columns: Mapping[str, str] | None = None
     durable: bool | None = None
 
+    def __post_init__(self) -> None:
+        """Copy what the caller may change later: a sink sends each batch by the same options."""
+        for name in ("order_by", "headers", "header_columns"):
+            given = getattr(self, name)
+            if isinstance(given, (list, dict)):
+                object.__setattr__(self, name, copy(given))
+
     def check(self, schema: StructType, settings: QueueSettings, name: str) -> None:
         """Check the options as far as possible without rows.
 
@@ -71,6 +81,9 @@ class SendOptions:
         """
         if self.available_at is not None and self.delay_seconds is not None:
             raise InvalidInput("Give available_at= or delay_seconds=, not both.")
+        for name in ("priority", "available_at", "delay_seconds", "ttl_seconds"):
+            if isinstance(getattr(self, name), str):
+                check_id(getattr(self, name), name)  # the name of a column
         _check_priority(self.priority)
         delay, ttl = self.delay_seconds, self.ttl_seconds
         later = {"delay_seconds": delay, "ttl_seconds": ttl}
@@ -98,19 +111,21 @@ class SendOptions:
         order_by: object = [self.order_by] if isinstance(self.order_by, str) else self.order_by
         if order_by is not None and not isinstance(order_by, (list, tuple)):
             raise InvalidInput(
-                f"order_by={order_by!r}: give one column name, or a list of them.", name="order_by"
+                f"order_by={shown(order_by)}: give one column name, or a list of them.",
+                name="order_by",
             )
         for column in order_by or ():
             if column not in schema.names:
                 raise InvalidInput(
-                    f"order_by={column!r} is not a column of {name!r}: "
+                    f"order_by={shown(column)} is not a column of {name!r}: "
                     f"{did_you_mean(column, schema.names)}",
                     name="order_by",
                 )
             kind = schema[column].dataType.typeName()
             if kind in ("array", "map", "struct"):
                 raise InvalidInput(
-                    f"order_by={column!r}: columns of type {kind} cannot be ordered; name others.",
+                    f"order_by={shown(column)}: columns of type {kind} cannot be ordered; name "
+                    "others.",
                     name="order_by",
                 )
         return tuple(order_by or ())
@@ -125,7 +140,7 @@ class SendOptions:
         header_columns = {} if self.header_columns is None else self.header_columns
         for what, found in (("headers", headers), ("header_columns", header_columns)):
             if not isinstance(found, Mapping):
-                raise InvalidInput(f"{what}={found!r}: give a dict of strings.", name=what)
+                raise InvalidInput(f"{what}={shown(found)}: give a dict of strings.", name=what)
             for name, value in found.items():
                 if not is_text(name) or not name or not is_text(value):
                     raise InvalidInput(f"{what}: {name!r}: {value!r} is not text.", name=what)
@@ -146,7 +161,9 @@ def _check_priority(priority: int | str | None) -> None:
     if priority is None or isinstance(priority, str):
         return
     if isinstance(priority, bool) or not isinstance(priority, int):
-        raise InvalidInput(f"priority={priority!r}: give 0 to {PRIORITY_MAX}, or a column.")
+        raise InvalidInput(
+            f"priority={shown(priority)}: give 0 to {PRIORITY_MAX}, or a column.", name="priority"
+        )
     check_number("priority", priority, 0, PRIORITY_MAX)
 
 
@@ -159,7 +176,7 @@ def _available_at(
         return available_at
     if not is_instant(available_at):
         raise InvalidInput(
-            f"available_at={available_at!r}: give a datetime with a time zone, or a column.",
+            f"available_at={shown(available_at)}: give a datetime with a time zone, or a column.",
             name="available_at",
         )
     return from_then_ms(available_at)

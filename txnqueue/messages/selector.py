@@ -14,7 +14,13 @@ from txnqueue.client.client import Client
 from txnqueue.core import ranges
 from txnqueue.core.custody import NotRead
 from txnqueue.core.model import PositionId, Range
-from txnqueue.core.settings import MESSAGE_COLUMN, RANGES_PER_CALL_MAX, check_text
+from txnqueue.core.settings import (
+    MESSAGE_COLUMN,
+    RANGES_PER_CALL_MAX,
+    check_column_names,
+    check_predicate,
+    check_text,
+)
 from txnqueue.core.state import LaneState, Segment
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.parts import part_of
@@ -56,7 +62,7 @@ def ranges_of(matching: Matching, reason_column: str | None) -> Reasons:
     rows: Iterable[object]
     if isinstance(matching, (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray)):
         rows = _rows_of(matching, reason_column)
-    elif isinstance(matching, Iterable) and not isinstance(matching, (str, bytes)):
+    elif isinstance(matching, Iterable) and not isinstance(matching, (str, bytes, Mapping)):
         rows = matching
     else:
         raise InvalidInput(
@@ -204,12 +210,12 @@ class Selector:
         Raises:
             InvalidInput: Neither or both are given, or ``on`` names a column that a side lacks.
         """
-        if (where is None) == (matching is None):
-            raise InvalidInput("Give either where= or matching=.")
-        if where is not None and not (isinstance(where, str) and where.strip()):
-            raise InvalidInput(f"where={where!r}: give a SQL predicate as a string.", name="where")
         if (matching is None) != (on is None):
             raise InvalidInput("matching= and on= go together: name the columns to match in on=.")
+        if (where is None) == (matching is None):
+            raise InvalidInput("Give either where= or matching=.")
+        if where is not None:
+            where = check_predicate(where)
         check_not_streaming(matching, "matching=", _EACH_BATCH, "matching")
         self._client = client
         self._queue = queue
@@ -217,7 +223,7 @@ class Selector:
         self._where = where
         self._name = "where" if matching is None else "matching"
         self._matching = matching
-        self._on = [on] if isinstance(on, str) else list(on or ())
+        self._on = [] if on is None else list(check_column_names("on", on))
         columns = getattr(matching, "columns", ())
         for name in self._on:
             if name not in schema.names or list(columns).count(name) != 1:

@@ -12,6 +12,7 @@ the archive with which sessions start faster.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
-from txnqueue.errors import PlatformMissing
+from txnqueue.core.settings import check_count, check_flag, check_id, is_text, shown
+from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.platform.class_archive import archive_file, class_path, make, use_option
 from txnqueue.platform.log_store import TAIL_LISTING, log_store_jar
 from txnqueue.platform.requirements import (
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_VERSION_MIN = 17
+CORES_MAX = 1_024
+_MEMORY = re.compile(r"[1-9][0-9]*[kKmMgGtT]")
 VECTOR_MODULE = "jdk.incubator.vector"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -105,6 +109,28 @@ class Java:
         return None
 
 
+def _check_arguments(
+    app_name: object, cores: object, memory: object, settings: object, *, short_lived: bool
+) -> None:
+    """Check what a session is started with: Java's errors would name none of it."""
+    check_id(app_name, "app_name")
+    check_count("cores", cores, 1, CORES_MAX)
+    if not isinstance(memory, str) or not _MEMORY.fullmatch(memory):
+        raise InvalidInput(
+            f"memory={shown(memory)}: give the size of the Java heap, such as '2g' or '900m'.",
+            name="memory",
+        )
+    named = settings is None or (
+        isinstance(settings, Mapping) and all(map(is_text, (*settings, *settings.values())))
+    )
+    if not named:
+        raise InvalidInput(
+            f"settings={shown(settings)}: give a dict of Spark's settings, as text by key.",
+            name="settings",
+        )
+    check_flag("short_lived", short_lived)
+
+
 def local_spark(
     app_name: str = "txnqueue",
     cores: int = 2,
@@ -132,7 +158,10 @@ def local_spark(
         PlatformMissing: pyspark, delta-spark, a Java that can run Spark or Delta's jars are
             missing, these versions do not go together, or a session without Delta runs in this
             process already.
+        InvalidInput: An argument is of a wrong type.
+        LimitExceeded: ``cores`` is out of range.
     """
+    _check_arguments(app_name, cores, memory, settings, short_lived=short_lived)
     coordinate = delta_coordinate()
     java = find_java()
     if java is None:

@@ -12,6 +12,7 @@ from txnqueue.client.archive import Past
 from txnqueue.core import model
 from txnqueue.core.markup import Facts
 from txnqueue.core.model import Entry
+from txnqueue.core.settings import shown
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.journal import Order
 
@@ -62,7 +63,8 @@ class HistoryDigest(Facts):
         found = _FORM.fullmatch(text.strip()) if isinstance(text, str) else None
         if found is None or int(found[1]) > int(found[2]):
             raise InvalidInput(
-                f"{text!r} is not a digest: give the whole line that history.digest() returned, "
+                f"{shown(text)} is not a digest: give the whole line that history.digest() "
+                "returned, "
                 "'txnqueue-1:…'.",
                 name="digest",
             )
@@ -84,8 +86,8 @@ def chain_after(after: HistoryDigest | str | int) -> tuple[int, str]:
     if isinstance(after, HistoryDigest | str):
         earlier = HistoryDigest.parse(str(after))
         return earlier.commit_seq, earlier.sha256
-    if not isinstance(after, int) or isinstance(after, bool) or after < -1:
-        raise InvalidInput(f"after={after!r}: give a digest or a commit_seq.", name="after")
+    if not isinstance(after, int) or isinstance(after, bool) or not -1 <= after < 2**63:
+        raise InvalidInput(f"after={shown(after)}: give a digest or a commit_seq.", name="after")
     return after, _first_seed(after)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from txnqueue.client.client import Client
 from txnqueue.core.exchanges import ExchangeInfo
+from txnqueue.core.settings import check_flag
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import ExchangeNotFound
 from txnqueue.reports.report import Report
@@ -49,6 +50,11 @@ def described(topology: Topology, info: ExchangeInfo) -> ExchangeDescription:
 
 
 def bindings_of(client: Client, exchange_id: str, *, history: bool) -> Report[BindingRow]:
-    """Report the bindings of an exchange, as ``Exchange.bindings`` does."""
+    """Report the bindings of an exchange, as ``Exchange.bindings`` does.
+
+    Raises:
+        InvalidInput: ``history`` is neither True nor False.
+    """
+    check_flag("history", history)
     entries = client.cache.catalog_entries()
     return Report(client, lambda: binding_rows(entries, exchange_id, history=history), BINDINGS)

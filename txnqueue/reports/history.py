@@ -17,10 +17,10 @@ from txnqueue.client.archive import Past
 from txnqueue.client.cache import Cache
 from txnqueue.client.client import Client
 from txnqueue.core import markup, model
-from txnqueue.core.instants import by_then_ms, is_instant
+from txnqueue.core.instants import FIRST_MS, LAST_MS, by_then_ms, is_instant
 from txnqueue.core.model import Entry
 from txnqueue.core.redelivery import CLOCKS_APART_MS
-from txnqueue.core.settings import QueueInfo, check_flag, check_id
+from txnqueue.core.settings import QueueInfo, check_flag, check_id, check_predicate, shown
 from txnqueue.core.state import catalog, erasures, retention
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidInput, PayloadRemoved, StoreCorrupt
@@ -36,6 +36,8 @@ from txnqueue.types import ChangeRow, TraceStep
 TRACED_MAX = 1_000
 LOOKED = 10
 """How many of the newest versions of the journal a notebook reads."""
+_COMMIT_SEQ_MAX = 2**63 - 1
+"""The greatest number that the column of a table holds."""
 _STEPS = (
     "message_id step queue lane target exchange rows transaction_id attempt decision reason actor "
     "run_id recorded_at commit_seq"
@@ -124,7 +126,8 @@ class History:
                 )
             found, searched = [(send_id, int(offset))], set[str]()
         elif queue is not None and where is not None:
-            found, searched = self._find(queue, where)
+            about = check_id(queue, "queue")
+            found, searched = self._find(about, check_predicate(where))
         else:
             raise InvalidInput(
                 "Nothing to trace was given: pass a message id, or queue= and where=."
@@ -212,8 +215,10 @@ class History:
                 that continues an earlier one from there on.
         """
         self._client.open()
-        kept = HistoryDigest.parse(str(digest)) if digest is not None else None
-        return verify(self._client, kept)
+        if digest is None:
+            return verify(self._client, None)
+        line = str(digest) if isinstance(digest, HistoryDigest) else digest
+        return verify(self._client, HistoryDigest.parse(line))
 
     def digest(
         self, commit_seq: int | None = None, *, after: HistoryDigest | str | int = -1
@@ -290,13 +295,16 @@ class History:
         """
         check_flag("payload", payload)
         check_flag("verify", verify)
+        for name, moment in (("after", after), ("upto", upto)):
+            check_moment(name, moment)
         self._client.open()
         cache = self._client.cache
         last = cut(cache, upto)
         first = None if after is None else cut(cache, after)
         if first is not None and _is_later(first, last):
             raise InvalidInput(
-                f"upto={upto!r} comes before after={after!r}: give the earlier moment first.",
+                f"upto={shown(upto)} comes before after={shown(after)}: give the earlier moment "
+                "first.",
                 name="upto",
             )
         return audit(self._client, first, last, payload=payload, proof=verify)
@@ -391,7 +399,7 @@ def moment_of(text: str, name: str) -> int | datetime.datetime:
         instant = None
     if instant is None or instant.tzinfo is None:
         raise InvalidInput(
-            f"{name}={text!r}: give a commit_seq, or a time with its time zone, such as "
+            f"{name}={shown(text)}: give a commit_seq, or a time with its time zone, such as "
             "2026-09-30T22:00:00+00:00.",
             name=name,
         )
@@ -424,7 +432,7 @@ def cut(
     _check_commit("commit_seq", commit_seq, ", or a datetime with a time zone")
     if commit_seq < 0 or commit_seq >> 10 > newest:
         raise InvalidInput(
-            f"commit_seq={commit_seq!r}: give at most {model.commit_seq(newest)}, the newest "
+            f"commit_seq={shown(commit_seq)}: give at most {model.commit_seq(newest)}, the newest "
             "commit of this store.",
             name="commit_seq",
         )
@@ -457,12 +465,33 @@ def commits_between(client: Client, after: int, upto: int | None) -> Past:
     past, _ = cut(client.cache, upto)
     if after > past.upto:
         raise InvalidInput(
-            f"upto={upto!r} comes before after={after!r}: give the earlier commit first.",
+            f"upto={shown(upto)} comes before after={shown(after)}: give the earlier commit first.",
             name="upto",
         )
     if after >= 0:
         past.check_known(after + 1)
     return past
+
+
+def check_moment(name: str, moment: object) -> None:
+    """Check that a moment can be one: a commit_seq, an instant with a time zone, or None for now.
+
+    Args:
+        name: The argument that it was given as.
+        moment: The moment.
+
+    Raises:
+        InvalidInput: It is something else.
+    """
+    if isinstance(moment, datetime.datetime):
+        _check_instant(name, moment)
+    elif moment is not None:
+        _check_commit(name, moment)
+
+
+def _check_instant(name: str, instant: object) -> None:
+    if not is_instant(instant):
+        raise InvalidInput(f"{name}={shown(instant)}: give a datetime with a time zone.", name=name)
 
 
 def _check_commits(after: int, upto: int | None) -> None:
@@ -474,16 +503,19 @@ def _check_commits(after: int, upto: int | None) -> None:
 
 def _check_commit(name: str, value: object, also: str = "") -> None:
     if not isinstance(value, int) or isinstance(value, bool):
-        said = f"{name}={value!r}: give a commit_seq, which is an int{also}."
+        said = f"{name}={shown(value)}: give a commit_seq, which is an int{also}."
         raise InvalidInput(said, name=name)
+    if not -1 <= value <= _COMMIT_SEQ_MAX:
+        raise InvalidInput(
+            f"{name}={shown(value)}: give a commit_seq, which is at least 0 and has at most 63 "
+            "bits; -1 is the state before the first commit.",
+            name=name,
+        )
 
 
 def _by_then(cache: Cache, timestamp: datetime.datetime) -> tuple[Past, int]:
-    if not is_instant(timestamp):
-        raise InvalidInput(
-            f"timestamp={timestamp!r}: give a datetime with a time zone.", name="timestamp"
-        )
-    at_ms = by_then_ms(timestamp)
+    _check_instant("timestamp", timestamp)
+    at_ms = min(max(by_then_ms(timestamp), FIRST_MS), LAST_MS)
     past = _recorded_by(cache, at_ms)
     if past.newest().latest_ms > at_ms + CLOCKS_APART_MS:  # clocks contradict each other
         past = _known(cache.past(_last_by(past.stream(Order.COMMIT), at_ms)))

@@ -15,7 +15,13 @@ from txnqueue.core import markup, model, ranges
 from txnqueue.core.exchanges import ExchangeInfo, arguments_of
 from txnqueue.core.instants import instant
 from txnqueue.core.model import Entry
-from txnqueue.core.settings import MESSAGE_COLUMN, QueueInfo
+from txnqueue.core.settings import (
+    MESSAGE_COLUMN,
+    MESSAGES_PER_RECEIVE_MAX,
+    QueueInfo,
+    check_count,
+    check_id,
+)
 from txnqueue.core.state import QueueState, catalog
 from txnqueue.core.state.topology import KINDS as EXCHANGE_KINDS
 from txnqueue.core.state.topology import Topology, binding_of
@@ -145,12 +151,15 @@ class Snapshot:
 
         Args:
             queue: The queue.
-            limit: The most messages to report.
+            limit: The most messages to report; all when omitted.
 
         Raises:
-            InvalidInput: There was no such queue.
+            InvalidInput: There was no such queue, or the limit is no whole number.
+            LimitExceeded: The limit is out of range.
         """
-        info = self._info(queue)
+        if limit is not None:
+            check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+        info = self._info(check_id(queue, "queue"))
         names = [column["name"] for column in info.schema["fields"]]
         columns = {name.lower() for name in names}
         state = "_state" if "state" in columns else "state"

@@ -93,6 +93,8 @@ class Attempt:
         self.promising = False
         """Whether a prepare was begun, which may have landed if it was interrupted."""
         self._rolled_back: list[str] = []
+        self.undone: tuple[str | None, bool] = (None, True)
+        """Why it was rolled back by this client, and whether the deliveries counted."""
         self.charges = True
         """Whether the deliveries of its messages count if it is rolled back."""
         self.ahead = False

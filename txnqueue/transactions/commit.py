@@ -161,6 +161,7 @@ def rollback(attempt: Attempt, reason: str | None = None, *, counted: bool = Tru
         raise _in_doubt(attempt, attempt.participants.last)
     counted = counted and attempt.charges
     _decide_rollback(attempt, reason, counted=counted)
+    attempt.undone = (reason, counted)
     attempt.participants.rolled_back(reason or "rolled back", counted=counted)
 
 

@@ -6,6 +6,7 @@ from txnqueue.client import archive
 from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.receipt import Receipt, Status
+from txnqueue.core.settings import shown
 from txnqueue.core.state import AttemptOwner, TransactionState
 from txnqueue.core.state.branch import TIMED_OUT, Branch
 from txnqueue.errors import InvalidInput
@@ -23,7 +24,7 @@ def attempt_named(key: str, attempt: str) -> AttemptOwner:
     name, _, begun = attempt.rpartition("@") if isinstance(attempt, str) else ("", "", "")
     if not name or not begun.isdecimal():
         raise InvalidInput(
-            f"attempt={attempt!r}: give error.attempt of a TransactionUnknown.", name="attempt"
+            f"attempt={shown(attempt)}: give error.attempt of a TransactionUnknown.", name="attempt"
         )
     return AttemptOwner(key, name, int(begun))
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Stamp
-from txnqueue.core.settings import check_id
+from txnqueue.core.settings import check_flag, check_id, shown
 from txnqueue.core.state.confirmations import FORMAT_ID, branch_of, confirmation
 from txnqueue.errors import (
     DatabaseUnavailable,
@@ -190,6 +190,7 @@ class Auxiliary:
 
     def end(self, *, commit: bool) -> None:
         """Commit or roll back the work left open, by the outcome; repeating it does nothing."""
+        check_flag("commit", commit)
         if not self._resolved:
             self._ended = True
             (self.connection.commit if commit else self.connection.rollback)()
@@ -257,6 +258,7 @@ class Participants:
                     f"enlist {name!r} without last=True.",
                     name=name,
                 )
+            _check_connection(name, connection)
             self.last = LastResource(name, connection, self._transaction.attempt_id)
         else:
             number = len(self._branches)
@@ -268,10 +270,11 @@ class Participants:
         Raises:
             InvalidInput: The name or the connection is taken.
         """
-        known = self.auxiliaries.get(name)
+        known = self.auxiliaries.get(check_id(name, "name"))
         if known is not None and known.connection is connection:
             return known
         self._check_new(name, connection)
+        _check_connection(name, connection)
         self.auxiliaries[name] = Auxiliary(name, connection)
         return self.auxiliaries[name]
 
@@ -347,6 +350,26 @@ class Participants:
                     f"{one.name!r}: open another one.",
                     name=name,
                 )
+
+
+def _check_connection(name: str, connection: object) -> None:
+    """Check that something is a connection to a database.
+
+    Args:
+        name: The database's name.
+        connection: The connection.
+
+    Raises:
+        InvalidInput: It lacks a method of DB-API 2.0.
+    """
+    for method in ("cursor", "commit", "rollback"):
+        if not callable(getattr(connection, method, None)):
+            raise InvalidInput(
+                f"connection={shown(connection)} of {name!r} has no {method}(): give an open "
+                "DB-API 2.0 "
+                "connection.",
+                name="connection",
+            )
 
 
 # --------------------------------------------------------------------- the last resource

@@ -38,11 +38,8 @@ def look(client: Client, name: str) -> TableInfo:
     """Return the description of a table.
 
     Raises:
-        InvalidInput: The name is empty or not a string.
         TableNotFound: There is no table of that name.
     """
-    if not isinstance(name, str) or not name:
-        raise InvalidInput(f"table({name!r}): give a path or the name of a table.", name=name)
     info = client.store.tables.describe(name)
     if info is None:
         raise TableNotFound(

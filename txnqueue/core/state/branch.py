@@ -18,7 +18,7 @@ from typing import Any
 from txnqueue.core import model
 from txnqueue.core.model import Condition, Entry
 from txnqueue.core.planning import decisions
-from txnqueue.core.settings import BRANCH_PREFIX, check_id
+from txnqueue.core.settings import BRANCH_PREFIX, check_id, check_texts, shown
 from txnqueue.core.state import AttemptOwner, TransactionState
 from txnqueue.errors import (
     BranchMisused,
@@ -71,12 +71,9 @@ class Ticket:
         check_id(self.realm, "realm")
         for role in (ASSOCIATE, COORDINATE):
             allowed = getattr(self, role)
-            if allowed is None:
-                continue
-            if not isinstance(allowed, (tuple, list)):  # a string would permit each substring
-                raise InvalidInput(f"{role}={allowed!r}: give a tuple of principals.", name=role)
-            for principal in allowed:
-                check_id(principal, role)
+            if allowed is not None:
+                named = check_texts(role, allowed, "a tuple of principals")
+                object.__setattr__(self, role, named)
 
     def to_json(self) -> dict[str, Any]:
         """Write the ticket for an entry's body."""
@@ -368,7 +365,7 @@ def check_ticket(ticket: object) -> None:
         InvalidInput: The value is something else.
     """
     if ticket is not None and not isinstance(ticket, Ticket):
-        raise InvalidInput(f"ticket={ticket!r}: give an AccessTicket.", name="ticket")
+        raise InvalidInput(f"ticket={shown(ticket)}: give an AccessTicket.", name="ticket")
 
 
 def check_not_heuristic(key: str, ending: Ending) -> None:

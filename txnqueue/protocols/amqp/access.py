@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from txnqueue.core.settings import did_you_mean
+from txnqueue.core.settings import check_texts, did_you_mean, shown
 from txnqueue.errors import InvalidInput
 from txnqueue.protocols.amqp.performatives import Role
 
@@ -33,6 +33,16 @@ class Rule:
     users: Sequence[str]
     send: Sequence[str] = ()
     receive: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Check every value: a name that is no list would be one of letters, maybe wildcards.
+
+        Raises:
+            InvalidInput: One of them is no list of names.
+        """
+        for name in self.__slots__:
+            named = check_texts(name, getattr(self, name), "a list of names")
+            object.__setattr__(self, name, named)
 
     def allows(self, user: str, role: Role, queue: str) -> bool:
         """Return whether the rule allows a user to send to (or receive from) a queue."""
@@ -59,7 +69,17 @@ class AccessRules:
         Args:
             rules: What is allowed.
             users: The users that have a password, with its hash.
+
+        Raises:
+            InvalidInput: They are something else.
         """
+        listed = isinstance(rules, Sequence) and not isinstance(rules, str)
+        if not listed or not all(isinstance(one, Rule) for one in rules):
+            raise InvalidInput(f"rules={shown(rules)}: give a list of Rules.", name="rules")
+        if users is not None and not isinstance(users, Mapping):
+            raise InvalidInput("users must map names to hashes.", name="users")
+        for user, password in (users or {}).items():
+            _parts(user, password)
         self._rules = tuple(rules)
         self._users = dict(users or {})
 
@@ -80,8 +100,6 @@ class AccessRules:
             raise InvalidInput(
                 "users must map names to hashes, and rules must be a list.", name="rules"
             )
-        for user, password in users.items():
-            _parts(user, password)
         return cls([_rule(one) for one in rules], users)
 
     @property
@@ -134,7 +152,7 @@ def _rule(said: object) -> Rule:
     _check_keys(said, ("users", "send", "receive"), "a rule")
     lists = {name: said.get(name) or [] for name in ("users", "send", "receive")}
     for name, found in lists.items():
-        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        if not isinstance(found, list):
             raise InvalidInput(f"rules: {name}: {found!r}: give a list of names.", name="rules")
     return Rule(**lists)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from txnqueue.core.settings import check_number
+from txnqueue.core.settings import check_count, shown
+from txnqueue.errors import InvalidInput
 
 FRAME_BYTES_MIN = 512
 """The frame size that every client may send."""
@@ -42,6 +43,19 @@ class Limits:
             InvalidInput: One of them is not a number, or out of range.
         """
         for name in self.__slots__:
-            check_number(name, getattr(self, name), 1, NUMBER_MAX)
-        check_number("frame_bytes", self.frame_bytes, FRAME_BYTES_MIN, NUMBER_MAX)
-        check_number("sessions", self.sessions, 1, 65_536)
+            check_count(name, getattr(self, name), 1, NUMBER_MAX)
+        check_count("frame_bytes", self.frame_bytes, FRAME_BYTES_MIN, NUMBER_MAX)
+        check_count("sessions", self.sessions, 1, 65_536)
+
+
+def check_limits(limits: object) -> Limits:
+    """Check that a value is limits, and return them; None means the defaults.
+
+    Raises:
+        InvalidInput: It is something else.
+    """
+    if limits is None:
+        return Limits()
+    if not isinstance(limits, Limits):
+        raise InvalidInput(f"limits={shown(limits)}: give Limits, or omit them.", name="limits")
+    return limits

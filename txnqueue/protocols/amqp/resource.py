@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from txnqueue.core import model
+from txnqueue.core.handlers import check_function
 from txnqueue.core.receipt import Status
-from txnqueue.core.settings import BRANCH_SECONDS_MAX, check_number
+from txnqueue.core.settings import BRANCH_SECONDS_MAX, check_flag, check_number, check_texts
 from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound
+from txnqueue.manager import client_of
 from txnqueue.protocols.amqp.connection import Codec, Connection
-from txnqueue.protocols.amqp.limits import Limits
+from txnqueue.protocols.amqp.limits import Limits, check_limits
 from txnqueue.protocols.amqp.performatives import Role
 from txnqueue.protocols.amqp.transactions import LiveTransaction
 from txnqueue.protocols.amqp.types import AmqpError, ErrorCondition, TransactionError, TxnCapability
@@ -48,7 +50,7 @@ class TransactionalResource:
         self,
         manager: QueueManager,
         *,
-        capabilities: Iterable[TxnCapability | str] = CAPABILITIES,
+        capabilities: Collection[TxnCapability | str] = CAPABILITIES,
         timeout_seconds: float | None = None,
         transactional_acquisition: bool = True,
         allows: Callable[[Role, str], bool] | None = None,
@@ -71,9 +73,14 @@ class TransactionalResource:
             InvalidInput: A capability is unknown or not supported, or the time is not a number.
             LimitExceeded: The time is out of range.
         """
+        client_of(manager)
+        check_flag("transactional_acquisition", transactional_acquisition)
+        if allows is not None:
+            check_function("allows", allows)
+        wanted = check_texts("capabilities", capabilities, "a list of capabilities")
         self.manager = manager
         try:
-            self.capabilities = tuple(TxnCapability(one) for one in capabilities)
+            self.capabilities = tuple(map(TxnCapability, wanted))
         except ValueError as error:
             raise InvalidInput(f"capabilities: {error}.", name="capabilities") from error
         if TxnCapability.PROMOTABLE_TRANSACTIONS in self.capabilities:
@@ -85,8 +92,8 @@ class TransactionalResource:
             check_number("timeout_seconds", timeout_seconds, 0.001, BRANCH_SECONDS_MAX)
         self.timeout_seconds = timeout_seconds
         self.transactional_acquisition = transactional_acquisition
-        self.limits = limits or Limits()
-        self._allows = allows or (lambda _role, _name: True)
+        self.limits = check_limits(limits)
+        self._allows = (lambda _role, _name: True) if allows is None else allows
 
     def connect(self, codec: Codec | None = None, payload_max: int | None = None) -> Connection:
         """Accept a controller's connection.
@@ -162,7 +169,7 @@ class TransactionalResource:
         return LiveTransaction(txn_id, transaction, control, deadline, global_id is not None)
 
     def _client(self) -> Client:
-        return attempt_of(self.manager.transaction()).client
+        return client_of(self.manager)
 
 
 def _key_of_global(global_id: bytes | str) -> str:

@@ -14,25 +14,32 @@ from ipaddress import ip_address
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from txnqueue.core.settings import BRANCH_SECONDS_MAX, LEASE_SECONDS_MAX, check_number
+from txnqueue.core.settings import (
+    BRANCH_SECONDS_MAX,
+    LEASE_SECONDS_MAX,
+    check_count,
+    check_id,
+    check_number,
+    shown,
+)
 from txnqueue.errors import InvalidInput, PlatformMissing
+from txnqueue.manager import client_of
 from txnqueue.protocols.amqp.access import AccessRules
 from txnqueue.protocols.amqp.client_connection import ClientConnection
 from txnqueue.protocols.amqp.codec import ProtonCodec
 from txnqueue.protocols.amqp.frame_codec import FrameCodec
-from txnqueue.protocols.amqp.limits import Limits
+from txnqueue.protocols.amqp.limits import Limits, check_limits
 from txnqueue.protocols.amqp.resource import TransactionalResource
 from txnqueue.protocols.amqp.types import Error, ErrorCondition
-from txnqueue.transaction import attempt_of
 
 if TYPE_CHECKING:
-    from txnqueue.client.client import Client
     from txnqueue.manager import QueueManager
 
 logger = logging.getLogger("txnqueue")
 CLOCK_SECONDS = 0.2
 """How often the timeouts of clients are checked."""
 BEAT_THREADS = 2
+THREADS_MAX = 1_000
 """The threads that extend leases and look for messages, independently of commits under way."""
 
 
@@ -111,19 +118,30 @@ class AmqpServer:
             threads: The number of clients that may wait for the store at once.
 
         Raises:
-            InvalidInput: Other machines could reach it without TLS, or a time is not a number.
-            LimitExceeded: A time is out of range.
+            InvalidInput: Other machines could reach it without TLS, or a value is of a wrong type.
+            LimitExceeded: A number is out of range.
             PlatformMissing: python-qpid-proton is not installed.
         """
-        if tls is None and not _is_loopback(host):
+        client = client_of(manager)
+        check_count("port", port, 0, 65_535)
+        check_count("threads", threads, 1, THREADS_MAX)
+        if rules is not None and not isinstance(rules, AccessRules):
             raise InvalidInput(
-                f"host={host!r}: other machines can connect only over TLS: give tls=, or listen "
+                f"rules={shown(rules)}: give AccessRules, or omit them.", name="rules"
+            )
+        if tls is not None and not isinstance(tls, ssl.SSLContext):
+            raise InvalidInput(f"tls={shown(tls)}: give an ssl.SSLContext, or omit it.", name="tls")
+        if tls is None and not _is_loopback(check_id(host, "host")):
+            raise InvalidInput(
+                f"host={shown(host)}: other machines can connect only over TLS: give tls=, or "
+                "listen "
                 "on 127.0.0.1.",
                 name="host",
             )
         # Clients rely on the time that they are told, which is a uint of milliseconds.
         check_number("idle_seconds", idle_seconds, 0.1, LEASE_SECONDS_MAX)
         check_number("transaction_seconds", transaction_seconds, 0.001, BRANCH_SECONDS_MAX)
+        check_number("tick_seconds", tick_seconds, 0.001, LEASE_SECONDS_MAX)
         self._manager = manager
         self._host, self._port, self._tls = host, port, tls
         self._tick_seconds = tick_seconds
@@ -138,9 +156,9 @@ class AmqpServer:
         self._grace_seconds = 0.0
         self._services = Services(
             codec=FrameCodec(ProtonCodec()),
-            container_id=_client_of(manager).runtime.consumer,
+            container_id=client.runtime.consumer,
             rules=rules,
-            limits=limits or Limits(),
+            limits=check_limits(limits),
             idle_seconds=idle_seconds,
             resource_of=self._resource_of,
             workers=ThreadPoolExecutor(threads, "txnqueue amqp"),
@@ -198,7 +216,12 @@ class AmqpServer:
 
         Args:
             grace_seconds: The time that clients have before their sockets are closed.
+
+        Raises:
+            InvalidInput: The time is not a number.
+            LimitExceeded: The time is out of range.
         """
+        check_number("grace_seconds", grace_seconds, 0, LEASE_SECONDS_MAX)
         if self._thread is None or self._loop is None or self._over is None:
             return
         self._grace_seconds = grace_seconds
@@ -292,7 +315,7 @@ class AmqpServer:
         rules = self._services.rules
         with self._lock:
             if user not in self._resources:
-                client = _client_of(self._manager)
+                client = client_of(self._manager)
                 manager = QueueManager(
                     client.store.spark,
                     store=client.store,
@@ -307,10 +330,6 @@ class AmqpServer:
                     limits=self._services.limits,
                 )
             return self._resources[user]
-
-
-def _client_of(manager: QueueManager) -> Client:
-    return attempt_of(manager.transaction()).client
 
 
 def _is_loopback(host: str) -> bool:

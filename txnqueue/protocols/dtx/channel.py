@@ -5,7 +5,13 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from txnqueue.core.settings import BRANCH_SECONDS_DEFAULT, BRANCH_SECONDS_MAX, check_number
+from txnqueue.core.settings import (
+    BRANCH_SECONDS_DEFAULT,
+    BRANCH_SECONDS_MAX,
+    check_flag,
+    check_number,
+)
+from txnqueue.manager import client_of
 from txnqueue.protocols.dtx.branches import Branches
 from txnqueue.protocols.dtx.coordination import DtxCoordination
 from txnqueue.protocols.dtx.demarcation import DtxDemarcation
@@ -32,12 +38,18 @@ class Connection:
             default_timeout_seconds: How long a branch started here may take until it is
                 prepared, unless a time-out is set.
             join_supported: Whether channels of this connection may join existing branches.
+
+        Raises:
+            InvalidInput: A value is of a wrong type.
+            LimitExceeded: The time-out is out of range.
         """
+        client = client_of(manager)
+        check_flag("join_supported", join_supported)
         check_number("default_timeout_seconds", default_timeout_seconds, 0.001, BRANCH_SECONDS_MAX)
         self.manager = manager
         self.default_timeout_seconds = default_timeout_seconds
         self.join_supported = join_supported
-        self.branches = Branches(manager._client)
+        self.branches = Branches(client)
 
     @property
     def principal(self) -> str:

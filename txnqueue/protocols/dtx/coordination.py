@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from txnqueue.core.settings import BRANCH_SECONDS_MAX, check_number
-from txnqueue.core.state.branch import Ending, Ticket
+from txnqueue.core.settings import BRANCH_SECONDS_MAX, check_flag, check_number
+from txnqueue.core.state.branch import Ending, Ticket, check_ticket
 from txnqueue.errors import LimitExceeded
 from txnqueue.protocols.dtx.replies import (
     STATUS,
@@ -52,7 +52,7 @@ class DtxCoordination(Lifetime):
             NotAllowed: The branch is restricted to others.
             InternalError: It failed; the branch may or may not be prepared.
         """
-        with self._asked(xid) as branches:
+        with self._asked(xid, ticket) as branches:
             return STATUS[branches.prepare(xid.transaction_id, ticket)]
 
     def commit(
@@ -76,7 +76,8 @@ class DtxCoordination(Lifetime):
             NotAllowed: The branch is restricted to others.
             InternalError: It failed.
         """
-        with self._asked(xid) as branches:
+        check_flag("one_phase", one_phase)
+        with self._asked(xid, ticket) as branches:
             return STATUS[branches.commit(xid.transaction_id, one_phase=one_phase, ticket=ticket)]
 
     def rollback(self, xid: Xid, *, ticket: Ticket | None = None) -> XaStatus:
@@ -95,7 +96,7 @@ class DtxCoordination(Lifetime):
             NotAllowed: The branch is restricted to others.
             InternalError: It failed.
         """
-        with self._asked(xid) as branches:
+        with self._asked(xid, ticket) as branches:
             return STATUS[branches.rollback(xid.transaction_id, ticket)]
 
     def recover(
@@ -116,6 +117,9 @@ class DtxCoordination(Lifetime):
             InternalError: It failed.
         """
         self._check_open()
+        check_flag("startscan", startscan)
+        check_flag("endscan", endscan)
+        check_ticket(ticket)
         if not (startscan or endscan) and self._scanned is None:
             raise CommandInvalid("No scan is open: begin one with recover(startscan=True).")
         with replying():
@@ -147,7 +151,7 @@ class DtxCoordination(Lifetime):
             NotAllowed: The branch is restricted to others.
             InternalError: It failed.
         """
-        with self._asked(xid) as branches:
+        with self._asked(xid, ticket) as branches:
             branches.forget(xid.transaction_id, ticket)
 
     def set_timeout(self, xid: Xid, seconds: float, *, ticket: Ticket | None = None) -> None:
@@ -163,7 +167,7 @@ class DtxCoordination(Lifetime):
             NotAllowed: The branch is restricted to others.
             InternalError: It failed, or the time-out is too long.
         """
-        with self._asked(xid) as branches:
+        with self._asked(xid, ticket) as branches:
             try:
                 check_number("seconds", seconds, 0, BRANCH_SECONDS_MAX)
             except LimitExceeded as error:
@@ -186,9 +190,10 @@ class DtxCoordination(Lifetime):
             return branches.timeout_seconds(xid.transaction_id)
 
     @contextmanager
-    def _asked(self, xid: Xid) -> Iterator[Branches]:
+    def _asked(self, xid: Xid, ticket: Ticket | None = None) -> Iterator[Branches]:
         """Check that the channel can be used for a branch, and translate errors to reply codes."""
         check_xid(xid)
+        check_ticket(ticket)
         self._check_open()
         with about_branches():
             yield self._connection.branches

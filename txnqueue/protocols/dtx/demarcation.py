@@ -6,7 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from txnqueue.core import model
-from txnqueue.core.state.branch import Ending, Ticket
+from txnqueue.core.settings import check_flag
+from txnqueue.core.state.branch import Ending, Ticket, check_ticket
 from txnqueue.errors import InvalidInput
 from txnqueue.protocols.dtx.handles import ChannelExchange, ChannelQueue
 from txnqueue.protocols.dtx.replies import (
@@ -87,6 +88,7 @@ class DtxDemarcation(Lifetime):
                 channel works in the branch; ``end`` and ``close`` end that work too.
         """
         check_xid(xid)
+        _check_how(ticket, join=join, resume=resume)
         self._check_selected()
         if join and resume:
             raise CommandInvalid("join and resume exclude each other: give one of them.")
@@ -132,6 +134,7 @@ class DtxDemarcation(Lifetime):
                 the channel, because its part may be sealed.
         """
         check_xid(xid)
+        _check_how(ticket, fail=fail, suspend=suspend)
         self._check_selected()
         if fail and suspend:
             raise CommandInvalid("fail and suspend exclude each other: give one of them.")
@@ -266,3 +269,14 @@ class DtxDemarcation(Lifetime):
             raise CommandInvalid(
                 "The channel is not in use for distributed transactions: call select() first."
             )
+
+
+def _check_how(ticket: Ticket | None, **flags: bool) -> None:
+    """Check the ticket and the flags of a method.
+
+    Raises:
+        InvalidInput: One of them is of another type.
+    """
+    check_ticket(ticket)
+    for name, value in flags.items():
+        check_flag(name, value)

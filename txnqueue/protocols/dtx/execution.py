@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from txnqueue.core import model, ranges
 from txnqueue.core.model import Entry, Range
 from txnqueue.core.planning import Plan
-from txnqueue.core.settings import check_name
-from txnqueue.errors import InvalidInput
+from txnqueue.core.settings import check_count, check_name
+from txnqueue.manager import client_of
 
 if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
@@ -37,7 +37,7 @@ class Execution:
             manager: The store.
             name: The name of the sequence: letters, digits, '.', '_' or '-'.
         """
-        self._client = manager._client
+        self._client = client_of(manager)
         self._stream = f"execution/{check_name(name, 'sequence of commands')}"
         self._shard = model.protocol_shard(self._stream)
 
@@ -47,7 +47,12 @@ class Execution:
         return _mark(self._done(self._newest()))
 
     def executed(self, command_id: int) -> bool:
-        """Return whether a command has been executed."""
+        """Return whether a command has been executed.
+
+        Raises:
+            InvalidInput: That is not a command id.
+        """
+        _check_command(command_id)
         wanted = ((command_id, command_id),)
         return bool(ranges.intersection(self._done(self._newest()), wanted))
 
@@ -71,8 +76,7 @@ class Execution:
             InvalidInput: One of them is not a command id.
         """
         for one in command_ids:
-            if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= COMMAND_ID_MAX:
-                raise InvalidInput(f"command_id={one!r}: give whole numbers of at least 0.")
+            _check_command(one)
         said = ranges.of_offsets(sorted(set(command_ids)))
         mark = 0
 
@@ -111,6 +115,10 @@ class Execution:
     @staticmethod
     def _done(newest: Entry | None) -> tuple[Range, ...]:
         return () if newest is None else newest.ranges
+
+
+def _check_command(command_id: object) -> None:
+    check_count("command_id", command_id, 0, COMMAND_ID_MAX)
 
 
 def _mark(done: Iterable[Range]) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.core.exchanges import BindingAnswer, ExchangeAnswer
+from txnqueue.core.exchanges import BindingAnswer, ExchangeAnswer, read_arguments
 from txnqueue.core.settings import check_text
-from txnqueue.core.state.branch import Ticket
+from txnqueue.core.state.branch import Ticket, check_ticket
 from txnqueue.core.state.topology import Topology
 from txnqueue.protocols.dtx.replies import Lifetime, replying
 
@@ -40,6 +40,7 @@ class Querying(Lifetime):
         """
         self._check_open()
         with replying():
+            check_ticket(ticket)
             check_text("exchange", exchange)
             return self._topology().query_exchange(exchange)
 
@@ -70,8 +71,12 @@ class Querying(Lifetime):
         """
         self._check_open()
         with replying():
-            for field, value in {"exchange": exchange, "queue": queue, "key": routing_key}.items():
+            check_ticket(ticket)
+            asked = {"exchange": exchange, "queue": queue, "routing_key": routing_key}
+            for field, value in asked.items():
                 check_text(field, value)
+            if arguments is not None:
+                read_arguments(arguments)
             return self._topology().query_binding(exchange, queue, routing_key, arguments)
 
     def _topology(self) -> Topology:

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from txnqueue.core.instants import instant
-from txnqueue.core.state.branch import Ticket
+from txnqueue.core.settings import shown
+from txnqueue.core.state.branch import Ticket, check_ticket
 from txnqueue.errors import InvalidInput
 from txnqueue.protocols.dtx.channel import Channel, Connection
 from txnqueue.protocols.dtx.replies import (
@@ -72,7 +73,7 @@ def _octets(name: str, part: object) -> bytes:
             return part.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         pass
-    raise InvalidInput(f"{name}={part!r}: give text that can be encoded in UTF-8.", name=name)
+    raise InvalidInput(f"{name}={shown(part)}: give text that can be encoded in UTF-8.", name=name)
 
 
 class _TpcChannel(Channel):
@@ -105,7 +106,11 @@ class TpcConnection:
         Args:
             manager: The store.
             ticket: The ticket for branches begun here.
+
+        Raises:
+            InvalidInput: One of them is something else.
         """
+        check_ticket(ticket)
         self._connection = Connection(manager)
         self._channel = _TpcChannel(self._connection)
         self._channel.select()
@@ -321,7 +326,9 @@ def _of_text(xid: object) -> Xid:
         InvalidInput: It is not an xid.
     """
     if not isinstance(xid, TpcXid):
-        raise InvalidInput(f"xid={xid!r}: give what xid() or tpc_recover() returned.", name="xid")
+        raise InvalidInput(
+            f"xid={shown(xid)}: give what xid() or tpc_recover() returned.", name="xid"
+        )
     return xid.xid
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from txnqueue.core.settings import BRANCH_PREFIX
+from txnqueue.core.settings import BRANCH_PREFIX, shown
 from txnqueue.errors import InvalidInput, LimitExceeded
 
 DATA_LENGTH_MAX = 128
@@ -37,12 +37,13 @@ class Xid:
         for name in ("format_id", "gtrid_length", "bqual_length"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
-                raise InvalidInput(f"{name}={value!r}: give a whole number.", name=name)
+                raise InvalidInput(f"{name}={shown(value)}: give a whole number.", name=name)
         if not isinstance(self.data, bytes):
-            raise InvalidInput(f"data={self.data!r}: give bytes.", name="data")
+            raise InvalidInput(f"data={shown(self.data)}: give bytes.", name="data")
         if not 0 <= self.format_id <= FORMAT_ID_MAX:
             raise LimitExceeded(
-                f"format_id={self.format_id}: the range is 0 to {FORMAT_ID_MAX}.", name="format_id"
+                f"format_id={shown(self.format_id)}: the range is 0 to {FORMAT_ID_MAX}.",
+                name="format_id",
             )
         if len(self.data) > DATA_LENGTH_MAX:
             raise LimitExceeded(
@@ -53,8 +54,10 @@ class Xid:
         lengths = (self.gtrid_length, self.bqual_length)
         if min(lengths) < 0 or sum(lengths) != len(self.data):
             raise InvalidInput(
-                f"An xid's lengths, {self.gtrid_length} and {self.bqual_length}, do not add up to "
-                f"the {len(self.data)} octets of its data: build it from its parts with Xid.of.",
+                f"An xid's lengths, {shown(self.gtrid_length)} and {shown(self.bqual_length)}, "
+                "do not "
+                f"add up to the {len(self.data)} octets of its data: build it from its parts with "
+                "Xid.of.",
                 name="data",
             )
 
@@ -63,7 +66,7 @@ class Xid:
         """Make an xid from the ids of a transaction and a branch."""
         for name, part in (("gtrid", gtrid), ("bqual", bqual)):
             if not isinstance(part, bytes):
-                raise InvalidInput(f"{name}={part!r}: give bytes.", name=name)
+                raise InvalidInput(f"{name}={shown(part)}: give bytes.", name=name)
         return cls(format_id, len(gtrid), len(bqual), gtrid + bqual)
 
     @property
@@ -96,4 +99,4 @@ def check_xid(xid: object) -> None:
         InvalidInput: It is something else.
     """
     if not isinstance(xid, Xid):
-        raise InvalidInput(f"xid={xid!r}: give an Xid.", name="xid")
+        raise InvalidInput(f"xid={shown(xid)}: give an Xid.", name="xid")

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.batch import claims_of
 from txnqueue.core.handlers import check_function, check_ran
-from txnqueue.core.settings import check_flag, check_number
+from txnqueue.core.receipt import Status
+from txnqueue.core.settings import check_count, check_flag, check_id, shown
 from txnqueue.errors import InvalidInput, TransactionUnknown
+from txnqueue.manager import client_of
 from txnqueue.protocols.deliveries import messages_of
 from txnqueue.protocols.flow.processing import (
     LAKEHOUSE,
@@ -20,7 +22,7 @@ from txnqueue.protocols.flow.processing import (
     Processing,
     committed_after_all,
 )
-from txnqueue.transaction import attempt_of
+from txnqueue.transaction import attempt_of, rolled_back_by_handler
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -55,7 +57,7 @@ class DataSource:
 
     def __post_init__(self) -> None:
         """Check the attributes."""
-        if not isinstance(self.name, str) or not self.name:
+        if not check_id(self.name, "name"):
             raise InvalidInput(f"{self.name!r}: give the data source a name.", name="name")
         check_function("connect", self.connect, "a function that opens a connection")
         check_flag("last", self.last)
@@ -122,10 +124,14 @@ class MessageFlow:
             InvalidInput: An argument cannot be used, or arguments contradict each other.
             QueueNotFound: The input queue does not exist.
         """
+        client_of(manager)
         check_flag("coordinated", coordinated)
-        if not isinstance(transacted, bool) and transacted != AUTOMATIC:
+        if not isinstance(transacted, bool) and not (
+            isinstance(transacted, str) and transacted == AUTOMATIC
+        ):
             raise InvalidInput(
-                f"transacted={transacted!r}: give True, False or {AUTOMATIC!r}.", name="transacted"
+                f"transacted={shown(transacted)}: give True, False or {AUTOMATIC!r}.",
+                name="transacted",
             )
         if coordinated and not transacted:
             raise InvalidInput(
@@ -136,6 +142,13 @@ class MessageFlow:
         self.nodes: list[Node] = _listed("nodes", nodes)  # an iterator yields them only once
         for node in self.nodes:
             check_function("nodes", node, "functions that take a Processing")
+        if not self.nodes:
+            raise InvalidInput(
+                f"nodes={shown(nodes)}: give at least one node; without any, the flow would "
+                "consume its "
+                "messages and do nothing with them.",
+                name="nodes",
+            )
         manager.queue(input_queue)
         self.manager = manager
         self.input_queue = input_queue
@@ -145,7 +158,8 @@ class MessageFlow:
         for source in _listed("data_sources", data_sources):
             if not isinstance(source, DataSource):
                 raise InvalidInput(
-                    f"data_sources={source!r}: give each one as a DataSource.", name="data_sources"
+                    f"data_sources={shown(source)}: give each one as a DataSource.",
+                    name="data_sources",
                 )
             if source.name in self._sources or source.name == LAKEHOUSE:
                 raise InvalidInput(
@@ -174,6 +188,7 @@ class MessageFlow:
                 committed.
             InvalidInput: Another thread is processing a message with this flow, or one of its own
                 nodes called it.
+            TransactionAborted: A node raised ``Rollback``.
             Exception: The error that a node raised.
         """
         with self._alone():
@@ -195,6 +210,8 @@ class MessageFlow:
                     processing = Processing(self, message, main)
                     self._through_nodes(processing)
                     processing.commit_open()
+            if processing is not None and main.status is Status.ROLLED_BACK:
+                raise rolled_back_by_handler(attempt_of(main))
         except BaseException as error:
             in_doubt = isinstance(error, TransactionUnknown)
             committed = (in_doubt or attempt_of(main).interrupted) and committed_after_all(main)
@@ -225,9 +242,9 @@ class MessageFlow:
             InvalidInput: As in ``process``.
             Exception: The last error that a node raised.
         """
-        check_number("errors_max", errors_max, 1, math.inf)
+        check_count("errors_max", errors_max, 1, math.inf)
         if messages_max is not None:
-            check_number("messages_max", messages_max, 0, math.inf)
+            check_count("messages_max", messages_max, 0, math.inf)
         with self._alone():
             return self._run(messages_max, errors_max)
 
@@ -261,7 +278,7 @@ class MessageFlow:
         Raises:
             InvalidInput: There is no data source with that name.
         """
-        source = self._sources.get(name)
+        source = self._sources.get(check_id(name, "data_source"))
         if source is None:
             known = ", ".join(sorted([*self._sources, LAKEHOUSE]))
             raise InvalidInput(f"There is no data source {name!r}; there are: {known}.", name=name)
@@ -356,8 +373,8 @@ class MessageFlow:
 
 
 def _listed(name: str, given: Any) -> list[Any]:
-    if not isinstance(given, Iterable):
-        raise InvalidInput(f"{name}={given!r}: give a list.", name=name)
+    if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
+        raise InvalidInput(f"{name}={shown(given)}: give a list.", name=name)
     return list(given)
 
 

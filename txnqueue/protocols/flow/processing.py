@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.core.receipt import Status
+from txnqueue.core.settings import check_flag, check_id
 from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionUnknown
 from txnqueue.protocols.deliveries import messages_of
 from txnqueue.transactions.participants import Auxiliary
@@ -63,8 +64,7 @@ class Processing:
             uncoordinated: Whether to write outside the main transaction: the messages are
                 available at once, and no rollback removes them.
         """
-        self._check()
-        transaction = None if uncoordinated else self._main
+        transaction = self._transaction(uncoordinated=uncoordinated)
         self._flow.manager.queue(queue).send(rows, transaction=transaction)
 
     def get(self, queue: str, limit: int = 1, *, uncoordinated: bool = False) -> list[Message]:
@@ -76,8 +76,7 @@ class Processing:
             uncoordinated: Whether to take them outside the main transaction: they are consumed
                 at once.
         """
-        self._check()
-        transaction = None if uncoordinated else self._main
+        transaction = self._transaction(uncoordinated=uncoordinated)
         batch = self._flow.manager.queue(queue).receive(limit, transaction=transaction)
         messages = messages_of(batch, transaction)
         if transaction is None and messages:
@@ -107,6 +106,7 @@ class Processing:
             The cursor.
         """
         self._check()
+        check_flag("uncoordinated", uncoordinated)
         flow, main = self._flow, self._main
         coordinated = flow.coordinated and not uncoordinated
         source, connection = flow.source(data_source, coordinated=coordinated)
@@ -138,6 +138,7 @@ class Processing:
             uncoordinated: Whether to use the auxiliary transaction of the Delta tables.
         """
         self._check()
+        check_flag("uncoordinated", uncoordinated)
         if self._main is None:
             return Immediate(self._flow.manager, name)
         if self._flow.coordinated and not uncoordinated:
@@ -200,7 +201,7 @@ class Processing:
 
     def _end_auxiliary(self, data_source: str, *, commit: bool) -> None:
         self._check()
-        if data_source == LAKEHOUSE:
+        if check_id(data_source, "data_source") == LAKEHOUSE:
             tables = self._tables
             if tables is not None:
                 try:
@@ -213,6 +214,11 @@ class Processing:
         auxiliary = self._auxiliaries.get(data_source)
         if auxiliary is not None:
             (auxiliary.commit if commit else auxiliary.rollback)()
+
+    def _transaction(self, *, uncoordinated: bool) -> Transaction | None:
+        """Return the transaction of an operation on queues; None does it at once."""
+        self._check()
+        return None if check_flag("uncoordinated", uncoordinated) else self._main
 
     def _check(self) -> None:
         if self._ended:

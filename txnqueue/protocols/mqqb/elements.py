@@ -11,6 +11,7 @@ from txnqueue import queue as core
 from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.model import PositionId, Range
+from txnqueue.core.settings import is_text, shown
 from txnqueue.core.state import AttemptOwner, Claim, LaneState, Position, QueueState
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.parts import part_of
@@ -330,9 +331,9 @@ def identifier_of(transaction: Transaction | str) -> str:
     """
     if isinstance(transaction, Transaction):
         return transaction.identifier
-    if not isinstance(transaction, str):
+    if not is_text(transaction):
         raise InvalidInput(
-            f"{transaction!r}: give a transaction or its identifier.",
+            f"{shown(transaction)}: give a transaction or its identifier.",
             name="transaction_identifier",
         )
     return transaction

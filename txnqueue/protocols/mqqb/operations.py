@@ -13,9 +13,10 @@ from txnqueue.batch import Batch, claim_batch, unsay
 from txnqueue.core import model, ranges
 from txnqueue.core.handlers import check_function, check_ran
 from txnqueue.core.receipt import Status
-from txnqueue.core.settings import check_text, describe_error
+from txnqueue.core.settings import check_id, describe_error, shown
 from txnqueue.core.state import AttemptOwner, LaneState, Segment, TransactionState
 from txnqueue.errors import InvalidInput, TransactionFinished, TransactionNotFound
+from txnqueue.manager import client_of
 from txnqueue.messages import acquisition, move
 from txnqueue.protocols.deliveries import messages_of
 from txnqueue.protocols.mqqb.effects import PURGED, Effects
@@ -62,12 +63,12 @@ class Operations:
                 Position Available. Its errors are logged.
 
         Raises:
-            InvalidInput: ``on_event`` cannot be called with an event.
+            InvalidInput: ``manager`` is none, or ``on_event`` cannot be called with an event.
         """
         if on_event is not None:
             check_function("on_event", on_event, "a function that gets an event")
         self.manager = manager
-        self._client = manager._client
+        self._client = client_of(manager)
         self._on_event = on_event
         self._own: dict[str, Transaction] = {}
 
@@ -136,7 +137,9 @@ class Operations:
         """
         place = self.queue(queue)
         if not isinstance(body, Mapping):
-            raise InvalidInput(f"body={body!r}: give the queue's columns as a dict.", name="body")
+            raise InvalidInput(
+                f"body={shown(body)}: give the queue's columns as a dict.", name="body"
+            )
         with self._work(transaction_identifier) as (core, operations):
             sent = place.core.send([dict(body)], priority=priority, transaction=core)
             staged = next(s for s in attempt_of(core).staged if s.send_id == sent.send_id)
@@ -166,7 +169,7 @@ class Operations:
             InvalidInput: The position is not Available.
             TransactionNotFound: There is no such transaction here.
         """
-        check_text("reason", reason)
+        check_id(reason, "reason")
         with self._work(transaction_identifier) as (core, operations):
             here = self._available(position)
             operation = TransactionalOperation(OperationType.DEQUEUE, position, reason)
@@ -304,7 +307,7 @@ class Operations:
         """Check that a position is Available to this manager, and return its queue."""
         if not isinstance(position, MessagePosition):
             raise InvalidInput(
-                f"position={position!r}: give one of a queue's message_position_list.",
+                f"position={shown(position)}: give one of a queue's message_position_list.",
                 name="position",
             )
         if position.state is not State.AVAILABLE:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from txnqueue.errors import TransactionFinished
+from txnqueue.manager import client_of
 from txnqueue.protocols.openamq.channel import Channel, close_after
 from txnqueue.protocols.openamq.lists import Consumer, Queued, queued
 
@@ -26,7 +27,12 @@ class Connection:
     """The channels on one manager's queues, and their waiting consumers."""
 
     def __init__(self, manager: QueueManager) -> None:
-        """Use a manager."""
+        """Use a manager.
+
+        Raises:
+            InvalidInput: It is none.
+        """
+        client_of(manager)
         self.manager = manager
         self.consumers: list[Consumer] = []
         self._channels: list[Channel] = []

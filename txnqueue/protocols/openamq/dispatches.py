@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,10 @@ from txnqueue.core.handlers import check_function, check_ran
 from txnqueue.core.settings import (
     LEASE_SECONDS_MAX,
     MESSAGES_PER_RECEIVE_MAX,
+    check_count,
     check_number,
     check_text,
+    shown,
 )
 from txnqueue.core.state import catalog
 from txnqueue.core.state.closure import is_closed
@@ -343,7 +345,7 @@ class Dispatches:
         wanted: Container[int]
         if isinstance(tags, range):
             wanted = tags  # however long it is
-        elif isinstance(tags, Iterable) and not isinstance(tags, (str, bytes)):
+        elif isinstance(tags, Iterable) and not isinstance(tags, (str, bytes, Mapping)):
             wanted = {_check_whole("tags", tag) for tag in tags}
         else:
             wanted = {_check_whole("tags", tags)}
@@ -388,8 +390,7 @@ def _untouched(batch: Batch, names: list[str], inside: Transaction | None) -> No
 
 
 def _check_limit(limit: object) -> None:
-    _check_whole("limit", limit)
-    check_number("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+    check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
 
 
 def _check_whole(name: str, value: object) -> int:
@@ -399,5 +400,5 @@ def _check_whole(name: str, value: object) -> int:
         InvalidInput: It is not.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidInput(f"{name}={value!r}: give a whole number.", name=name)
+        raise InvalidInput(f"{name}={shown(value)}: give a whole number.", name=name)
     return value

@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from txnqueue.client.client import Client
-from txnqueue.core.settings import QueueInfo
+from txnqueue.core.settings import QueueInfo, shown
 from txnqueue.core.state import catalog, erasures
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidName, PlatformMissing
-from txnqueue.reports.history import cut
+from txnqueue.reports.history import check_moment, cut
 from txnqueue.reports.ledger import ledgers
 from txnqueue.reports.snapshot import Snapshot
 from txnqueue.reports.views.columns import Owner
@@ -64,6 +64,7 @@ def create_views(client: Client, prefix: str, as_of: int | datetime.datetime | N
         InvalidName: The prefix cannot begin a name, or a table has one of the names.
         InvalidInput: There is no such commit yet.
     """
+    _check(prefix, as_of)
     spark, names = _tables(client)
     if names.by_path:
         return _temporary(client, spark, names, prefix, as_of)
@@ -120,9 +121,28 @@ def _temporary(
     }
     for text in texts.values():
         spark.sql(text)
-    for view, shown in frames.items():
-        shown.createOrReplaceTempView(identifier(view))
+    for view, made in frames.items():
+        made.createOrReplaceTempView(identifier(view))
     return [*texts, *frames]
+
+
+def _check(prefix: object, as_of: object) -> None:
+    """Check what users give, before anything is read or created.
+
+    Raises:
+        InvalidName: The prefix cannot begin a name.
+        InvalidInput: The moment cannot be one.
+    """
+    _check_prefix(prefix)
+    check_moment("as_of", as_of)
+
+
+def _check_prefix(prefix: object) -> None:
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+        raise InvalidName(
+            f"prefix={shown(prefix)}: give letters, digits and '_', beginning with a letter.",
+            name="prefix",
+        )
 
 
 def _tables(client: Client) -> tuple[SparkSession, TableNames]:
@@ -140,6 +160,7 @@ def _tables(client: Client) -> tuple[SparkSession, TableNames]:
 
 def of_store(client: Client, prefix: str, as_of: int | datetime.datetime | None) -> dict[str, str]:
     """Write the statements that create views which are SQL alone, by the views' names."""
+    _check(prefix, as_of)
     _, names = _tables(client)
     entries = client.cache.catalog_entries()
     if as_of is None:
@@ -182,11 +203,7 @@ def statements(
     Raises:
         InvalidName: The prefix cannot begin a name, or makes one that is kept for tables.
     """
-    if not _PREFIX.fullmatch(prefix):
-        raise InvalidName(
-            f"prefix={prefix!r}: give letters, digits and '_', beginning with a letter.",
-            name="prefix",
-        )
+    _check_prefix(prefix)
     queries = {
         "queues": queues(names, commit_seq),
         "transactions": transactions(names, commit_seq),

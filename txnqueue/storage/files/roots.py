@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from txnqueue.core.settings import shown
 from txnqueue.errors import FilesNotReadable, InvalidInput
 from txnqueue.storage.journal.locks import canonical_root
 
@@ -90,7 +91,7 @@ def _of_arrow(given: object) -> FileSystem:
     fsspec = sys.modules.get("fsspec")  # imported if the user has such a file system
     if fsspec is None or not isinstance(given, fsspec.AbstractFileSystem):
         raise InvalidInput(
-            f"filesystem={given!r}: give a file system of pyarrow.fs or of fsspec.",
+            f"filesystem={shown(given)}: give a file system of pyarrow.fs or of fsspec.",
             name="filesystem",
         )
     from txnqueue.storage.files.fsspec_files import of_arrow

@@ -217,7 +217,9 @@ def _given(rows: object) -> tuple[list[str], Callable[[int], Any]] | None:
 
 
 def _are_dicts(rows: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
-    return isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows)
+    if not isinstance(rows, Sequence) or isinstance(rows, (str, bytes)):  # even an empty one
+        return False
+    return all(isinstance(row, Mapping) for row in rows)
 
 
 def _names_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:

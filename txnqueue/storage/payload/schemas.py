@@ -25,7 +25,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from txnqueue.core.settings import MESSAGE_COLUMN, RESERVED_COLUMNS, did_you_mean
+from txnqueue.core.settings import (
+    MESSAGE_COLUMN,
+    RESERVED_COLUMNS,
+    did_you_mean,
+    is_text,
+    plain_text,
+    shown,
+)
 from txnqueue.errors import SchemaMismatch
 from txnqueue.storage.journal.sessions import new_frame
 from txnqueue.storage.payload.types import check_column, folded, sql_type
@@ -125,30 +132,44 @@ def _check_key(what: str, name: str, schema: StructType) -> None:
     column = next((c for c in schema.fields if c.name == name), None)
     if column is None:
         near = did_you_mean(name, schema.names)
-        raise SchemaMismatch(f"{what}={name!r} is not a column: {near}", column=name)
+        raise SchemaMismatch(f"{what}={shown(name)} is not a column: {near}", column=name)
     if not isinstance(column.dataType, _GROUPING):
         raise SchemaMismatch(
-            f"{what}={name!r}: give a column of strings, whole numbers or dates, not of "
+            f"{what}={shown(name)}: give a column of strings, whole numbers or dates, not of "
             f"{sql_type(column.dataType)}.",
             column=name,
         )
 
 
-def schema_from(spark: SparkSession | None, schema: str | StructType) -> StructType:
+def schema_from(spark: SparkSession | None, schema: object, name: str = "schema") -> StructType:
     """Read a user's schema: a StructType or DDL, which without a session may have plain types only.
+
+    Args:
+        spark: The session, if there is one.
+        schema: The schema.
+        name: The argument that it was given as.
 
     Raises:
         SchemaMismatch: It is not a schema.
     """
     if isinstance(schema, StructType):
         return schema
+    if not is_text(schema) or not schema.strip():
+        raise SchemaMismatch(
+            f"{name}={shown(schema)}: give columns as DDL, such as 'order_id long, amount "
+            "double', or "
+            "as a StructType."
+        )
+    ddl = plain_text(schema)
     if spark is None:
-        return plain_schema(str(schema))
+        return plain_schema(ddl)
     try:
-        return new_frame(spark, [], str(schema)).schema
+        return new_frame(spark, [], ddl).schema
     except Exception as error:
         raise SchemaMismatch(
-            f"{schema!r} is not a schema; give one such as 'order_id long, amount double': {error}"
+            f"{name}={shown(schema)} is not a schema; give one such as 'order_id long, amount "
+            "double': "
+            f"{error}"
         ) from error
 
 

@@ -1,0 +1,176 @@
+"""``Rollback`` raised in a handler means what ``tx.rollback(reason)`` means there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import World, in_memory, numbers, rows
+from tests.conformance.test_transactions import leave
+from txnqueue import Rollback, Status
+from txnqueue.errors import HandlerFailed, InvalidInput, TransactionAborted
+from txnqueue.protocols.flow import DataSource, MessageFlow
+from txnqueue.sink import _MicroBatch
+
+REASON = "too few"
+
+
+def reasons(world: World) -> list[str | None]:
+    """List the reasons of the rollbacks in the journal."""
+    entries = world.store.journal.read_all().entries
+    return [entry.reason for entry in entries if entry.kind == "rolled_back"]
+
+
+def of_counted(world: World) -> list[bool]:
+    """List whether the rollbacks in the journal counted as deliveries."""
+    entries = world.store.journal.read_all().entries
+    return [e.body.get("counted", True) for e in entries if e.kind == "rolled_back"]
+
+
+@in_memory
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("how", ["raised", "raised for it", "called"])
+def test_a_drain_records_the_reason_and_charges_the_messages(
+    world: World, how: str, ahead: int
+) -> None:
+    orders = world.queue()
+    orders.send(rows(1, 2))
+
+    def handler(batch: Any, tx: Any) -> None:
+        tx.queue(orders.name).send(rows(3))
+        if how == "called":
+            tx.rollback(REASON)
+        else:
+            leave(Rollback(tx if how == "raised for it" else None, reason=REASON))
+
+    with pytest.raises(HandlerFailed, match="by its handler \\(too few\\)") as failed:
+        orders.drain(handler, errors_max=2, ahead=ahead)
+    error = failed.value.result.last_error
+    assert isinstance(error, TransactionAborted)
+    assert error.reason == REASON
+    assert reasons(world) == [REASON] * 2
+    assert of_counted(world) == [True, False]  # the first failure of a run that had no success
+    assert numbers(orders.receive()) == [1, 2]
+
+
+@in_memory
+def test_a_rollback_that_counts_no_delivery_is_not_the_failure_that_counts(world: World) -> None:
+    """The first failure of a run is charged; this one was not."""
+    orders, tries = world.queue(), []
+    orders.send(rows(1))
+
+    def handler(batch: Any, tx: Any) -> None:
+        tries.append(batch.messages()[0]["_message"]["delivery_count"])
+        tx.rollback(REASON, counted=len(tries) > 1)
+
+    with pytest.raises(HandlerFailed):
+        orders.drain(handler, errors_max=3)
+    assert of_counted(world) == [False, True, False]
+
+
+@in_memory
+def test_a_message_that_was_rolled_back_too_often_says_why_it_is_dead(world: World) -> None:
+    orders = world.queue(dead_letter=True, deliveries_max=1)
+    orders.send(rows(1))
+    orders.drain(lambda batch, tx: leave(Rollback(reason=REASON)), errors_max=2)
+    (dead,) = world.manager().queue(f"{orders.name}.dead").receive().messages()
+    assert dead["_message"]["origin"]["error"] == REASON
+
+
+@in_memory
+def test_a_rollback_of_another_transaction_is_an_error_of_the_handler(world: World) -> None:
+    orders, manager = world.queue(), world.manager()
+    orders.send(rows(1))
+    other = manager.transaction()
+    with pytest.raises(HandlerFailed) as failed:
+        orders.drain(lambda batch, tx: leave(Rollback(other)), errors_max=1)
+    assert isinstance(failed.value.__cause__, Rollback)
+
+
+@in_memory
+def test_a_rehearsal_is_rolled_back_without_an_error(world: World) -> None:
+    orders = world.queue()
+    orders.send(rows(1))
+    found = world.manager().rehearse(lambda batch, tx: leave(Rollback(reason=REASON)), orders)
+    assert (found.rolled_back, found.error) == (True, None)
+
+
+@in_memory
+def test_a_transaction_that_is_run_says_why_it_was_rolled_back(world: World) -> None:
+    world.queue()
+    with pytest.raises(TransactionAborted, match=REASON) as failed:
+        world.manager().run_transaction(lambda tx: leave(Rollback(reason=REASON)))
+    assert failed.value.reason == REASON
+
+
+@in_memory
+@pytest.mark.parametrize("how", ["raised", "called"])
+def test_a_sink_whose_handler_rolls_back_does_not_lose_the_batch(
+    world: World, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query would go on with the next batch."""
+    world.queue()
+    batch = _MicroBatch("q", 1, None, None)
+    monkeypatch.setattr(_MicroBatch, "of", classmethod(lambda cls, *_given: batch))
+
+    def handler(df: Any, tx: Any) -> None:
+        tx.rollback(REASON) if how == "called" else leave(Rollback(reason=REASON))
+
+    with pytest.raises(TransactionAborted, match=REASON):
+        world.manager().sink(handler)(None, 1)  # type: ignore[arg-type]
+    world.manager().sink(lambda df, tx: None)(None, 1)  # type: ignore[arg-type]
+
+
+class Ledger:
+    """A database that notes how its transactions ended."""
+
+    def __init__(self, ends: list[str]) -> None:
+        self._ends = ends
+
+    def cursor(self) -> Any:
+        """Return something that executes statements."""
+        return self
+
+    def execute(self, *given: Any) -> None:
+        """Do nothing."""
+
+    def commit(self) -> None:
+        """Note it."""
+        self._ends.append("commit")
+
+    def rollback(self) -> None:
+        """Note it."""
+        self._ends.append("rollback")
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@in_memory
+def test_a_node_that_rolls_back_leaves_no_transaction_open(world: World) -> None:
+    """The message counted as processed, and auxiliary transactions stayed open."""
+    orders, ends = world.queue(deliveries_max=2), list[str]()
+    orders.send(rows(1))
+
+    def node(processing: Any) -> None:
+        processing.execute("ledger", "INSERT", uncoordinated=True)
+        raise Rollback(reason=REASON)
+
+    source = DataSource("ledger", lambda: Ledger(ends))
+    flow = MessageFlow(world.manager(), orders.name, [node], data_sources=[source])
+    with pytest.raises(TransactionAborted, match=REASON):
+        flow.process()
+    assert ends == ["rollback"]
+    assert numbers(orders.receive()) == [1]
+
+
+@in_memory
+def test_a_reason_is_said_as_such(world: World) -> None:
+    """``Rollback("too few")`` left no block, because no transaction is called that."""
+    orders, wrong = world.queue(), REASON
+    tx = world.manager().transaction()
+    with pytest.raises(InvalidInput, match="reason="), tx:
+        tx.queue(orders.name).send(rows(1))
+        raise Rollback(wrong)  # type: ignore[arg-type]
+    assert (tx.status, orders.depth()) == (Status.ROLLED_BACK, 0)
