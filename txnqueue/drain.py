@@ -447,9 +447,8 @@ def _check_ahead(ahead: int, queue: Queue) -> None:
     """
     if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead not in (0, 1):
         raise InvalidInput(
-            f"ahead={shown(ahead)}: give 1 to handle a batch while the previous one is "
-            "committed, or 0 "
-            "to handle it after that.",
+            f"ahead={shown(ahead)}: give 1 to handle a batch while the previous one is committed, "
+            "or 0 to handle it after that.",
             name="ahead",
         )
     if ahead and queue.info.settings.ordered:

@@ -149,9 +149,8 @@ class QueueManager:
             )
         if store is not None and getattr(store, "journal", None) is None:
             raise InvalidInput(
-                f"store={shown(store)}: give a store, such as txnqueue.testing.MemoryStore(), "
-                "or omit "
-                "it.",
+                f"store={shown(store)}: give a store, such as txnqueue.testing.MemoryStore(), or "
+                "omit it.",
                 name="store",
             )
         given = None if root is None else check_root(root)

@@ -61,9 +61,8 @@ class Rollback(Exception):
         super().__init__("Rollback was raised outside of the block of its transaction.")
         if transaction is not None and not isinstance(transaction, Transaction):
             raise InvalidInput(
-                f"Rollback({shown(transaction)}): give the transaction whose block to leave, "
-                "and the "
-                "reason as reason=.",
+                f"Rollback({shown(transaction)}): give the transaction whose block to leave, and "
+                "the reason as reason=.",
                 name="transaction",
             )
         self.transaction = transaction

@@ -107,8 +107,7 @@ def _checked(connections: object) -> dict[str, Any]:
     if not isinstance(connections, Mapping):
         raise InvalidInput(
             f"connections={shown(connections)}: give a dict of connections by the names under "
-            "which "
-            "their databases were enlisted.",
+            "which their databases were enlisted.",
             name="connections",
         )
     for name in connections:

@@ -64,8 +64,7 @@ class HistoryDigest(Facts):
         if found is None or int(found[1]) > int(found[2]):
             raise InvalidInput(
                 f"{shown(text)} is not a digest: give the whole line that history.digest() "
-                "returned, "
-                "'txnqueue-1:…'.",
+                "returned, 'txnqueue-1:…'.",
                 name="digest",
             )
         after, commit_seq, entries, seed, sha256 = found.groups()

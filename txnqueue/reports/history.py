@@ -36,6 +36,7 @@ from txnqueue.types import ChangeRow, TraceStep
 TRACED_MAX = 1_000
 LOOKED = 10
 """How many of the newest versions of the journal a notebook reads."""
+_OR_INSTANT = ", or a datetime with a time zone"
 _COMMIT_SEQ_MAX = 2**63 - 1
 """The greatest number that the column of a table holds."""
 _STEPS = (
@@ -429,7 +430,7 @@ def cut(
     if commit_seq is None:
         return cache.past(), None
     newest = cache.store.journal.version()
-    _check_commit("commit_seq", commit_seq, ", or a datetime with a time zone")
+    _check_commit("commit_seq", commit_seq, _OR_INSTANT)
     if commit_seq < 0 or commit_seq >> 10 > newest:
         raise InvalidInput(
             f"commit_seq={shown(commit_seq)}: give at most {model.commit_seq(newest)}, the newest "
@@ -486,7 +487,7 @@ def check_moment(name: str, moment: object) -> None:
     if isinstance(moment, datetime.datetime):
         _check_instant(name, moment)
     elif moment is not None:
-        _check_commit(name, moment)
+        _check_commit(name, moment, _OR_INSTANT)
 
 
 def _check_instant(name: str, instant: object) -> None:

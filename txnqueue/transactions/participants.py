@@ -366,8 +366,7 @@ def _check_connection(name: str, connection: object) -> None:
         if not callable(getattr(connection, method, None)):
             raise InvalidInput(
                 f"connection={shown(connection)} of {name!r} has no {method}(): give an open "
-                "DB-API 2.0 "
-                "connection.",
+                "DB-API 2.0 connection.",
                 name="connection",
             )
 

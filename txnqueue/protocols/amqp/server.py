@@ -134,8 +134,7 @@ class AmqpServer:
         if tls is None and not _is_loopback(check_id(host, "host")):
             raise InvalidInput(
                 f"host={shown(host)}: other machines can connect only over TLS: give tls=, or "
-                "listen "
-                "on 127.0.0.1.",
+                "listen on 127.0.0.1.",
                 name="host",
             )
         # Clients rely on the time that they are told, which is a uint of milliseconds.

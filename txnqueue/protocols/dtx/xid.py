@@ -54,10 +54,9 @@ class Xid:
         lengths = (self.gtrid_length, self.bqual_length)
         if min(lengths) < 0 or sum(lengths) != len(self.data):
             raise InvalidInput(
-                f"An xid's lengths, {shown(self.gtrid_length)} and {shown(self.bqual_length)}, "
-                "do not "
-                f"add up to the {len(self.data)} octets of its data: build it from its parts with "
-                "Xid.of.",
+                f"An xid's lengths, {shown(self.gtrid_length)} and {shown(self.bqual_length)}, do "
+                f"not add up to the {len(self.data)} octets of its data: build it from its parts "
+                "with Xid.of.",
                 name="data",
             )
 

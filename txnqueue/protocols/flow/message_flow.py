@@ -145,8 +145,7 @@ class MessageFlow:
         if not self.nodes:
             raise InvalidInput(
                 f"nodes={shown(nodes)}: give at least one node; without any, the flow would "
-                "consume its "
-                "messages and do nothing with them.",
+                "consume its messages and do nothing with them.",
                 name="nodes",
             )
         manager.queue(input_queue)

@@ -157,8 +157,7 @@ def schema_from(spark: SparkSession | None, schema: object, name: str = "schema"
     if not is_text(schema) or not schema.strip():
         raise SchemaMismatch(
             f"{name}={shown(schema)}: give columns as DDL, such as 'order_id long, amount "
-            "double', or "
-            "as a StructType."
+            "double', or as a StructType."
         )
     ddl = plain_text(schema)
     if spark is None:
@@ -168,8 +167,7 @@ def schema_from(spark: SparkSession | None, schema: object, name: str = "schema"
     except Exception as error:
         raise SchemaMismatch(
             f"{name}={shown(schema)} is not a schema; give one such as 'order_id long, amount "
-            "double': "
-            f"{error}"
+            f"double': {error}"
         ) from error
 
 
