@@ -32,15 +32,24 @@ if [ $# -eq 0 ]; then
     stage "import rules" "$bin/lint-imports"
 fi
 # Runs one part of the tests, whose line is "name: what pytest is called with", and shows all of
-# what it says at its end, with the tests that cost most.
+# what it says at its end, with the tests that cost most. A part that hangs is interrupted, and
+# then says where it was. What it says goes to a file: a pipe would stay open, and be waited for,
+# as long as any process that a test left behind.
 part() {
-    local name=${1%%: *} started=$SECONDS said result=ok
+    local name=${1%%: *} started=$SECONDS said result=ok pytest
+    pytest="timeout --verbose --signal=ABRT --kill-after=60 $part_seconds .venv/bin/python -X faulthandler -m pytest"
+    said=$(mktemp)
     echo "== pytest, $name: started"
-    # shellcheck disable=SC2086
-    said=$(eval ".venv/bin/python -m pytest -q -p no:cacheprovider --durations=30 ${1#*: }" 2>&1) || result=FAILED
-    printf '%s\n== pytest, %s: %s, %s s\n' "$said" "$name" "$result" "$((SECONDS - started))"
+    eval "$pytest -v -p no:cacheprovider --durations=30 ${1#*: }" >"$said" 2>&1 </dev/null || result=FAILED
+    # Of the tests that passed only the number is shown.
+    grep -vE '(PASSED|SKIPPED.*) +\[ *[0-9]+%\]$' "$said" || true
+    rm -f "$said"
+    printf '== pytest, %s: %s, %s s\n' "$name" "$result" "$((SECONDS - started))"
     [ "$result" = ok ]
 }
+part_seconds=2400
+[ -z "${TXNQUEUE_LONG:-}" ] || part_seconds=86400
+export part_seconds
 export -f part
 
 core="tests/conformance tests/delta/test_crash_on_delta.py tests/delta/test_conflicts.py"

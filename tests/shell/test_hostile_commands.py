@@ -6,10 +6,10 @@ What cannot be used is said in one line; whatever was done, the history proves i
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -131,25 +131,51 @@ class Child:
     """A process beside, for what Arrow's own readers may end the process on."""
 
     def __init__(self) -> None:
-        self._pool = self._new()
+        self._start()
 
-    @staticmethod
-    def _new() -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(1, get_context("spawn"))
+    def _start(self) -> None:
+        context = get_context("spawn")
+        self._pipe, there = context.Pipe()
+        self._process = context.Process(target=_work, args=(there,), daemon=True)
+        self._process.start()
+        there.close()
 
     def survives(self, do: Callable[..., object], *arguments: object) -> bool:
         """Do something there; whether the process was there to the end. What is raised, is."""
         try:
-            self._pool.submit(do, *arguments).result(CHILD_SECONDS)
-        except BrokenProcessPool:
+            self._pipe.send((do, arguments))
+            ended = self._pipe.poll(CHILD_SECONDS)
+            raised = self._pipe.recv() if ended else None
+        except (EOFError, OSError):
             self.close()
-            self._pool = self._new()
+            self._start()
             return False
+        if not ended:
+            self.close()
+            self._start()
+            raise AssertionError(f"it does not end within {CHILD_SECONDS:.0f} s")
+        if raised is not None:
+            raise raised
         return True
 
     def close(self) -> None:
-        """End the process."""
-        self._pool.shutdown()
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+
+def _work(pipe: Connection) -> None:
+    """Do what is asked for, one after the other, and say what each raised."""
+    with contextlib.suppress(EOFError):
+        while True:
+            do, arguments = pipe.recv()
+            try:
+                do(*arguments)
+            except Exception as error:
+                pipe.send(AssertionError("".join(traceback.format_exception(error))))
+            else:
+                pipe.send(None)
 
 
 @pytest.fixture(scope="module")
