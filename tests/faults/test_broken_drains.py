@@ -34,7 +34,7 @@ def seen_by(test: Callable[..., None], *given: Any) -> Catch:
 
 def simulating() -> None:
     """Look for a violation among some seeds of the simulator."""
-    for seed in range(30):
+    for seed in range(40):
         simulate(seed)
 
 
