@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.delta.failing_storage import OPERATIONS, Cell, Found
 from tests.reliability import cases, longrun, page, points, results
 from tests.reliability.kinds import KINDS, Kind
 from tests.reliability.results import Failure, Run
@@ -236,3 +237,22 @@ def test_what_tests_draw_is_counted_and_their_failure_is_one(tmp_path: Path) -> 
     path.write_text(TESTS.replace("pass", "assert False"))
     with pytest.raises(AssertionError, match=r"FAILED .*test_two"):
         cases.passed(1, str(path))
+
+
+def test_after_a_call_that_is_not_made_later_ones_are_not_looked_for(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[Cell]()
+
+    class Disk:
+        def run(self, cell: Cell) -> Found:
+            asked.append(cell)
+            return Found("/a" if cell.nth <= 3 else None, "failed", "", committed=False)
+
+    monkeypatch.setattr(cases, "_new_process", lambda _session: Disk())
+    every = cases.failing_calls()
+    assert len(set(every)) == len(every) and {one.operation for one in every} == set(OPERATIONS)
+    done = [cases.storage_that_fails(session, number) for number in range(len(every))]
+    assert sum(n for n, _ in done) == 8 * 4 * 2 * 3
+    assert max(cell.nth for cell in asked) == 4
+    assert len(asked) == len(set(asked)) == 8 * 4 * 2 * 4
