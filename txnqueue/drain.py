@@ -348,8 +348,7 @@ class Drain:
             self._failed(failure, current)
             return False
         if tx.status is Status.ROLLED_BACK:
-            _, counted = tx.undone
-            self._charges.failed(current.batch._account.held, counted=counted)
+            self._charges.failed(current.batch._account.held, counted=tx.rollback_counted)
             self._failed(rolled_back_by_handler(tx), current)
             return False
         if tx.status is not Status.ACTIVE:

@@ -427,7 +427,7 @@ class Exchange:
         }
         self._client.open()
         options = SendOptions(**placed)
-        placed = {option: getattr(options, option) for option in placed}
+        placed = {option: getattr(options, option) for option in placed}  # copies, not the caller's
         if self.name != exchanges.DEFAULT_EXCHANGE:
             options.check(schema_of(self._info), QueueSettings(), self.name)
 

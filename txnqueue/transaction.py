@@ -454,7 +454,7 @@ def call_handler(
 
 def rolled_back_by_handler(attempt: Attempt) -> TransactionAborted:
     """Make the error of a handler that rolled back, and did not say so by an error of its own."""
-    reason, _ = attempt.undone
+    reason = attempt.rollback_reason
     why = "" if reason is None else f" ({reason})"
     return TransactionAborted(
         f"Transaction {attempt.id!r} was rolled back by its handler{why}: nothing happened.",
@@ -501,9 +501,8 @@ def resolve(
     attempt = transaction._attempt if isinstance(transaction, Transaction) else transaction
     if not isinstance(attempt, Attempt):
         raise InvalidInput(
-            f"transaction={shown(transaction)}: give a transaction begun by "
-            "manager.transaction(), or "
-            "None.",
+            f"transaction={shown(transaction)}: give a transaction begun by manager.transaction(), "
+            "or None.",
             name="transaction",
         )
     if attempt.client is not client:

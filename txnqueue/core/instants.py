@@ -30,11 +30,7 @@ def instant(at_ms: int) -> datetime.datetime:
 
 def is_instant(value: object) -> TypeGuard[datetime.datetime]:
     """Return whether a value is a datetime that names an instant: one whose time zone is known."""
-    return (
-        isinstance(value, datetime.datetime)
-        and value.tzinfo is not None
-        and value.utcoffset() is not None
-    )
+    return isinstance(value, datetime.datetime) and value.utcoffset() is not None
 
 
 def by_then_ms(value: datetime.datetime) -> int:

@@ -30,7 +30,7 @@ from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import Snapshot, author_of
 from txnqueue.reports.trace import TraceIndex
 from txnqueue.reports.verification import VerificationResult, verify
-from txnqueue.storage.journal import EntryFilter, Order
+from txnqueue.storage.journal import EntryFilter, Newest, Order
 from txnqueue.types import ChangeRow, TraceStep
 
 TRACED_MAX = 1_000
@@ -517,24 +517,24 @@ def _check_commit(name: str, value: object, also: str = "") -> None:
 def _by_then(cache: Cache, timestamp: datetime.datetime) -> tuple[Past, int]:
     _check_instant("timestamp", timestamp)
     at_ms = min(max(by_then_ms(timestamp), FIRST_MS), LAST_MS)
-    past = _recorded_by(cache, at_ms)
-    if past.newest().latest_ms > at_ms + CLOCKS_APART_MS:  # clocks contradict each other
+    past, newest = _recorded_by(cache, at_ms)
+    if newest.latest_ms > at_ms + CLOCKS_APART_MS:  # clocks contradict each other
         past = _known(cache.past(_last_by(past.stream(Order.COMMIT), at_ms)))
     return past, at_ms
 
 
-def _recorded_by(cache: Cache, at_ms: int) -> Past:
-    """Find the history up to the last commit that was recorded by an instant.
+def _recorded_by(cache: Cache, at_ms: int) -> tuple[Past, Newest]:
+    """Find the history up to the last commit that was recorded by an instant, and its newest.
 
     A confirmation that waited for the next append was recorded before the rest of its commit.
     """
-    upto = None
+    upto, wanted = None, EntryFilter(recorded_upto_ms=at_ms)
     while True:
-        wanted = EntryFilter(recorded_upto_ms=at_ms)
         commit_seq = cache.past(upto).newest(wanted).commit_seq
         past = _known(cache.past(commit_seq))
-        if commit_seq < 0 or past.newest().recorded_at_ms <= at_ms:
-            return past
+        newest = past.newest()
+        if commit_seq < 0 or newest.recorded_at_ms <= at_ms:
+            return past, newest
         upto = commit_seq - 1
 
 

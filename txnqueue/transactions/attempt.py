@@ -93,8 +93,10 @@ class Attempt:
         self.promising = False
         """Whether a prepare was begun, which may have landed if it was interrupted."""
         self._rolled_back: list[str] = []
-        self.undone: tuple[str | None, bool] = (None, True)
-        """Why it was rolled back by this client, and whether the deliveries counted."""
+        self.rollback_reason: str | None = None
+        """Why this client has rolled it back."""
+        self.rollback_counted = True
+        """Whether the deliveries of its messages counted when this client rolled it back."""
         self.charges = True
         """Whether the deliveries of its messages count if it is rolled back."""
         self.ahead = False

@@ -160,8 +160,8 @@ def rollback(attempt: Attempt, reason: str | None = None, *, counted: bool = Tru
     if attempt.status is Status.UNKNOWN and attempt.participants.last is not None:
         raise _in_doubt(attempt, attempt.participants.last)
     counted = counted and attempt.charges
+    attempt.rollback_reason, attempt.rollback_counted = reason, counted
     _decide_rollback(attempt, reason, counted=counted)
-    attempt.undone = (reason, counted)
     attempt.participants.rolled_back(reason or "rolled back", counted=counted)
 
 

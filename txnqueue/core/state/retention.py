@@ -83,7 +83,8 @@ def beginning(
     found = list(entries)
     advanced = [e for e in found if e.kind == model.HORIZON_ADVANCED and "day" in e.body]
     corrections = model.newest_day(advanced)[0]
-    later = [e.version for e in found if over_ms(last_day) <= e.recorded_at_ms <= now_ms]
+    later_ms = over_ms(last_day)
+    later = [e.version for e in found if later_ms <= e.recorded_at_ms <= now_ms]
     by = min([before, *later])
     said = [
         (e.body["day"], e.version)
