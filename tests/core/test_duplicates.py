@@ -108,8 +108,30 @@ def test_everybody_finds_the_same_duplicates(seed: int, monkeypatch: pytest.Monk
         else:
             found += world.claim()
     assert found > 10
-    kept = [len(client._arrivals) for client in world.clients]
-    assert min(kept) < 150, "old positions are forgotten"
+
+
+def test_old_positions_are_forgotten_and_looked_for_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "ARRIVALS_MIN", 3)
+    client, looked = Duplicates(HOUR_MS), 0
+    forget = client._forget
+
+    def counted(now_ms: int) -> None:
+        nonlocal looked
+        looked += 1
+        forget(now_ms)
+
+    monkeypatch.setattr(client, "_forget", counted)
+    for n in range(100):
+        client.posted(position_of(n, 2, n * HOUR_MS, None), None)
+        if n >= 50:
+            client.retired((f"a{n}", 0))
+    assert 3 <= looked <= 8
+    for n in range(50):
+        client.retired((f"a{n}", 0))
+    for n in range(100, 300):
+        client.posted(position_of(n, 2, n * HOUR_MS, None), None)
+        client.retired((f"a{n}", 0))
+    assert len(client._arrivals) < 50
 
 
 def test_two_ids_have_two_digests_and_null_has_none() -> None:

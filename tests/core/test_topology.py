@@ -66,6 +66,17 @@ def test_a_queue_was_created_when_its_id_was_first_said_and_not_its_name() -> No
         assert catalog.queues(landed(*plans[:upto]))["q"].created_at_ms == created_at_ms
 
 
+def test_the_columns_that_a_queue_had_are_none_of_another_queue() -> None:
+    plans = [
+        catalog.write(kind, replace(queue(name), schema={"fields": fields}), STAMP)
+        for kind, name, fields in [
+            (model.QUEUE_CREATED, "q", [1]), (model.QUEUE_CREATED, "r", [2]),
+            (model.QUEUE_ALTERED, "q", [1, 3]),
+        ]
+    ]  # fmt: skip
+    assert catalog.schemas(landed(*plans), "q") == [{"fields": [1]}, {"fields": [1, 3]}]
+
+
 def test_another_queue_of_the_name_was_created_when_it_was_said() -> None:
     (entry,) = catalog.write(model.QUEUE_ALTERED, queue("q"), replace(STAMP, now_ms=7)).entries
     entry = replace(entry, body={**entry.body, "sequence": 3})
