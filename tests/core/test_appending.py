@@ -155,6 +155,15 @@ def test_the_same_content_is_said_again_under_the_same_append_id(answer: Any) ->
     assert len({unit.append_id for unit in script.offered}) == 1
 
 
+def test_of_two_contents_the_one_that_is_said_again_is_offered_again() -> None:
+    script = Script("conflict", "conflict", "conflict")
+    landed = script.land(lambda lost: numbered(1, "first" if lost == 0 else "second"))
+    assert landed.entries == script.entries()
+    assert script.words() == ["second"]
+    ids = [unit.append_id for unit in script.offered]
+    assert ids[1] == ids[2] == ids[3] != ids[0]
+
+
 def test_content_is_the_same_though_time_has_passed() -> None:
     script, times = Script("fails"), iter((1, 2))
 

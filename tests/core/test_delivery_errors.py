@@ -30,5 +30,6 @@ def test_what_is_forgotten_leaves_the_errors_of_others() -> None:
 def test_an_error_of_part_of_a_range_is_forgotten_with_the_range() -> None:
     errors: dict[PositionId, Errors] = {}
     note_error(errors, {HERE: ((3, 4),)}, "broken")
-    forget_error(errors, HERE, ((2, 6), (9, 9)))
+    note_error(errors, {HERE: ((8, 9),)}, "late")
+    forget_error(errors, HERE, ((2, 6), (8, 9)))
     assert errors == {}

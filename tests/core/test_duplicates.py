@@ -108,6 +108,7 @@ def test_everybody_finds_the_same_duplicates(seed: int, monkeypatch: pytest.Monk
         else:
             found += world.claim()
     assert found > 10
+    assert all(twice for client in world.clients for twice in client._found.values())
 
 
 def test_old_positions_are_forgotten_and_looked_for_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
