@@ -6,6 +6,7 @@ import json
 import random
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -244,6 +245,9 @@ def test_a_compaction_that_would_name_many_pieces_that_wait_does_not_pay() -> No
     assert runs > pieces - 1 and not lane.claims
     assert compaction.is_due(lane, lane.log, per_run=lane.log // runs)
     assert not compaction.is_due(lane, lane.log, per_run=lane.log // runs + 1)
+    for most, pays in ((runs, True), (runs - 1, False)):
+        with mock.patch.object(compaction, "RUNS_MAX", most):
+            assert compaction.is_due(lane, lane.log, per_run=1) == pays
     log.post((0, 9))  # nobody has touched it: it is not written out
     assert compaction.is_due(lane, lane.log, per_run=lane.log // runs)
 

@@ -197,6 +197,14 @@ def test_a_compaction_that_would_name_many_duplicates_does_not_pay(told: int, pa
     assert compacting.is_due(lane, 20) is pays
 
 
+def test_after_a_clock_that_was_ahead_what_is_recent_is_told_by_the_present_one() -> None:
+    fold, now_ms = QueueState("q", 1, WINDOW_MS), 10**9
+    recent_ms = now_ms - CLOCKS_APART_MS - WINDOW_MS
+    for before_ms, expected in ((0, recent_ms), (now_ms, now_ms), (now_ms + 1, recent_ms)):
+        fold.lanes[0].recent_after = before_ms
+        assert compacting.recent_after(fold, fold.lanes[0], now_ms) == expected
+
+
 def keeps_nothing(patch: pytest.MonkeyPatch) -> None:
     """Let positions leave as soon as nothing of them stands."""
     patch.setattr(compacting, "stays", lambda entry, compaction: False)

@@ -236,6 +236,15 @@ def test_a_selector_looks_no_further_than_it_must() -> None:
         planning.select(lane_of(whole), (), 6, NOW_MS, Redelivery(None), wanted=wanted)
 
 
+def test_a_claim_by_a_selector_removes_what_is_over_and_tells_its_duplicates() -> None:
+    over = Segment(position(1, expires_at=500), 0, 2)
+    chosen = planning.select(
+        lane_of(over), (), 5, NOW_MS, Redelivery(None),
+        wanted=lambda segments: segments, left_out=lambda segment: ((1, 1),),
+    )  # fmt: skip
+    assert (messages(chosen.expired), messages(chosen.duplicates)) == ([(1, 0), (1, 2)], [(1, 1)])
+
+
 def test_a_claim_takes_the_lanes_next_sequence_number() -> None:
     assert select([]).sequence == 4
 
