@@ -372,6 +372,24 @@ def test_what_may_have_landed_and_left_with_the_history_is_unknown(
         assert [e.sequence for e in script.land_next().entries] == [2]
 
 
+def test_a_try_that_has_left_for_the_archive_meanwhile_is_found_there() -> None:
+    script = Script("fails")
+
+    def read() -> None:
+        script.after_read = lambda: None
+        script.inner.append([script.offered[0]], {})
+        mine = script.entries()
+        horizon = Entry(model.FENCE, "horizon", model.HORIZON_ADVANCED, begun=9)
+        script.inner.append([Unit.of("maintenance", [horizon], ())], {})
+        script.inner.archive.create()
+        script.inner.archive.add(mine, "2026-01-01", {})
+        script.inner.remove(mine, "2026-01-01", {})
+
+    script.after_read = read
+    landed = script.land_next()
+    assert (landed.version, len(script.offered), script.entries()) == (1, 1, ())
+
+
 def test_what_is_said_to_have_landed_is_not_looked_for() -> None:
     """To read may fail, and what has surely landed would be in doubt."""
     script = Script("rival")

@@ -205,6 +205,19 @@ def test_after_a_clock_that_was_ahead_what_is_recent_is_told_by_the_present_one(
         assert compacting.recent_after(fold, fold.lanes[0], now_ms) == expected
 
 
+def test_who_has_not_searched_knows_what_others_have_left_out() -> None:
+    log = CompactedLog()
+    log.fold = QueueState("q", 1, WINDOW_MS)
+    log.post((0, 3))
+    chosen = log.select(2, left_out=lambda segment: ((1, 1),))
+    said = planning.leaving_out(chosen.duplicates)
+    log.append(*planning.remove("q", "q", chosen, said, Stamp("me", None, 1_000))[0].entries)
+    assert log.fold.duplicates is not None
+    (position,) = log.fold.positions.values()
+    (arrival,) = log.fold.duplicates.to_look_at(position, 1_000)
+    assert arrival.left_out == ((1, 1),)
+
+
 def keeps_nothing(patch: pytest.MonkeyPatch) -> None:
     """Let positions leave as soon as nothing of them stands."""
     patch.setattr(compacting, "stays", lambda entry, compaction: False)
