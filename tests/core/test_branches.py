@@ -85,6 +85,18 @@ def test_what_is_planned_of_a_branch_is_numbered_and_bars_what_was_planned_besid
     assert log.branch.timeout_seconds == 60
 
 
+def test_the_horizon_ends_a_branch_until_it_is_prepared() -> None:
+    log = Log()
+    log.land(branches.end(log.branch, "one", [FACT], [], STAMP))
+    passed = Entry(model.FENCE, "horizon", model.HORIZON_ADVANCED, begun=1, version=9)
+    said = [log.branch]
+    log.land(branches.seal(log.branch, model.PREPARED, STAMP))
+    for branch, ended in zip([*said, log.branch], (True, False), strict=True):
+        plan = branches.set_timeout(branch, 5, STAMP)
+        horizon = [one for one in plan.conditions if one == model.horizon_at_most(branch.begun)]
+        assert [one.holds([passed]) for one in horizon] == [False] * ended
+
+
 @pytest.mark.parametrize(("allowed", "named"), [(("b", "c"), "b, c may."), ((), "no one may.")])
 def test_who_is_not_permitted_is_told_who_is(allowed: Any, named: str) -> None:
     with pytest.raises(NotPermitted, match=f"'a' may not coordinate; {named}"):
