@@ -250,6 +250,27 @@ def test_what_is_being_published_to_a_queue_is_not_decided_either(world: World) 
 
 
 @in_memory
+@pytest.mark.parametrize("nth", range(1, 6))
+@pytest.mark.parametrize("call", ["find", "read", "matching"])
+def test_what_is_published_during_the_search_is_erased_or_not_decided(
+    world: World, call: str, nth: int
+) -> None:
+    queue, events, manager = published(world)
+    tx = world.manager("publisher").transaction()
+    tx.exchange(events.name).publish([*rows(1, key="anna"), *rows(2, key="bert")])
+    injector = Meanwhile(call, nth, tx.commit)
+    store: Any = FaultyStore(world.store, injector)
+    clerk = QueueManager(None, "memory", store=store, runtime=world.runtime("clerk"))
+    injector.arm()
+    done = clerk.erase(queue.name, ANNA, reason="r")
+    assert (done.erased, done.undecided) in ((1, 0), (0, 1))
+    tx.commit()
+    assert manager.erase(queue.name, ANNA, reason="r").erased == 1 - done.erased
+    assert numbers(queue.receive(2)) == [2]
+    proved(manager)
+
+
+@in_memory
 def test_what_was_published_and_its_history_removed_is_not_passed_over(world: World) -> None:
     queue, events, manager = published(world)
     busy = world.queue("busy")

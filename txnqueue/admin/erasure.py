@@ -187,16 +187,18 @@ class _Search:
         self.undecided = 0
         backlogs = [model.backlog_shard(info.queue_id) for info in infos]
         here = EntryFilter(shards=backlogs, kinds=[model.POSTED])
-        came = _by_send(Past(client.store).find(here))
+        others = {entry.body["payload"] for entry in Past(client.store).find(here)}
         own = {info.payload_id for info in infos}
         topology = client.cache.topology()
         bound = {one.payload_id for info in infos for one in topology.owners(info.queue_id)}
-        meant = self._matching(infos, bound | {owner for owner, _ in came}, where)
+        meant = self._matching(infos, bound | others, where)
         self._sends = sorted({send_id for found in meant.values() for _, send_id in found})
         # What is not posted by now, and began below this horizon, never will be.
         horizon = model.horizon(client.store.journal.read([model.FENCE]).entries)
         prepared = self._prepared()
-        posted = _by_send(self.posted())
+        entries = self.posted()  # once for both questions: a row may be published at any time
+        posted = _by_send(entries)
+        came = _by_send(entry for entry in entries if entry.shard in backlogs)
         for owner, found in meant.items():
             for (slice_, send_id), lie in found.items():
                 known = posted.get((owner, send_id), ())
