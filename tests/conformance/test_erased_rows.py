@@ -228,6 +228,29 @@ def test_maintenance_goes_on_as_if_nothing_was_erased(world: World) -> None:
 
 
 @in_memory
+def test_what_a_restored_table_brings_back_is_erased_once_more(world: World) -> None:
+    queue, manager = world.queue(), world.manager("clerk")
+    queue.send(PEOPLE)
+    queue.receive(9).accept()
+    inside = vars(world.store.payload)
+    before = {name: dict(inside[name]) for name in ("_sends", "_headers", "_slices", "_erased")}
+    assert manager.erase(queue.name, ANNA, reason="r").erased == 2
+    for name, rows_of in before.items():
+        inside[name].update(rows_of)
+        if not rows_of:
+            inside[name].clear()
+    found = manager.history.verify()
+    assert found.problems == (
+        f"queue {queue.name}: 2 erased rows are there again: erase them again",
+    )
+    again = manager.erase(queue.name, ANNA, reason="restored")
+    assert (again.erased, again.readable_until is not None) == (2, True)
+    assert "anna" not in kept_keys(world)
+    assert proved(manager)[GONE] == (2, 2)
+    assert manager.erase(queue.name, ANNA, reason="r").erased == 0
+
+
+@in_memory
 def test_after_an_erasure_files_go_that_no_version_names(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

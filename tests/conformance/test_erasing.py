@@ -17,7 +17,15 @@ from tests.conformance.conftest import (
     on_delta_when_long,
     rows,
 )
-from tests.faults.injection import Crash, FaultyStore, Injector, Meanwhile, faults_of
+from tests.faults.injection import (
+    Crash,
+    Fault,
+    FaultyStore,
+    Injector,
+    InjectorOfCall,
+    Meanwhile,
+    faults_of,
+)
 from tests.inside import client_of
 from txnqueue import EraseResult, QueueManager
 from txnqueue.admin import creation
@@ -437,6 +445,20 @@ def test_a_fault_at_any_call_is_made_good(world: World, finisher: str) -> None:
                 helper.recover()
             injector.flush()
             scene.check(done=begun or finisher == "erase")
+
+
+@in_memory
+def test_who_finishes_an_interrupted_erasure_learns_until_when_the_files_are_kept(
+    world: World,
+) -> None:
+    scene, injector = Scene(world), InjectorOfCall("erase", 0, Fault.CRASH_BEFORE)
+    manager = scene.clerk(injector)
+    injector.arm()
+    with pytest.raises(Crash):
+        manager.erase(scene.queue.name, ANNA, reason="r")
+    again = world.manager("helper").erase(scene.queue.name, ANNA, reason="r")
+    assert (again.erased, again.readable_until is not None) == (0, True)
+    scene.check(done=True)
 
 
 @in_memory

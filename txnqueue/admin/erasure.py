@@ -60,8 +60,8 @@ class EraseResult(Facts):
             history. Erase again a day later, after a ``maintain``; in a store with few commits,
             when its journal has advanced by a hundred versions.
         readable_until: Until then Delta keeps the files that held the rows, and older versions of
-            the table show them; the next ``maintain`` removes the files. None if nothing was
-            erased.
+            the table show them; the next ``maintain`` removes the files. None if this call deleted
+            no rows, neither its own nor those of interrupted erasures.
     """
 
     queue: str
@@ -82,7 +82,9 @@ def erase(client: Client, name: str, where: str, reason: str) -> EraseResult:
         Busy: The rows are recorded as erased, but others wrote to the payload at every try.
     """
     client.open()
-    ever = catalog.every_queue(client.cache.catalog_entries()).values()
+    known = client.cache.catalog_entries()
+    gone = {one.entry.entry_id for one in erasures.erasures(known) if one.done is not None}
+    ever = catalog.every_queue(known).values()
     infos = [info for info in ever if info.name == name] or [client.cache.queue(name)]
     search = _Search(client, infos, where)
     if sum(len(part) for found in search.rows.values() for part in found.values()) > RANGES_MAX:
@@ -97,16 +99,18 @@ def erase(client: Client, name: str, where: str, reason: str) -> EraseResult:
         entries, stamp = client.cache.catalog_entries(), client.stamp()
         queue_id = infos[-1].queue_id
         made = erasures.record(
-            entries, search.rows, queue_id=queue_id, name=name, reason=reason, stamp=stamp
+            entries, search.rows, gone, queue_id=queue_id, name=name, reason=reason, stamp=stamp
         )
         return made if made.entries else None
 
     landed = client.land(plan, "erase")
     recorded = [e for e in landed.entries if e.kind == model.PAYLOAD_ERASING] if landed else []
-    failed = finish(client, client.cache.catalog_entries())
+    known = client.cache.catalog_entries()
+    waiting = {one.payload_id for one in erasures.erasures(known) if one.done is None}
+    failed = finish(client, known)
     for owner in search.rows.keys() & failed.keys():
         raise failed[owner]
-    until = _readable_until(client, {entry.body["payload"] for entry in recorded})
+    until = _readable_until(client, waiting - failed.keys())
     return EraseResult(name, model.messages(recorded), purged, search.undecided, until)
 
 
