@@ -514,6 +514,42 @@ def test_what_waits_in_a_queue_that_is_being_dropped_is_not_erased(world: World)
 
 
 @in_memory
+def test_nothing_is_purged_elsewhere_if_a_message_waits_in_a_queue_that_is_being_dropped(
+    world: World,
+) -> None:
+    queue, events, manager = published(world)
+    closing = world.queue("closing")
+    events.bind(closing.name)
+    closing.send(rows(1, key="bert"))
+    events.publish(rows(2, key="anna"))
+    tx = world.manager("holder").transaction(world.name("xid"))
+    tx.queue(closing.name).receive(1)
+    tx.prepare()
+    assert manager.drop_queue(closing.name).held_by
+    with pytest.raises(QueueClosed, match="Nothing was changed"):
+        manager.erase(queue.name, ANNA, reason="r")
+    assert queue.depth() == 1
+    manager.rollback(tx.id)
+    assert manager.drop_queue(closing.name).dropped
+    assert manager.erase(queue.name, ANNA, reason="r").purged == 1
+    proved(manager)
+
+
+@in_memory
+def test_a_lease_of_a_dead_consumer_is_ended_as_the_error_says(world: World) -> None:
+    queue, manager = world.queue(), world.manager("clerk")
+    queue.send(rows(1, key="anna"))
+    held = world.open(queue, "dead").receive(1)
+    world.lease_over()
+    manager.recover()
+    with pytest.raises(NotErasable, match=rf"manager.release\('{queue.name}', consumer, reason\)"):
+        manager.erase(queue.name, ANNA, reason="r")
+    assert manager.release(queue.name, consumer=world.name("dead"), reason="gone") == len(held)
+    assert manager.erase(queue.name, ANNA, reason="r").erased == 1
+    proved(manager)
+
+
+@in_memory
 def test_a_table_that_cannot_be_written_keeps_no_other_from_being_erased(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

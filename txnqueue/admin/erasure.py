@@ -37,6 +37,7 @@ from txnqueue.core.state import (
     erasures,
     retention,
 )
+from txnqueue.core.state.closure import closed_error
 from txnqueue.core.state.erasures import Erasure, Place, Rows
 from txnqueue.errors import Busy, LimitExceeded, NotErasable
 from txnqueue.messages.removal import remove
@@ -293,6 +294,7 @@ class _Standing:
 
         Raises:
             NotErasable: Some messages are in flight, or needed to detect duplicates.
+            QueueClosed: Some messages wait in a queue that is being dropped.
         """
         purged, known = 0, posted()
         while True:
@@ -309,13 +311,26 @@ class _Standing:
                     in_flight=error.in_flight,
                     purged=purged,
                 ) from None
-            for info in self._waiting(infos):  # only these: another queue may be closing
+            waiting = self._waiting(infos)  # only these: another queue may be closing
+            self._check_open(waiting)
+            for info in waiting:
                 purged += remove(self._client, info, model.PURGED, self, self._sort)
             stands = self._stands(infos)
             newest = posted()
             if len(newest) == len(known) and not stands:
                 return purged
             known = newest
+
+    def _check_open(self, infos: Sequence[QueueInfo]) -> None:
+        """Check that all messages can be purged, before any is.
+
+        Raises:
+            QueueClosed: A queue is being dropped.
+        """
+        closing = {info.queue_id for info in infos if info.closing}
+        if closing:
+            fence = self._client.store.journal.read([model.FENCE]).entries
+            raise closed_error(next(entry for entry in fence if entry.queue_id in closing))
 
     def of_lane(self, _lane: LaneState, segments: Sequence[Segment]) -> Iterator[Segment]:
         """Cut the messages of the rows out of some segments of a lane, in the same order."""
@@ -372,8 +387,9 @@ class _Standing:
                 if held:
                     raise NotErasable(
                         f"{held} of the messages of {self._name!r} that where= selects are in "
-                        f"flight in {info.name!r}: let their holders settle them, or let recover() "
-                        "end abandoned work, then erase again.",
+                        f"flight in {info.name!r}: let their holders settle them, let recover() "
+                        "end abandoned transactions, or end leases with "
+                        f"manager.release({info.name!r}, consumer, reason); then erase again.",
                         queue=info.name,
                         in_flight=held,
                     )
