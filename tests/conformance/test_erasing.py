@@ -536,6 +536,41 @@ def test_nothing_is_purged_elsewhere_if_a_message_waits_in_a_queue_that_is_being
 
 
 @in_memory
+@pytest.mark.parametrize("held", [True, False])
+def test_a_queue_that_is_dropped_while_messages_are_purged_is_looked_at_once_more(
+    world: World, *, held: bool
+) -> None:
+    queue, events, manager = published(world)
+    other = world.queue("other")
+    events.bind(other.name)
+    other.send(rows(1, key="bert"))
+    events.publish(rows(2, key="anna"))
+    tx = world.manager("holder").transaction(world.name("xid"))
+    if held:
+        tx.queue(other.name).receive(1)
+        tx.prepare()
+    injector = Meanwhile("append", 2, lambda: manager.drop_queue(other.name))  # one was purged
+    store: Any = FaultyStore(world.store, injector)
+    clerk = QueueManager(None, "memory", store=store, runtime=world.runtime("clerk"))
+    injector.arm()
+    if held:
+        with pytest.raises(
+            NotErasable, match=r"being dropped.* 1 waiting messages were"
+        ) as refused:
+            clerk.erase(queue.name, ANNA, reason="r")
+        assert (refused.value.queue, refused.value.purged) == (other.name, 1)
+        assert "Nothing was changed" not in str(refused.value)
+        manager.rollback(tx.id)
+        assert manager.drop_queue(other.name).dropped
+        assert clerk.erase(queue.name, ANNA, reason="r").erased == 1
+    else:
+        done = clerk.erase(queue.name, ANNA, reason="r")
+        assert (done.erased, done.purged) == (1, 1)
+    assert injector.acted
+    proved(manager)
+
+
+@in_memory
 def test_a_lease_of_a_dead_consumer_is_ended_as_the_error_says(world: World) -> None:
     queue, manager = world.queue(), world.manager("clerk")
     queue.send(rows(1, key="anna"))

@@ -16,6 +16,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from txnqueue.client.archive import NAMES_MAX, Past
@@ -39,7 +40,7 @@ from txnqueue.core.state import (
 )
 from txnqueue.core.state.closure import closed_error
 from txnqueue.core.state.erasures import Erasure, Place, Rows
-from txnqueue.errors import Busy, LimitExceeded, NotErasable
+from txnqueue.errors import Busy, LimitExceeded, NotErasable, QueueClosed, QueueNotFound
 from txnqueue.messages.removal import remove
 from txnqueue.storage.journal import AppendConflict, EntryFilter
 
@@ -263,6 +264,17 @@ def _by_send(posted: Iterable[Entry]) -> dict[tuple[str, str], tuple[Range, ...]
     return {place: ranges.normalised(part) for place, part in spans.items()}
 
 
+def _after_purging(error: NotErasable | QueueClosed, purged: int) -> NotErasable:
+    """Say that an erasure is refused although some messages were already purged."""
+    why = str(error).removesuffix(" Nothing was changed.")
+    return NotErasable(
+        f"{why} {purged} waiting messages were already purged; their payload still exists.",
+        queue=error.name if isinstance(error, QueueClosed) else error.queue,
+        in_flight=0 if isinstance(error, QueueClosed) else error.in_flight,
+        purged=purged,
+    )
+
+
 class _Standing:
     """The messages of rows to erase that are still in queues, wherever they went."""
 
@@ -301,20 +313,15 @@ class _Standing:
             infos = self._queues(known)
             try:
                 self._check(infos, known)
-            except NotErasable as error:
+                waiting = self._waiting(infos)  # only these: another queue may be closing
+                self._check_open(waiting)
+            except (NotErasable, QueueClosed) as error:
                 if not purged:
                     raise
-                raise NotErasable(
-                    f"{error} {purged} waiting messages were already purged; their payload still "
-                    "exists.",
-                    queue=error.queue,
-                    in_flight=error.in_flight,
-                    purged=purged,
-                ) from None
-            waiting = self._waiting(infos)  # only these: another queue may be closing
-            self._check_open(waiting)
-            for info in waiting:
-                purged += remove(self._client, info, model.PURGED, self, self._sort)
+                raise _after_purging(error, purged) from None
+            with suppress(QueueNotFound, QueueClosed):  # it is being dropped: look once more
+                for info in waiting:
+                    purged += remove(self._client, info, model.PURGED, self, self._sort)
             stands = self._stands(infos)
             newest = posted()
             if len(newest) == len(known) and not stands:
