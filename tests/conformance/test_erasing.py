@@ -641,6 +641,38 @@ def test_a_message_that_moves_meanwhile_is_followed(world: World, call: str, nth
 
 
 @in_memory
+@pytest.mark.parametrize("nth", range(1, 7))
+def test_a_message_that_moves_while_history_is_removed_is_followed(world: World, nth: int) -> None:
+    queue, other, busy = world.queue(), world.queue("other"), world.queue("busy")
+    keeper = world.manager("keeper")
+    kept: Any = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
+
+    def days_pass(**history: int) -> int:
+        busy.send(rows(9))
+        busy.receive(1).accept()
+        world.clock.advance(3 * DAY)
+        return keeper.maintain(**kept, **history).forgotten
+
+    queue.send(rows(1, key="anna"))
+    queue.receive(1).accept()
+    queue.send(rows(2, key="anna"))
+    for _ in range(3):
+        days_pass()
+
+    def move() -> None:
+        world.open(queue, "mover").move(other.name)
+        assert days_pass(history_retention_days=0), "vacuous: no position was removed"
+
+    injector = Meanwhile("version", nth, move)
+    store: Any = FaultyStore(world.store, injector)
+    clerk = QueueManager(None, "memory", store=store, runtime=world.runtime("clerk"))
+    injector.arm()
+    assert clerk.erase(queue.name, ANNA, reason="r").purged == 1
+    assert not world.open(other, "late").receive(9).messages()
+    proved(world.manager("auditor"))
+
+
+@in_memory
 def test_a_replay_says_at_once_that_something_was_erased(world: World) -> None:
     queue, manager = world.queue(), world.manager("b")
     queue.send([*rows(1, key="anna"), *rows(2, key="bert")])

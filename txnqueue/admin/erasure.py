@@ -324,7 +324,8 @@ class _Standing:
                     purged += remove(self._client, info, model.PURGED, self, self._sort)
             stands = self._stands(infos)
             newest = posted()
-            if len(newest) == len(known) and not stands:
+            # Not by their number: others may have been removed with their history meanwhile.
+            if not stands and {e.entry_id for e in newest} <= {e.entry_id for e in known}:
                 return purged
             known = newest
 
