@@ -346,8 +346,8 @@ class QueueManager:
             NotErasable: Some messages are in flight, or needed to detect duplicates.
             QueueClosed: Some messages wait in a queue that is being dropped.
             LimitExceeded: The messages lie in too many ranges: erase fewer at a time.
-            Busy: The rows are recorded as erased, but others wrote to the payload at every try; the
-                next ``erase``, ``maintain`` or ``recover`` deletes them.
+            Busy: Others won every retry; the error says what was done. Rows that are recorded as
+                erased are deleted by the next ``erase``, ``maintain`` or ``recover``.
             TransactionNotGiven: Inside a transaction block.
 
         Example::

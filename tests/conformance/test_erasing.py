@@ -29,6 +29,7 @@ from tests.faults.injection import (
 from tests.inside import client_of
 from txnqueue import EraseResult, QueueManager
 from txnqueue.admin import creation
+from txnqueue.client.client import Client
 from txnqueue.core import model, ranges
 from txnqueue.errors import (
     Busy,
@@ -482,6 +483,30 @@ def test_others_that_always_write_leave_the_deletion_to_the_next(
 
 
 @in_memory
+@pytest.mark.parametrize(
+    ("nth", "said"), [(1, "1 waiting messages were purged, but"), (2, "are erased, but")]
+)
+def test_who_is_too_busy_to_record_an_erasure_is_told_what_was_done(
+    world: World, monkeypatch: pytest.MonkeyPatch, nth: int, said: str
+) -> None:
+    scene, land, calls = Scene(world), Client.land, list[str]()
+
+    def busy(self: Client, plan: Any, operation: str, **rest: Any) -> Any:
+        calls.append(operation)
+        if operation == "erase" and calls.count(operation) == nth:
+            raise Busy
+        return land(self, plan, operation, **rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "land", busy)
+        with pytest.raises(Busy, match=said):
+            world.manager("clerk").erase(scene.queue.name, ANNA, reason="r")
+    scene.check(done=False)
+    world.manager("helper").erase(scene.queue.name, ANNA, reason="r")
+    scene.check(done=True)
+
+
+@in_memory
 def test_what_was_consumed_is_erased_though_its_queue_is_being_dropped(world: World) -> None:
     queue, manager = world.queue(), world.manager("clerk")
     queue.send(rows(1, key="anna"))
@@ -647,7 +672,7 @@ def test_a_message_that_moves_while_history_is_removed_is_followed(world: World,
     keeper = world.manager("keeper")
     kept: Any = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
 
-    def days_pass(**history: int) -> int:
+    def days_pass(**history: Any) -> int:
         busy.send(rows(9))
         busy.receive(1).accept()
         world.clock.advance(3 * DAY)

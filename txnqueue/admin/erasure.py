@@ -81,7 +81,7 @@ def erase(client: Client, name: str, where: str, reason: str) -> EraseResult:
         NotErasable: Some messages are in flight, or needed to detect duplicates.
         QueueClosed: Some messages wait in a queue that is being dropped.
         LimitExceeded: The messages lie in too many ranges.
-        Busy: The rows are recorded as erased, but others wrote to the payload at every try.
+        Busy: Others won every retry; the error says what was done.
     """
     client.open()
     known = client.cache.catalog_entries()
@@ -105,7 +105,17 @@ def erase(client: Client, name: str, where: str, reason: str) -> EraseResult:
         )
         return made if made.entries else None
 
-    landed = client.land(plan, "erase")
+    try:
+        landed = client.land(plan, "erase")
+    except Busy as error:
+        if not purged:
+            raise
+        raise Busy(
+            f"{purged} waiting messages were purged, but others won every retry to record which "
+            "rows are erased; their payload still exists: erase again.",
+            operation="erase",
+            tries=error.tries,
+        ) from error
     recorded = [e for e in landed.entries if e.kind == model.PAYLOAD_ERASING] if landed else []
     known = client.cache.catalog_entries()
     waiting = {one.payload_id for one in erasures.erasures(known) if one.done is None}
@@ -164,11 +174,25 @@ def _delete(client: Client, owner: str, places: erasures.Places) -> None:
 
 
 def _say_deleted(client: Client, deleted: Sequence[Erasure]) -> None:
+    """Record that the rows of erasures are gone.
+
+    Raises:
+        Busy: Others were faster at every try.
+    """
+
     def plan(_lost: int) -> Plan | None:
         made = erasures.finish(client.cache.catalog_entries(), deleted, client.stamp())
         return made if made.entries else None
 
-    client.land(plan, "erase")
+    try:
+        client.land(plan, "erase")
+    except Busy as error:
+        raise Busy(
+            f"Rows of {deleted[0].payload_id} are erased, but others won every retry to record "
+            "that: the next erase, maintain or recover does.",
+            operation="erase",
+            tries=error.tries,
+        ) from error
 
 
 def _readable_until(client: Client, owners: Iterable[str]) -> datetime.datetime | None:
