@@ -335,7 +335,8 @@ class QueueManager:
         Args:
             queue: The queue that they were sent, published or moved to; dropped queues of that name
                 are searched as well.
-            where: A SQL predicate over the payload's columns and ``_message.headers``.
+            where: A SQL predicate over the payload's columns and ``_message.headers``; columns that
+                only another queue of that name has are null.
             reason: Why; recorded in the journal for ever, so it should name no person.
 
         Returns:

@@ -109,6 +109,37 @@ def test_rows_are_found_by_queues_that_were_dropped_and_in_those_that_they_moved
 
 
 @in_memory
+def test_each_table_is_searched_with_the_columns_of_all_queues_of_the_name(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, name = world.manager("clerk"), world.name("people")
+    other = world.queue("other")
+    events = exchange(world, "fanout")
+    old = manager.create_queue(name, SCHEMA, dead_letter=False)
+    events.bind(old)
+    other.send(PEOPLE)
+    other.move(old)
+    manager.drop_queue(name)
+    new = manager.create_queue(name, "n long, person string", dead_letter=False)
+    asked: dict[str, list[str]] = {}
+
+    def search(_: object, schema: Any, owner: str, *__: object) -> list[Any]:
+        asked[owner] = schema.names
+        return []
+
+    for kind in ("matching", "find"):
+        monkeypatch.setattr(MemoryPayload, kind, search)
+    manager.erase(name, "person = 'anna'", reason="r")
+    inherited = ["n", "key", "person"]
+    tables = {one.info.payload_id: inherited for one in (old, events, other)}
+    assert asked == {**tables, new.info.payload_id: ["n", "person", "key"]}
+    asked.clear()
+    manager.history.trace(queue=name, where="person = 'anna'").rows()
+    del tables[other.info.payload_id]  # what was moved is traced by the queue that it was sent to
+    assert asked == {**tables, new.info.payload_id: ["n", "person", "key"]}
+
+
+@in_memory
 def test_letters_that_were_driven_back_are_erased_by_either_queue(world: World) -> None:
     queue = world.queue(dead_letter=True)
     queue.send(PEOPLE)

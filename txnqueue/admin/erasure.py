@@ -15,9 +15,10 @@ import datetime
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from txnqueue.client.archive import NAMES_MAX, Past
 from txnqueue.client.client import Client
@@ -40,11 +41,14 @@ from txnqueue.core.state import (
 )
 from txnqueue.core.state.closure import closed_error
 from txnqueue.core.state.erasures import Erasure, Place, Rows
+from txnqueue.core.state.topology import Topology
 from txnqueue.errors import Busy, LimitExceeded, NotErasable, QueueClosed, QueueNotFound
 from txnqueue.messages.removal import remove
 from txnqueue.storage.journal import AppendConflict, EntryFilter
 
 logger = logging.getLogger("txnqueue")
+Schema = Mapping[str, Any]
+"""Columns of payload, as the catalog describes them."""
 RANGES_MAX = 10_000
 """How many ranges one erasure may name: every client reads its record for ever."""
 
@@ -219,16 +223,20 @@ class _Search:
         here = EntryFilter(shards=backlogs, kinds=[model.POSTED])
         others = {entry.body["payload"] for entry in Past(client.store).find(here)}
         own = {info.payload_id for info in infos}
-        topology = client.cache.topology()
+        facts = client.cache.catalog_entries()  # read last: they name all these owners
+        topology = Topology.of(facts)
         bound = {one.payload_id for info in infos for one in topology.owners(info.queue_id)}
-        meant = self._matching(infos, bound | others, where)
+        schemas = {one.payload_id: one.schema for one in catalog.every_queue(facts).values()}
+        schemas |= {one.payload_id: one.schema for one in topology.ever.values()}
+        searched = {owner: schemas[owner] for owner in sorted(own | bound | others)}
+        meant = self._matching(searched, [info.schema for info in infos], where)
         self._sends = sorted({send_id for found in meant.values() for _, send_id in found})
         # What is not posted by now, and began below this horizon, never will be.
         horizon = model.horizon(client.store.journal.read([model.FENCE]).entries)
         prepared = self._prepared()
-        entries = self.posted()  # once for both questions: a row may be published at any time
-        posted = _by_send(entries)
-        came = _by_send(entry for entry in entries if entry.shard in backlogs)
+        everywhere = self.posted()  # once for both: a row may be published at any time
+        posted = _by_send(everywhere)
+        came = _by_send(entry for entry in everywhere if entry.shard in backlogs)
         for owner, found in meant.items():
             for (slice_, send_id), lie in found.items():
                 known = posted.get((owner, send_id), ())
@@ -254,25 +262,27 @@ class _Search:
         return found
 
     def _matching(
-        self, infos: Sequence[QueueInfo], others: set[str], where: str
+        self, owners: Mapping[str, Schema], named: Sequence[Schema], where: str
     ) -> dict[str, dict[Place, tuple[Range, ...]]]:
         """Search the queues' own tables, and the tables that rows were published or moved from.
 
+        Each has null in the columns of the queues that it lacks: dropped queues of the same name
+        may have had other columns.
+
         Args:
-            infos: The queues.
-            others: The owners of the other tables.
+            owners: The columns of the tables, by owner.
+            named: The columns of the queues.
             where: The predicate.
         """
         payload = self._client.store.payload
-        own = {info.payload_id: info for info in infos}
         return {
             owner: {
                 (slice_, send_id): lie
                 for slice_, send_id, lie in payload.matching(
-                    payload.schema(own.get(owner, infos[-1]).schema), owner, where
+                    payload.schema(schema, *named), owner, where
                 )
             }
-            for owner in sorted(own.keys() | others)
+            for owner, schema in owners.items()
         }
 
     def _prepared(self) -> retention.Slices:
