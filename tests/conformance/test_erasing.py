@@ -339,6 +339,25 @@ def test_what_duplicates_are_told_by_stays_for_the_window(world: World) -> None:
 
 
 @in_memory
+def test_what_later_messages_are_compared_with_stays_until_the_queue_has_none(world: World) -> None:
+    queue = world.manager().create_queue(
+        world.name("once"), SCHEMA, dead_letter=False, message_id="key", duplicate_window_seconds=60
+    )
+    for number, key, pause in ((1, "anna", 0), (2, "bert", 60), (3, "carl", DAY)):
+        queue.send(rows(number, key=key))
+        world.clock.advance(pause)
+    manager = world.manager("clerk")
+    until = r"3660 s after they were sent, .* before them or up to 60 s after them"
+    for _ in ("anna", "bert"):
+        with pytest.raises(NotErasable, match=until):
+            manager.erase(queue.name, ANNA, reason="r")
+        queue.receive(1).accept()
+    assert queue.depth() == 1  # what was sent later is not compared with it
+    assert manager.erase(queue.name, ANNA, reason="r").erased == 1
+    proved(manager)
+
+
+@in_memory
 def test_a_clock_that_was_ahead_when_it_sent_holds_no_erasure_up(world: World) -> None:
     queue = world.manager().create_queue(
         world.name("once"), SCHEMA, dead_letter=False, message_id="key", duplicate_window_seconds=60

@@ -461,6 +461,7 @@ class _Standing:
             raise NotErasable(
                 f"Messages of {self._name!r} that where= selects are needed in {info.name!r} to "
                 f"detect duplicates: erase again {(window_ms + CLOCKS_APART_MS) / 1000:.0f} s "
-                "after they and all older messages were consumed.",
+                "after they were sent, when the queue has no message left that was sent before "
+                f"them or up to {window_ms / 1000:.0f} s after them; purge those that wait.",
                 queue=info.name,
             )
