@@ -335,7 +335,8 @@ class QueueManager:
         Args:
             queue: The queue that they were sent, published or moved to; dropped queues of that name
                 are searched as well.
-            where: A SQL predicate over the payload's columns and ``_message.headers``.
+            where: A SQL predicate over the payload's columns and ``_message.headers``; columns that
+                only another queue of that name has are null.
             reason: Why; recorded in the journal for ever, so it should name no person.
 
         Returns:
@@ -346,8 +347,8 @@ class QueueManager:
             NotErasable: Some messages are in flight, or needed to detect duplicates.
             QueueClosed: Some messages wait in a queue that is being dropped.
             LimitExceeded: The messages lie in too many ranges: erase fewer at a time.
-            Busy: The rows are recorded as erased, but others wrote to the payload at every try; the
-                next ``erase``, ``maintain`` or ``recover`` deletes them.
+            Busy: Others won every retry; the error says what was done. Rows that are recorded as
+                erased are deleted by the next ``erase``, ``maintain`` or ``recover``.
             TransactionNotGiven: Inside a transaction block.
 
         Example::

@@ -5,7 +5,6 @@ All answers come from the journal's entries, which name versions and authors.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -17,6 +16,7 @@ from txnqueue.client.archive import Past
 from txnqueue.client.cache import Cache
 from txnqueue.client.client import Client
 from txnqueue.core import markup, model
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.instants import FIRST_MS, LAST_MS, by_then_ms, is_instant
 from txnqueue.core.model import Entry
 from txnqueue.core.redelivery import CLOCKS_APART_MS
@@ -96,7 +96,8 @@ class History:
             message_id: The message's id, ``<send id>:<offset>``.
             queue: Instead, with ``where``, the queue that the messages were sent to. Dropped queues
                 of that name are searched too, and the exchanges that all of these were bound to.
-            where: A SQL predicate over the payload's columns.
+            where: A SQL predicate over the payload's columns; those that only another queue of that
+                name has are null.
             partial: Whether to search what is left, if payload of what was sent to the queue was
                 erased or removed past its retention, or its history may have been removed.
 
@@ -327,7 +328,8 @@ class History:
     def _find(self, name: str, where: str) -> tuple[list[tuple[str, int]], set[str]]:
         """Find messages that were sent to a queue, or to dropped queues of that name.
 
-        Published messages are searched in the exchanges that the queue was bound to.
+        Published messages are searched in the exchanges that the queue was bound to. Each table
+        has null in the columns of the queues that it lacks.
 
         Returns:
             The messages, and the queues that were searched.
@@ -338,13 +340,12 @@ class History:
         topology = Topology.of(entries)
         payload = self._client.store.payload
         found: list[tuple[str, int]] = []
+        named = [info.schema for info in infos]
         for info in infos:
-            schema = payload.schema(info.schema)
-            found += payload.find(schema, info.payload_id, where, TRACED_MAX)
-            for owner in topology.owners(info.queue_id):
-                schema = payload.schema(owner.schema)
-                with contextlib.suppress(InvalidInput):  # of columns that only the queue has
-                    found += payload.find(schema, owner.payload_id, where, TRACED_MAX)
+            owners: list[QueueInfo | ExchangeInfo] = [info, *topology.owners(info.queue_id)]
+            for owner in owners:
+                schema = payload.schema(owner.schema, *named)
+                found += payload.find(schema, owner.payload_id, where, TRACED_MAX)
         return found[:TRACED_MAX], {info.queue_id for info in infos}
 
     def _check_there(self, name: str | None, queue_ids: set[str], past: Past) -> None:
