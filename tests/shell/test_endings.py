@@ -124,6 +124,21 @@ def test_a_reader_that_has_gone_is_no_error(
     assert told == ("", "")
 
 
+@pytest.mark.parametrize("gone", [">&-", "| (exec <&-; sleep 3)"])
+def test_a_reader_of_plain_text_that_has_gone_is_no_error(process: Process, gone: str) -> None:
+    assert process("metrics", "--prometheus", code=0, to=gone) == ("", "")
+    assert process("--version", code=0, to=gone) == ("", "")
+
+
+@needs_full
+@pytest.mark.parametrize("words", [("metrics", "--prometheus"), ("--version",)])
+def test_plain_text_that_a_full_disk_does_not_take_is_told(
+    process: Process, words: tuple[str, ...]
+) -> None:
+    _, said = process(*words, code=1, to=f">{FULL}")
+    assert said.startswith("txnqueue: The output cannot be written: [Errno 28]")
+
+
 @pytest.mark.parametrize("output", ["table", "json"])
 def test_without_a_reader_nothing_is_accepted(process: Process, output: str) -> None:
     process("receive", "orders", "--accept", "--output", output, code=1, to=">&-")

@@ -100,6 +100,11 @@ class Printer:
         else:
             self._show(_page(), Text(printable(sentence)), soft_wrap=True)
 
+    def text(self, text: str) -> None:
+        """Print a text of another format as it is."""
+        self._write(text)
+        self._flush()
+
     def note(self, sentence: str) -> None:
         """Print a note for people only: on stderr."""
         remark(printable(sentence))

@@ -173,7 +173,7 @@ def metrics(
         return
     found = store.metrics()
     if prometheus:
-        typer.echo(found.prometheus(), nl=False)
+        session.printer.text(found.prometheus())
     else:
         session.printer.rows(found.rows(), ("queue", *GAUGES), "There are no queues yet.")
 
