@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -12,7 +14,7 @@ pytest.importorskip("rich")
 from rich.console import Console
 from rich.text import Text
 
-from txnqueue.cli.presentation import QUEUE_COLUMNS
+from txnqueue.cli.presentation import QUEUE_COLUMNS, Output, Printer, json_for
 from txnqueue.cli.tables import fitted
 
 QUEUES = [
@@ -68,3 +70,32 @@ def test_names_of_columns_are_only_text(width: int) -> None:
     text = "".join(lines)
     assert "\x1b" not in text
     assert width == 12 or ("[red]x[/red]" in text and "a\\x1b[2Jb" in text)
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, encoding: str, output: Output) -> str:
+    """Print a row on a stdout of an encoding."""
+    octets = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(octets, encoding=encoding))
+    printer = Printer(output)
+    printer.rows([{"name": "Ä→\ud800"}], ("name",), "")
+    printer.check_printed()
+    said = octets.getvalue().decode(encoding)
+    monkeypatch.undo()
+    return said
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8", "utf-16"])
+def test_letters_that_stdout_has_no_code_for_are_escaped(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    assert json.loads(printed(monkeypatch, encoding, Output.JSON)) == {"name": "Ä→\ud800"}
+    shown = {"ascii": r"\xc4\u2192", "latin-1": r"Ä\u2192"}.get(encoding, "Ä→")
+    assert shown in printed(monkeypatch, encoding, Output.TABLE)
+
+
+def test_a_line_of_json_is_read_whatever_the_locale_is() -> None:
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="backslashreplace")
+        stream.write(json_for(stream, {"error": "Ä→"}))
+        stream.seek(0)
+        assert json.loads(stream.read()) == {"error": "Ä→"}

@@ -145,8 +145,8 @@ class Printer:
         if self._failed is not None:
             return
         try:
-            _there(sys.stdout).write(text)
-        except (OSError, ValueError) as error:  # the latter also of letters it has no code for
+            _there(sys.stdout).write(_encodable(text, sys.stdout))
+        except (OSError, ValueError) as error:  # the latter of one that the program has closed
             self._failed = error
 
     def _flush(self) -> None:
@@ -163,7 +163,7 @@ class _Page(io.StringIO):
     @property
     def encoding(self) -> str:  # type: ignore[override]
         """What can be drawn there."""
-        return getattr(sys.stdout, "encoding", None) or "utf-8"
+        return _encoding_of(sys.stdout)
 
     def isatty(self) -> bool:
         """Return whether people see it at once."""
@@ -179,7 +179,28 @@ def _page() -> Console:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps(plain(row), ensure_ascii=False, allow_nan=False) + "\n"
+    return json_for(sys.stdout, row) + "\n"
+
+
+def json_for(stream: TextIO | None, values: Mapping[str, Any]) -> str:
+    """Write values as JSON, with escapes for the letters that a stream may have no code for.
+
+    Args:
+        stream: Where the text will be written.
+        values: The values, by name.
+    """
+    every_letter = _encoding_of(stream).lower().startswith("utf")
+    return json.dumps(plain(values), ensure_ascii=not every_letter, allow_nan=False)
+
+
+def _encodable(text: str, stream: TextIO | None) -> str:
+    """Escape the letters that a stream has no code for, as Python does on stderr."""
+    encoding = _encoding_of(stream)
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _encoding_of(stream: object) -> str:
+    return getattr(stream, "encoding", None) or "utf-8"
 
 
 def _there(stdout: TextIO | None) -> TextIO:
