@@ -27,6 +27,7 @@ from typer.testing import CliRunner  # noqa: E402
 
 from txnqueue import errors  # noqa: E402
 from txnqueue.cli.console import Options, exit_code  # noqa: E402
+from txnqueue.cli.files import read_yaml  # noqa: E402
 from txnqueue.cli.main import app  # noqa: E402
 from txnqueue.cli.presentation import Printer  # noqa: E402
 from txnqueue.core.markup import printable  # noqa: E402
@@ -747,6 +748,28 @@ def test_declared_queues_are_applied_once(shell: Any, tmp_path: Path) -> None:
         file.write_text(text)
         assert "queue" in shell("declare", file, code=2).stderr
     shell("declare", tmp_path / "nowhere.yaml", code=2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "queues: {a: {schema: n long}}\nqueues: {b: {schema: n long}}\n",
+        "queues:\n  bills: {schema: n long}\n  bills: {schema: n int}\n",
+        "queues:\n  bills: {schema: n long, lanes: 2, 'lanes': 3}\n",
+    ],
+)
+def test_a_name_that_a_yaml_file_gives_twice_is_refused(tmp_path: Path, text: str) -> None:
+    """PyYAML would keep the last value: whatever stands below the first one would be lost."""
+    file = tmp_path / "twice.yaml"
+    file.write_text(text)
+    with pytest.raises(errors.InvalidInput, match="is given twice"):
+        read_yaml(str(file))
+
+
+def test_what_yaml_merges_may_be_given_again(tmp_path: Path) -> None:
+    file = tmp_path / "merged.yaml"
+    file.write_text("base: &base {schema: n long, lanes: 2}\nbills: {<<: *base, lanes: 3}\n")
+    assert read_yaml(str(file))["bills"] == {"schema": "n long", "lanes": 3}
 
 
 def test_a_file_of_declarations_is_read_before_the_store_is_opened(tmp_path: Path) -> None:
