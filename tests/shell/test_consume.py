@@ -359,6 +359,15 @@ def test_a_sql_file_says_what_becomes_of_rows() -> None:
     assert steps[0].query == "SELECT * FROM batch WHERE gone"
 
 
+def test_a_sql_file_may_begin_with_a_mark_and_its_texts_stay_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "of_windows.sql"
+    query = "SELECT * FROM batch WHERE note = 'a\x0b\x85\u2028b'"
+    file.write_bytes(f"\ufeff-- reject: gone\r\n{query};\r\n".encode())
+    (step,) = handlers.parse(file.read_text(encoding="utf-8-sig"))
+    assert step.query == query
+    assert not handlers.read_sql(str(file)).changes_tables
+
+
 @pytest.mark.parametrize(
     "text", ["", "SELECT 1", "-- send: q", "-- merge: t\nSELECT 1", "-- a comment"]
 )

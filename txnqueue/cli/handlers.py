@@ -223,7 +223,7 @@ def read_sql(file: str) -> SqlJob:
         InvalidInput: The file cannot be read, or says of a query not what becomes of its rows.
     """
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        text = Path(file).read_text(encoding="utf-8-sig")  # Windows' editors begin with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{file!r} cannot be read: {error}", name="sql") from error
     return SqlJob(parse(text, file), file)
@@ -236,7 +236,7 @@ def parse(text: str, file: str = "the file") -> list[SqlStep]:
         InvalidInput: There are none, or one has no directive or no text.
     """
     blocks: list[tuple[str, str, list[str]]] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # nothing else ends a line of SQL
         found = _DIRECTIVE.match(line.strip())
         if found:
             blocks.append((found.group(1).lower(), found.group(2), []))
@@ -254,7 +254,7 @@ def parse(text: str, file: str = "the file") -> list[SqlStep]:
 
 
 def _step(verb: str, target: str, query: str, file: str) -> SqlStep:
-    lines = query.strip().splitlines()
+    lines = query.strip().split("\n")
     while lines and (not lines[-1].strip() or lines[-1].strip().startswith("--")):
         lines.pop()  # remarks about what follows
     query = "\n".join(lines).strip().removesuffix(";").strip()
