@@ -189,7 +189,9 @@ def test_a_sql_files_targets_are_looked_up_before_anything_is_claimed(
     assert len(shell.store.journal.commits) == before
 
 
-@pytest.mark.parametrize("text", ["def handle(:", "import there_is_none"])
+@pytest.mark.parametrize(
+    "text", ["def handle(:", "import there_is_none", "no_such_name = misspelt"]
+)
 def test_a_handler_that_cannot_be_imported_is_a_mistake_of_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
@@ -198,6 +200,12 @@ def test_a_handler_that_cannot_be_imported_is_a_mistake_of_the_call(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(InvalidInput, match="cannot be imported"):
         handlers.load(f"{name}:handle")
+
+
+@pytest.mark.parametrize("name", ["", "job", ":handle", "job:", ".job:handle", "..job:handle"])
+def test_a_handler_is_named_by_its_module_and_function(name: str) -> None:
+    with pytest.raises(InvalidInput, match="write module:function"):
+        handlers.load(name)
 
 
 def test_remarks_behind_a_query_are_no_part_of_it() -> None:

@@ -68,7 +68,7 @@ def load(name: str) -> Handler:
         InvalidInput: There is no such module or function, or it cannot be called.
     """
     module_name, colon, function = name.partition(":")
-    if not colon or not module_name or not function:
+    if not colon or not module_name or module_name.startswith(".") or not function:
         raise InvalidInput(f"handler {name!r}: write module:function.", name="handler")
     if "" not in sys.path:
         sys.path.insert(0, "")  # a job's own folder, as python -m has it
@@ -80,7 +80,9 @@ def load(name: str) -> Handler:
             "only under if __name__ == '__main__'.",
             name="handler",
         ) from error
-    except (ImportError, SyntaxError) as error:
+    except Exception as error:
+        if fault_of(error) is not Fault.JOB:  # say, a service that the module asks is away
+            raise
         why = f"{module_name!r} cannot be imported: {error}"
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing in (module_name, module_name.partition(".")[0]):
