@@ -18,7 +18,7 @@ from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import model
-from txnqueue.core.settings import QueueInfo, check_name, check_number
+from txnqueue.core.settings import QueueInfo, check_name, check_number, is_whole
 from txnqueue.core.state import catalog
 from txnqueue.errors import (
     FilesNotReadable,
@@ -329,7 +329,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         """Check the options; nothing is read yet."""
         super().__init__(options, schema)
         self._start = options.get("startingafter", "earliest")
-        if self._start not in ("earliest", "latest") and not self._start.isdecimal():
+        if self._start not in ("earliest", "latest") and not is_whole(self._start):
             raise InvalidInput(
                 f"startingAfter={self._start!r}: give earliest, latest or a commit_seq.",
                 name="startingAfter",
@@ -480,7 +480,7 @@ def _number(options: Mapping[str, str], name: str, otherwise: int) -> int:
     text = options.get(name.lower())
     if text is None:
         return otherwise
-    if not text.isdecimal():
+    if not is_whole(text):
         raise InvalidInput(f"{name}={text!r}: give a whole number of at least 1.", name=name)
     value = int(text)
     check_number(name, value, 1, 100_000_000)

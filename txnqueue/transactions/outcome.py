@@ -6,7 +6,7 @@ from txnqueue.client import archive
 from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import shown
+from txnqueue.core.settings import is_whole, shown
 from txnqueue.core.state import AttemptOwner, TransactionState
 from txnqueue.core.state.branch import TIMED_OUT, Branch
 from txnqueue.errors import InvalidInput
@@ -22,7 +22,7 @@ def attempt_named(key: str, attempt: str) -> AttemptOwner:
         InvalidInput: The text is not an attempt's name.
     """
     name, _, begun = attempt.rpartition("@") if isinstance(attempt, str) else ("", "", "")
-    if not name or not begun.isdecimal():
+    if not name or not is_whole(begun):
         raise InvalidInput(
             f"attempt={shown(attempt)}: give error.attempt of a TransactionUnknown.", name="attempt"
         )
