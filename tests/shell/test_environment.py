@@ -183,6 +183,8 @@ def test_given_files_of_delta_are_used_as_they_are(home: Path) -> None:
             f"spark.delta.logStore.s3a.impl={CONDITIONAL_PUT}",
         ),
         ("S3://bucket/lake", "s3:", "warning", "Only one driver"),
+        ("s3a://[bucket/lake", "s3a:", "warning", "Only one driver"),
+        ("//[lake/messaging", "file:", "ok", "with a lock"),
         ("oci://bucket/lake", "oci:", "warning", "several_drivers=true"),
         ("lake.messaging", "the catalog schema lake.messaging", "warning", "location"),
     ],

@@ -84,6 +84,13 @@ def test_a_sensor_says_what_it_waits_for(store: str, words: list[str], needed: s
     assert refused.exit_code == 2 and needed in refused.output
 
 
+@pytest.mark.parametrize("seconds", ["1e10", "inf", "nan"])
+def test_a_sensor_looks_at_least_once_a_week(store: str, seconds: str) -> None:
+    """No system sleeps for longer than it can count."""
+    words = ["depth", "orders", "--at-least", "99", "--wait", "--poll-seconds", seconds]
+    assert run(store, *words).exit_code == 2
+
+
 def test_a_sensor_sees_what_comes_while_it_waits(store: str) -> None:
     """The last commits come into the journal's folder while it waits."""
     log = Path(store, "journal", "_delta_log")
@@ -181,4 +188,11 @@ def test_an_address_of_ipv6_can_be_asked_as_it_is_told(served: Any) -> None:
 def test_a_port_that_is_taken_is_refused(served: Any, store: str) -> None:
     port = served[1].rpartition(":")[2].partition("/")[0]
     refused = run(store, "metrics", "--serve", "--port", port)
+    assert refused.exit_code == 2 and "cannot be listened on" in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["a..b", "x" * 64, ""])
+def test_a_name_that_no_host_can_have_is_refused(store: str, name: str) -> None:
+    pytest.importorskip("prometheus_client")
+    refused = run(store, "metrics", "--serve", "--port", "0", "--address", name)
     assert refused.exit_code == 2 and "cannot be listened on" in refused.stderr

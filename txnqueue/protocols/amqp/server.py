@@ -197,7 +197,7 @@ class AmqpServer:
         def run() -> None:
             try:
                 asyncio.run(self._serve(ready))
-            except OSError as error:
+            except (OSError, UnicodeError) as error:  # the latter: no host has such a name
                 started.append(error)
             finally:
                 ready.set()
