@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 PIPED_WIDTH = 240
 """So wide are tables that go into a file or a pipe."""
+NARROWEST = 20
+"""So wide are tables at least, also in a terminal that says of itself that it has no width."""
 MESSAGE = "_message"
 _ABOUT = ("id", "lane", "deliveries", "enqueued_at", "reason", "error")
 """The metadata of a message that a table shows, which no payload column may hide."""
@@ -173,9 +175,8 @@ class _Page(io.StringIO):
 def _page() -> Console:
     """Make a console that draws for stdout."""
     page = Console(file=_Page(), highlight=False)
-    if not page.is_terminal:
-        page = Console(file=_Page(), highlight=False, width=PIPED_WIDTH)
-    return page
+    width = max(page.width, NARROWEST) if page.is_terminal else PIPED_WIDTH
+    return Console(file=_Page(), highlight=False, width=width)
 
 
 def _line(row: Mapping[str, Any]) -> str:
