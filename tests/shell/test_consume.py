@@ -293,6 +293,17 @@ def test_a_sigterm_at_the_very_end_leaves_no_timer(monkeypatch: pytest.MonkeyPat
         signal.signal(signal.SIGTERM, before)
 
 
+def test_what_a_job_prints_is_no_part_of_the_result(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "print('once')\n\ndef handle(batch, tx):\n    print('something')\n"
+    (tmp_path / "loud_job.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = shell("consume", "orders", "--handler", "loud_job:handle", "--output", "json")
+    assert json.loads(said.stdout)["messages"] == 10
+    assert {"once", "something"} <= {*said.stderr.splitlines()}
+
+
 def test_the_log_is_json_lines(shell: Shell) -> None:
     name = "tests.shell.test_consume:remember"
     result = shell("consume", "orders", "--handler", name, "--batch-size", 4, "--run-id", "r")

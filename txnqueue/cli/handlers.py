@@ -21,10 +21,10 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from txnqueue.core.handlers import check_function
 from txnqueue.errors import InvalidInput, QueueError
@@ -73,7 +73,8 @@ def load(name: str) -> Handler:
     if "" not in sys.path:
         sys.path.insert(0, "")  # a job's own folder, as python -m has it
     try:
-        found: Any = importlib.import_module(module_name)
+        with _printing_on_stderr():
+            found: Any = importlib.import_module(module_name)
     except SystemExit as error:
         raise InvalidInput(
             f"handler {name!r}: {module_name!r} calls sys.exit() as it is imported: let it do so "
@@ -98,12 +99,18 @@ def load(name: str) -> Handler:
     return _returning(found, name)
 
 
+def _printing_on_stderr() -> redirect_stdout[TextIO]:
+    """Print what a job prints on stderr: on stdout is the result of the command, and only that."""
+    return redirect_stdout(sys.stderr)
+
+
 def _returning(handler: Handler, name: str) -> Handler:
     """Wrap a handler so that it cannot end the process with an exit code that tells of no run."""
 
     def handle(batch: Batch, tx: Transaction) -> object:
         try:
-            return handler(batch, tx)
+            with _printing_on_stderr():
+                return handler(batch, tx)
         except SystemExit as error:
             raise InvalidInput(
                 f"handler {name!r} called sys.exit({error.code!r}): let it return when it has "
