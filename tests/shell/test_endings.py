@@ -164,6 +164,46 @@ def test_a_module_that_ends_the_process_has_no_handler(process: Process) -> None
     assert process.depth == 2
 
 
+JAVA_THAT_TALKS = """#!/bin/sh
+if [ "$1" = --list-modules ]; then
+  printf 'java.base@17.0.1\\njdk.incubator.vector@17.0.1\\n'
+else
+  echo ':: loading settings ::'
+  exit 1
+fi
+"""
+
+
+@pytest.mark.parametrize("to", ["", "2>&-"])
+@pytest.mark.parametrize(
+    "command", [("list", "--root", "./store", "--engine", "spark"), ("setup",)]
+)
+def test_what_java_prints_is_no_part_of_the_result(
+    tmp_path: Path, command: tuple[str, ...], to: str
+) -> None:
+    """While it fetches jars it prints a page on stdout, where JSON is expected."""
+    pytest.importorskip("delta")
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(JAVA_THAT_TALKS)
+    java.chmod(0o755)
+    words = [*command, "--output", "json"]
+    done = subprocess.run(
+        ["bash", "-c", f'"$@" {to}', "bash", sys.executable, "-m", "txnqueue.cli.main", *words],
+        check=False,
+        cwd=tmp_path,
+        env={
+            **{"PYTHONPATH": str(ROOT), "JAVA_HOME": str(tmp_path), "HOME": str(tmp_path)},
+            "PATH": os.environ["PATH"],
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (3, ""), done
+    assert to or command[0] == "setup" or ":: loading settings ::" in done.stderr
+
+
 OF_A_GROUP = """
 import os, signal
 from txnqueue.cli.console import start_spark

@@ -280,7 +280,8 @@ def fetch_jars() -> list[Path]:
     if not cached_jars(coordinate):
         # In another process: a Java that fetches jars does not have them on its class path.
         code = "from txnqueue.platform.local_spark import local_spark; local_spark().stop()"
-        subprocess.run([sys.executable, "-c", code], check=False)
+        # Errors go to stderr, and what Java prints on stdout is no part of the caller's output.
+        subprocess.run([sys.executable, "-c", code], check=False, stdout=subprocess.DEVNULL)
         if not cached_jars(coordinate):
             raise PlatformMissing("Delta's jars could not be downloaded: see the message above.")
     return cached_jars(coordinate)
