@@ -251,7 +251,8 @@ def test_sigterm_lets_the_batch_finish_and_gives_the_rest_back(shell: Shell, ahe
 
 def test_a_batch_that_goes_on_too_long_after_sigterm_is_rolled_back(shell: Shell) -> None:
     name = "tests.shell.test_consume:terminate_and_hang"
-    shell("consume", "orders", "--handler", name, "--grace-seconds", 0.1, code=130)
+    said = shell("consume", "orders", "--handler", name, "--grace-seconds", 0.1, code=130).stderr
+    assert said.endswith("txnqueue: interrupted: not finished 0.1 seconds after SIGTERM\n")
     assert len(SEEN) == 1
     assert shell.json("depth", "orders")[0] == {"queue": "orders", "available": 10, "in_flight": 0}
 

@@ -227,6 +227,9 @@ def exiting(*, verbose: bool) -> Iterator[None]:
         yield
     except (typer.Exit, typer.Abort, typer.BadParameter):
         raise
+    except KeyboardInterrupt as error:
+        complain(f"interrupted: {error}" if str(error) else "interrupted")
+        raise
     except Exception as error:
         if verbose:
             remark(traceback.format_exc())
