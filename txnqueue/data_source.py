@@ -305,7 +305,19 @@ class _Reader:
         yield from whole.to_batches(max_chunksize=_PER_BATCH)
 
     def _partitions(self, looked: _Looked, found: Sequence[Posting]) -> list[_Portion]:
+        """Divide messages among tasks.
+
+        Raises:
+            InvalidInput: The DataFrame has a column that the queue does not have.
+        """
         described = looked.described.described
+        lacking = {*self._schema.names} - {*looked.described.names, *_ADDED}
+        if lacking:  # the user gave a schema, or the queue is another one by now
+            raise InvalidInput(
+                f"The queue {looked.queue!r} has no column {min(lacking)!r}: load the DataFrame "
+                "again, without schema().",
+                name=min(lacking),
+            )
         return [
             _Portion(looked.root, described, portion) for portion in portions(found, self._most)
         ]
