@@ -115,6 +115,31 @@ def test_a_sensor_sees_what_comes_while_it_waits(store: str) -> None:
     assert done.exit_code == 0 and "2 available" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("failing", "code"), [(range(2, 4), 0), (range(1, 2), 3), (range(2, 1_000), 3)]
+)
+def test_a_sensor_asks_a_storage_again_that_answered_before(
+    store: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    failing: range,
+    code: int,
+) -> None:
+    looks = 0
+
+    def depth(self: Any, *, lapsed: bool = False) -> int:
+        nonlocal looks
+        looks += 1
+        if looks in failing:
+            raise txnqueue.errors.FilesNotReadable("The network is away.")
+        return looks
+
+    monkeypatch.setattr(txnqueue.QueueReader, "depth", depth)
+    words = ["depth", "orders", "--at-least", "4", "--wait", "--poll-seconds", "0.1"]
+    done = run(store, *words, "--timeout-seconds", "2")
+    assert done.exit_code == code and "The network is away." in done.stderr + caplog.text
+
+
 def test_a_sensor_works_with_a_manager_too() -> None:
     shell = Shell()
     shell("create", "orders", "--schema", "id long")
