@@ -402,6 +402,11 @@ def test_outcome_knows_what_was_committed(shell: Any, three: str) -> None:
     assert shell.json("outcome", "never", code=76)[0]["status"] == "undecided"
 
 
+def test_outcome_of_no_id_is_refused(shell: Any) -> None:
+    """Code 76 would let a script with an unset variable ask again for ever."""
+    assert "give the id" in shell("outcome", "", code=2).stderr
+
+
 def test_outcome_of_a_branch_that_goes_on_is_no_success(shell: Any) -> None:
     channel = Connection(memory_manager(shell.store, shell.clock, "dtx")).channel()
     channel.select()

@@ -38,8 +38,12 @@ def outcome_of(client: Client, transaction_id: str, attempt: str | None = None) 
         attempt: The attempt, by its name in an error; all attempts when left out.
 
     Raises:
-        InvalidInput: ``attempt`` is not an attempt's name.
+        InvalidInput: The id is empty, which none can be, or ``attempt`` is not an attempt's name.
     """
+    if not transaction_id:  # as of a variable that a script did not set: it would wait for ever
+        raise InvalidInput(
+            "transaction_id='': give the id of a transaction.", name="transaction_id"
+        )
     if transaction_id.startswith("append:"):
         return _of_append(client, transaction_id)
     resolve(client, [transaction_id])
