@@ -257,6 +257,17 @@ def test_a_home_in_which_nothing_was_started_remembers_what_the_first_start_fetc
     subprocess.run([sys.executable, "-c", JARS_OF_A_START], env=environment, check=True)
 
 
+def test_a_user_without_a_home_has_fetched_no_jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers run under ids that no user has."""
+
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    assert local_spark.cached_jars("io.delta:delta-spark_4.2_2.13:4.4.0") == []
+    local_spark._remember("io.delta:delta-spark_4.2_2.13:4.4.0", "/opt/delta-spark_4.2.jar")
+
+
 def archived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jars: list[Path]) -> Path:
     java = local_spark.find_java()
     assert java is not None

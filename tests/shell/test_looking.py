@@ -51,6 +51,19 @@ def test_a_page_for_auditors_is_written_without_spark(store: str, tmp_path: Path
     assert run(store, "history", "--digest").stdout.strip() == str(asked)
 
 
+def test_a_root_that_leads_nowhere_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for root in ("~no-such-user/store", f"{tmp_path}/circle/store", "./store"):
+        refused = run(root, "list")
+        assert refused.exit_code in (2, 3) and "unexpected" not in refused.stderr
+
+
 # ---------------------------------------------------------------------------- the sensor
 
 

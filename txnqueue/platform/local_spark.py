@@ -244,7 +244,7 @@ def cached_jars(coordinate: str) -> list[Path]:
     """
     try:
         lines = _record(coordinate).read_text(encoding="utf-8").splitlines()
-    except OSError:
+    except (OSError, RuntimeError):  # the latter: this user has no home
         return []
     jars = [Path(line) for line in lines if line]
     return jars if all(jar.is_file() for jar in jars) else []
@@ -420,13 +420,13 @@ def _remember(coordinate: str, jars: str) -> None:
     paths = [path for path in paths if path != str(log_store_jar())]
     if not any("delta-spark" in path for path in paths):
         return  # a session that was set up elsewhere
-    record = _record(coordinate)
-    fresh = record.with_suffix(f".{os.getpid()}")
     try:
+        record = _record(coordinate)
+        fresh = record.with_suffix(f".{os.getpid()}")
         record.parent.mkdir(parents=True, exist_ok=True)
         fresh.write_text("\n".join(paths) + "\n", encoding="utf-8")
         fresh.replace(record)
-    except OSError:
+    except (OSError, RuntimeError):  # the latter: this user has no home
         return  # the next start resolves again
 
 
