@@ -820,6 +820,11 @@ def test_what_is_published_goes_to_the_queues_that_are_bound(shell: Any, three: 
     ]
     shell("bind", "nobody", "orders", code=3)
     shell("bind", "events", "orders", "--argument", "=x", code=2)
+    for words in (
+        ("bind", "events", "orders", "--argument"),
+        ("publish", "events", three, "--header"),
+    ):
+        assert "given twice" in shell(*words, "k=1", words[-1], "k=2", code=2).stderr
 
 
 def test_an_exchange_grows_and_is_dropped(shell: Any, three: str) -> None:
