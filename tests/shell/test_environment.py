@@ -115,6 +115,19 @@ def test_a_java_that_cannot_run_spark_is_told(
         local_spark.local_spark()
 
 
+def test_a_java_for_another_processor_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = Path(install_java(tmp_path, ""))
+    java.write_bytes(b"\x7fELF of another one")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    check = next(one for one in doctor() if one.name == "Java")
+    assert check.verdict == "error"
+    assert "is no program that runs here (Exec format error)" in check.meaning
+    with pytest.raises(PlatformMissing, match="Exec format error"):
+        local_spark.local_spark()
+
+
 def test_the_first_start_resolves_only_what_spark_lacks(home: Path) -> None:
     first = settings()
     assert first["spark.jars.packages"] == COORDINATE

@@ -261,7 +261,11 @@ def find_java() -> Java | None:
     if path is None:
         return None
     command = [path, "--list-modules"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:  # say, it is for another processor
+        why = getattr(error, "strerror", None) or "no answer"
+        return Java(path, f"no program that runs here ({why})", has_vector_module=False)
     modules = dict(line.partition("@")[::2] for line in answer.stdout.splitlines())
     return Java(path, modules.get("java.base", "8 or older"), VECTOR_MODULE in modules)
 
