@@ -821,7 +821,7 @@ class QueueManager:
                 attempt, and ``undecided`` as long as it may still land.
 
         Raises:
-            InvalidInput: ``attempt`` is not one that an error names.
+            InvalidInput: The id is empty, or ``attempt`` is not one that an error names.
         """
         transaction_id = check_id(transaction_id)
         self._client.open()

@@ -24,6 +24,7 @@ from txnqueue.core.settings import (
     check_root,
     check_transaction_id,
     describe_error,
+    is_whole,
 )
 from txnqueue.errors import InvalidInput, InvalidName, LimitExceeded, TxnQueueError
 
@@ -226,3 +227,8 @@ def test_the_rules_of_redelivery_are_told_in_milliseconds_and_by_where_the_dead_
     assert replace(info, dead_letter_id=None).redelivery == Redelivery(None, 1_500, 90_000)
     unique = QueueSettings(message_id="key", duplicate_window_seconds=2.5)
     assert (unique.duplicate_window_ms, settings.duplicate_window_ms) == (2_500, None)
+
+
+def test_a_text_is_a_whole_number_only_if_python_reads_it() -> None:
+    assert all(map(is_whole, ("0", "9" * 640)))
+    assert not any(map(is_whole, ("", "-1", "1.5", "\u00b2", "9" * 5_000)))

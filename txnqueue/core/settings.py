@@ -6,6 +6,7 @@ import difflib
 import json
 import os
 import re
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -310,6 +311,11 @@ def is_text(value: object) -> TypeGuard[str]:
     except UnicodeEncodeError:  # a lone surrogate: no table can hold it
         return False
     return True
+
+
+def is_whole(text: str) -> bool:
+    """Return whether a text is a whole number, and not so long that Python refuses to read it."""
+    return text.isdecimal() and len(text) <= sys.int_info.str_digits_check_threshold
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:

@@ -20,7 +20,14 @@ from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.instants import FIRST_MS, LAST_MS, by_then_ms, is_instant
 from txnqueue.core.model import Entry
 from txnqueue.core.redelivery import CLOCKS_APART_MS
-from txnqueue.core.settings import QueueInfo, check_flag, check_id, check_predicate, shown
+from txnqueue.core.settings import (
+    QueueInfo,
+    check_flag,
+    check_id,
+    check_predicate,
+    is_whole,
+    shown,
+)
 from txnqueue.core.state import catalog, erasures, retention
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidInput, PayloadRemoved, StoreCorrupt
@@ -120,7 +127,7 @@ class History:
         if message_id is not None:
             check_id(message_id, "message_id")
             send_id, _, offset = message_id.rpartition(":")
-            if not offset.isdecimal():
+            if not is_whole(offset):
                 raise InvalidInput(
                     f"{message_id!r} is not a message id: give '<send id>:<offset>', as in "
                     "_message.id.",
@@ -393,7 +400,7 @@ def moment_of(text: str, name: str) -> int | datetime.datetime:
     Raises:
         InvalidInput: The text is neither, or the time zone is missing.
     """
-    if text.isdecimal():
+    if is_whole(text):
         return int(text)
     try:
         instant = datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
