@@ -347,6 +347,7 @@ def test_two_tries_that_both_land_are_both_ours(answer: Any) -> None:
     script = Script("later", answer)
     landed = script.land(in_lanes(1, 1))
     assert sorted(e.shard for e in landed.entries) == ["lane/q/0", "lane/q/1"]
+    assert landed.version == min(e.version for e in landed.entries) == landed.commit_seq // 1024
 
 
 def test_a_try_that_landed_before_the_next_one_was_planned_is_all_that_lands() -> None:
@@ -533,6 +534,28 @@ def test_what_is_refused_because_a_queue_closes_says_so_unless_an_earlier_try_ma
     with pytest.raises(error):
         script.land(plan)
     assert len(script.offered) == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "read_before", "error"),
+    [(Script(), 1, ConnectionError), (Script("fails"), 3, TransactionUnknown)],
+)
+def test_where_it_cannot_be_read_what_is_closed_an_earlier_try_makes_a_doubt_of_it(
+    script: Script, read_before: int, error: Any
+) -> None:
+    fence = Entry(model.FENCE, model.queue_stream("q"), model.QUEUE_CLOSING, queue_id="q")
+    script.inner.append([Unit.of("drop", [fence], ())], {})
+    reads = 0
+
+    def read() -> None:
+        nonlocal reads
+        reads += 1
+        script.reads_fail = reads == read_before
+
+    script.after_read = read
+    with pytest.raises(error):
+        script.land(lambda lost: working_on("q"))
+    assert script.reads_fail
 
 
 @pytest.mark.parametrize("layout", [None, model.LAYOUT, model.LAYOUT + 1])

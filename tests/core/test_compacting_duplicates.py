@@ -205,6 +205,20 @@ def test_after_a_clock_that_was_ahead_what_is_recent_is_told_by_the_present_one(
         assert compacting.recent_after(fold, fold.lanes[0], now_ms) == expected
 
 
+def test_what_was_posted_after_a_compaction_stands() -> None:
+    log = CompactedLog()
+    log.fold = QueueState("q", 1, WINDOW_MS)
+    log.post((0, 1))
+    log.settle(log.claim(), model.ACCEPTED)
+    log.compact()
+    log.post((0, 1))
+    fold = QueueState("q", 1, WINDOW_MS)
+    compacting.advance(fold, log.entries, log.version)
+    assert fold.duplicates is not None
+    (position,) = fold.positions.values()
+    assert [one.stands for one in fold.duplicates.to_look_at(position, 1_000)][-1]
+
+
 def test_who_has_not_searched_knows_what_others_have_left_out() -> None:
     log = CompactedLog()
     log.fold = QueueState("q", 1, WINDOW_MS)

@@ -153,6 +153,16 @@ def test_who_reads_ids_at_all_reads_those_of_what_comes_after_too() -> None:
     assert [one.position for one in looked_at] == positions
 
 
+def test_no_more_is_looked_at_ahead_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "LOOK_AHEAD", 4)
+    client = Duplicates(HOUR_MS)
+    positions = [position_of(n, 2, 10**9, None) for n in range(6)]
+    for n, one in enumerate(positions):
+        client.posted(one, write_ids(map(digest, (f"{n} a", f"{n} b"))))
+    for n, looked_at in ((0, 2), (1, 2), (3, 4)):  # whatever comes before it, and up to four ids
+        assert len(client.to_look_at(positions[n], 10**9)) == looked_at
+
+
 def test_who_need_not_read_stops_before_what_would_have_to_be_read() -> None:
     client = Duplicates(HOUR_MS)
     positions = [position_of(version, 2, 10**9, None) for version in range(4)]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from txnqueue.core import model, planning
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Disposition, Plan, Stamp, decisions
+from txnqueue.core.planning.tries import Tries
 from txnqueue.core.redelivery import AT_ONCE, Redelivery
 from txnqueue.core.state import (
     AttemptOwner,
@@ -556,3 +557,12 @@ def test_what_an_operator_decides_is_said_to_be_asked_for_and_on_record(
     assert [entry.kind for entry in plan.entries] == expected
     assert plan.entries[0].body.get("asked") is (True if heuristic else None)
     assert all(entry.body["decision"] == kind for entry in plan.entries[1:])
+
+
+def test_lanes_of_the_try_that_was_lost_last_come_last() -> None:
+    fold, tries = QueueState("q", 3), Tries()
+    for lane in (0, 1):
+        tries.note({lane: 9})
+    assert tries.in_order(fold, [0, 1, 2]) == [0, 2, 1]
+    tries.note({2: fold.lanes[2].next_sequence})
+    assert tries.in_order(fold, [0, 1, 2]) == [2, 0, 1]

@@ -52,6 +52,13 @@ def test_an_exchange_may_have_posted_to_each_queue_that_ever_was_bound() -> None
     assert found.sequences == {"first": 4, "second": 5}
 
 
+def test_an_exchange_is_created_while_its_dead_letter_queue_is_open() -> None:
+    there = model.queue_open("dead")
+    assert there in topology.create(FIRST, 1, STAMP).conditions
+    alone = topology.create(replace(FIRST, dead_letter_id=None), 1, STAMP)
+    assert all(one.kinds != there.kinds for one in alone.conditions)
+
+
 def test_a_queue_was_created_when_its_id_was_first_said_and_not_its_name() -> None:
     first, second = queue("q"), replace(queue("q"), queue_id="q2")
     kinds = [
