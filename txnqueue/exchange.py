@@ -120,7 +120,7 @@ class Exchange:
             add: Nullable columns, as DDL or ``StructType``.
 
         Returns:
-            What changed: by name, None and the column's type.
+            What changed: by ``column <name>``, None and the column's type.
 
         Raises:
             SchemaMismatch: A column is not nullable, exists with another type, or is missing in a

@@ -235,7 +235,8 @@ class Queue:
                 redelivery follow the new values.
 
         Returns:
-            The changes: by name, the former and the new value.
+            The changes: by the name of the setting, or ``column <name>``, the former and the new
+            value; of a column, None and its type.
 
         Raises:
             SchemaMismatch: A column is not nullable, or exists with another type.
