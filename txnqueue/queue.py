@@ -148,7 +148,8 @@ class Queue:
             where: Only messages that match this SQL predicate over the columns of ``Batch.df``.
             matching: Instead, only messages that have a match in this DataFrame.
             on: The columns to match on.
-            limit: At most this many, the first ones of each lane in turn; all when left out.
+            limit: At most this many: the first ones of a lane, and if there are too few, of the
+                next; all when left out.
             transaction: The transaction that moves them; None moves at once.
 
         Returns:
@@ -196,7 +197,8 @@ class Queue:
     ) -> int:
         """Send dead letters back to the queues and lanes that they came from.
 
-        Their delivery counts start at 0 again. Messages that were sent to this queue stay.
+        Among messages of their priority they come last, and their delivery counts start at 0
+        again. Messages that were sent to this queue stay.
 
         Args:
             where: Only messages that match this SQL predicate over the columns of ``Batch.df``,

@@ -317,7 +317,7 @@ class History:
     def _repr_html_(self) -> str:
         """Show the newest commits in a notebook; only the newest versions are read."""
         newest = self._client.store.journal.version()
-        rows = self.changes(model.commit_seq(max(newest - LOOKED, 0)) - 1).rows()[::-1]
+        rows = self.changes(model.commit_seq(max(newest - LOOKED + 1, 0)) - 1).rows()[::-1]
         columns = ("commit_seq", "recorded_at", "kind", "queue", "table", "count")
         caption = f"The last entries; the history begins with commit {self.horizon()}"
         who = ("transaction_id", "actor", "run_id", "reason")
