@@ -621,8 +621,9 @@ class Queue:
     def depth(self, *, lapsed: bool = False) -> int:
         """Count the messages that can be received now: not in flight, delayed or expired.
 
-        Messages whose lease, transaction or branch has ended count as in flight until the next
-        ``receive`` or ``recover``.
+        Messages whose lease has ended count as in flight until the next ``receive``, those of an
+        ended transaction or branch until the next ``receive`` or ``recover``. In an ordered queue,
+        messages count that wait behind delayed messages, or behind those in flight, in their lane.
 
         Args:
             lapsed: Whether to count those as well, since the next receive gets them: a scheduler

@@ -366,8 +366,9 @@ class _Standing:
                 if held:
                     raise NotErasable(
                         f"{held} of the messages of {self._name!r} that where= selects are in "
-                        f"flight in {info.name!r}: let their holders settle them, or let recover() "
-                        "end abandoned work, then erase again.",
+                        f"flight in {info.name!r}: let their holders settle them, or end abandoned "
+                        "transactions by recover() and abandoned leases by manager.release(queue, "
+                        "consumer=, reason=), then erase again.",
                         queue=info.name,
                         in_flight=held,
                     )
