@@ -757,6 +757,7 @@ class QueueManager:
 
         Raises:
             TransactionAborted: Conflicts outlasted the retries, or the handler rolled back.
+            Busy: Conflicts of a call of the handler, such as a receive, outlasted the retries.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` tells the outcome.
         """
         check_function("handler", handler)
