@@ -142,7 +142,8 @@ class QueueManager:
             InvalidInput: An argument or a configured value is invalid.
         """
         said = self._configuration = Configuration(_conf_of(spark), os.environ)
-        chosen = Runtime(retry=said.retry()) if runtime is None else runtime
+        given_retry = None if retry is None else check_retry(retry)
+        chosen = Runtime(retry=given_retry or said.retry()) if runtime is None else runtime
         if not isinstance(chosen, Runtime):
             raise InvalidInput(
                 f"runtime={shown(runtime)}: give a Runtime, or omit it.", name="runtime"
@@ -157,7 +158,7 @@ class QueueManager:
         chosen.actor = _text(said, "actor", actor) or chosen.actor
         chosen.run_id = _text(said, "run_id", run_id) or chosen.run_id
         chosen.consumer = _text(said, "consumer", consumer) or chosen.consumer
-        chosen.retry = chosen.retry if retry is None else check_retry(retry)
+        chosen.retry = given_retry or chosen.retry
         if store is None:
             where = said.value("root", given).value
             if spark is None or where is None:
