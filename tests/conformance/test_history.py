@@ -92,7 +92,8 @@ def test_minus_one_is_the_state_before_the_first_commit(world: World) -> None:
     whole = history.report(verify=False).figures.differences
     assert history.report(after=-1, verify=False).figures.differences == whole
     assert len(orders.replay(upto=-1)) == 0
-    assert history.digest(-1).entries == 0
+    with pytest.raises(InvalidInput, match="commit_seq=-1: give a commit"):
+        history.digest(-1)
 
 
 @on_delta_when_long

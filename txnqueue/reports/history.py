@@ -116,11 +116,12 @@ class History:
             HistoryRemoved: Messages that match may have existed before the history's beginning.
         """
         check_flag("partial", partial)
-        if message_id is not None and (queue is not None or where is not None):
-            raise InvalidInput("Give a message id, or queue= and where=, not both.")
+        if message_id is not None:
+            message_id = check_id(message_id, "message_id")
+            if queue is not None or where is not None:
+                raise InvalidInput("Give a message id, or queue= and where=, not both.")
         self._client.open()
         if message_id is not None:
-            check_id(message_id, "message_id")
             send_id, _, offset = message_id.rpartition(":")
             if not offset.isdecimal():
                 raise InvalidInput(
@@ -248,6 +249,10 @@ class History:
         """
         if commit_seq is not None:
             _check_commit("commit_seq", commit_seq)
+        if commit_seq == -1:
+            raise InvalidInput(
+                "commit_seq=-1: give a commit; there is none before the first.", name="commit_seq"
+            )
         self._client.open()
         begins, seed = chain_after(after)
         past, _ = cut(self._client.cache, commit_seq)
