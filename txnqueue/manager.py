@@ -132,7 +132,8 @@ class QueueManager:
             actor: The name recorded in every entry; the current user when omitted.
             run_id: The job run that the work belongs to.
             consumer: The consumer id, which holds leases. A new process with the same id takes
-                over the leases of the earlier one at once; the earlier one is fenced.
+                over the leases of the earlier one at once; the earlier one is fenced when it finds
+                that the new one holds messages.
             retry: How appends that meet a conflict are retried.
             store: A store to use instead of the one at ``root``.
             runtime: The clock and the source of ids, for tests.

@@ -750,9 +750,10 @@ class Queue:
             checkpoint: A name for this stream, which may look like a path; nothing is written
                 there. It is the consumer id under which the stream holds its batches. If a process
                 was killed, the next stream with its checkpoint receives at once the batch that it
-                held, and need not wait for the end of the lease. One stream at a time may have a
-                checkpoint: a later one takes over, and ends the earlier one, as a manager with this
-                consumer id would. When left out, batches are held under the manager's consumer id.
+                held, and need not wait for the end of the lease. Give a checkpoint to one stream at
+                a time: a later one takes over, and the earlier one ends when it finds that the
+                later one holds messages, as a manager with this consumer id would. When left out,
+                batches are held under the manager's consumer id.
             where: As in ``drain``; evaluated anew over the waiting messages at each wake-up.
             batch_size: At most this many messages in a batch.
             max_messages: End after this many messages; unbounded when left out.
