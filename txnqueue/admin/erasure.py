@@ -431,7 +431,7 @@ class _Standing:
                         f"{held} of the messages of {self._name!r} that where= selects are in "
                         f"flight in {info.name!r}: let their holders settle them, let recover() "
                         "end abandoned transactions, or end leases with "
-                        f"manager.release({info.name!r}, consumer, reason); then erase again.",
+                        f"manager.release({info.name!r}, consumer=, reason=); then erase again.",
                         queue=info.name,
                         in_flight=held,
                     )

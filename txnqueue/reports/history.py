@@ -72,7 +72,8 @@ class History:
         """Return the state after a commit: one consistent cut over every queue.
 
         Args:
-            commit_seq: The commit, as a receipt names it; or an aware instant.
+            commit_seq: The commit, as a receipt names it, or -1 for the state before the first
+                one; or an aware instant.
             timestamp: The instant: the state after the last commit recorded by then, to the
                 millisecond. If clocks contradict each other by more than an hour, it is the commit
                 that fewest of them contradict.
@@ -118,14 +119,17 @@ class History:
             it was removed from the history), reason, actor, run_id, recorded_at and commit_seq.
 
         Raises:
-            InvalidInput: Neither a message id nor a queue and a predicate were given.
+            InvalidInput: Neither a message id nor a queue and a predicate were given, or both.
             PayloadRemoved: The predicate cannot be applied to all that was sent to the queue.
             HistoryRemoved: Messages that match may have existed before the history's beginning.
         """
         check_flag("partial", partial)
+        if message_id is not None:
+            message_id = check_id(message_id, "message_id")
+            if queue is not None or where is not None:
+                raise InvalidInput("Give a message id, or queue= and where=, not both.")
         self._client.open()
         if message_id is not None:
-            check_id(message_id, "message_id")
             send_id, _, offset = message_id.rpartition(":")
             if not is_whole(offset):
                 raise InvalidInput(
@@ -253,6 +257,10 @@ class History:
         """
         if commit_seq is not None:
             _check_commit("commit_seq", commit_seq)
+        if commit_seq == -1:
+            raise InvalidInput(
+                "commit_seq=-1: give a commit; there is none before the first.", name="commit_seq"
+            )
         self._client.open()
         begins, seed = chain_after(after)
         past, _ = cut(self._client.cache, commit_seq)
@@ -322,7 +330,7 @@ class History:
     def _repr_html_(self) -> str:
         """Show the newest commits in a notebook; only the newest versions are read."""
         newest = self._client.store.journal.version()
-        rows = self.changes(model.commit_seq(max(newest - LOOKED, 0)) - 1).rows()[::-1]
+        rows = self.changes(model.commit_seq(max(newest - LOOKED + 1, 0)) - 1).rows()[::-1]
         columns = ("commit_seq", "recorded_at", "kind", "queue", "table", "count")
         caption = f"The last entries; the history begins with commit {self.horizon()}"
         who = ("transaction_id", "actor", "run_id", "reason")
@@ -439,7 +447,7 @@ def cut(
         return cache.past(), None
     newest = cache.store.journal.version()
     _check_commit("commit_seq", commit_seq, _OR_INSTANT)
-    if commit_seq < 0 or commit_seq >> 10 > newest:
+    if commit_seq >> 10 > newest:
         raise InvalidInput(
             f"commit_seq={shown(commit_seq)}: give at most {model.commit_seq(newest)}, the newest "
             "commit of this store.",
@@ -517,7 +525,7 @@ def _check_commit(name: str, value: object, also: str = "") -> None:
     if not -1 <= value <= _COMMIT_SEQ_MAX:
         raise InvalidInput(
             f"{name}={shown(value)}: give a commit_seq, which is at least 0 and has at most 63 "
-            "bits; -1 is the state before the first commit.",
+            "bits, or -1 for the state before the first commit.",
             name=name,
         )
 
