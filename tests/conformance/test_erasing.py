@@ -621,7 +621,9 @@ def test_a_lease_of_a_dead_consumer_is_ended_as_the_error_says(world: World) -> 
     held = world.open(queue, "dead").receive(1)
     world.lease_over()
     manager.recover()
-    with pytest.raises(NotErasable, match=rf"manager.release\('{queue.name}', consumer=, reason=\)"):
+    with pytest.raises(
+        NotErasable, match=rf"manager.release\('{queue.name}', consumer=, reason=\)"
+    ):
         manager.erase(queue.name, ANNA, reason="r")
     assert manager.release(queue.name, consumer=world.name("dead"), reason="gone") == len(held)
     assert manager.erase(queue.name, ANNA, reason="r").erased == 1
