@@ -49,9 +49,8 @@ def fitted(columns: Sequence[str], rows: Sequence[Sequence[Text]], width: int) -
             table.add_row(*(row[i] for i in kept))
         below = Text(", ").join(names[i] for i in left_out)
         return Group(table, Text("Empty or 0: ").append(below)) if left_out else table
-    named = min(
-        max(heads), width // 2
-    )  # half of the width is for the values, however long names are
+    # However long names are, half of the width is for the values.
+    named = min(max(heads), width // 2)
     return Group(*(_block(names, row, named) for row in rows))
 
 
