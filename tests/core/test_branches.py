@@ -12,8 +12,8 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import branches, decisions
 from txnqueue.core.state import TransactionState
-from txnqueue.core.state.branch import Branch, check_allowed
-from txnqueue.errors import NotPermitted
+from txnqueue.core.state.branch import Branch, Ticket, check_allowed, is_branch
+from txnqueue.errors import BranchMisused, InvalidInput, NotPermitted
 
 FACT = Entry("backlog/q", "lane/0", model.POSTED, queue_id="q", lane=0, ranges=((0, 2),), count=3)
 CLAIM = replace(FACT, kind=model.RELEASED)
@@ -97,8 +97,54 @@ def test_the_horizon_ends_a_branch_until_it_is_prepared() -> None:
         assert [one.holds([passed]) for one in horizon] == [False] * ended
 
 
+def test_parts_are_in_the_order_in_which_they_were_sealed() -> None:
+    log = Log()
+    log.land(branches.associate(log.branch, "two", None, STAMP))
+    other = replace(FACT, queue_id="other")
+    log.land(branches.end(log.branch, "one", [FACT], [], STAMP, suspend=True))
+    log.land(branches.end(log.branch, "two", [other], [], STAMP))
+    log.land(branches.associate(log.branch, "one again", "one", STAMP))
+    log.land(branches.end(log.branch, "one", [FACT], [], STAMP))
+    assert [entry.queue_id for entry in log.branch.facts()] == ["other", "q"]
+
+
+def test_an_end_that_landed_is_known_until_the_session_works_again() -> None:
+    log = Log()
+    assert not log.branch.has_ended("one", suspend=False, fail=False)
+    with pytest.raises(BranchMisused, match="works in it"):
+        log.branch.check_ended("prepared")
+    log.land(branches.end(log.branch, "one", [FACT], [], STAMP, suspend=True))
+    assert log.branch.has_ended("one", suspend=True, fail=False)
+    with pytest.raises(BranchMisused, match="is suspended in it"):
+        log.branch.check_ended("prepared")
+    log.branch.check_ended("rolled back", suspended=True)
+
+
+def test_what_is_no_ticket_is_refused_by_a_branch_of_everybody() -> None:
+    ticket: Any = "a ticket"
+    with pytest.raises(InvalidInput, match="give an AccessTicket"):
+        Log().branch.check_presented(ticket)
+
+
+def test_a_coordinator_is_asked_for_no_reason() -> None:
+    log = Log()
+    log.land(branches.end(log.branch, "one", [FACT], [], STAMP))
+    sealed = branches.seal(log.branch, model.COMMITTED, STAMP).entries
+    assert [e.body["asked"] for e in sealed if e.kind == model.COMMITTED] == [True]
+    log.land(branches.seal(log.branch, model.PREPARED, STAMP))
+    for commit, reason in ((True, None), (False, "rolled back")):
+        said = branches.decide(log.branch, STAMP, commit=commit).entries
+        assert {e.reason for e in said if e.kind in model.DECISIONS} == {reason}
+
+
 @pytest.mark.parametrize(("allowed", "named"), [(("b", "c"), "b, c may."), ((), "no one may.")])
 def test_who_is_not_permitted_is_told_who_is(allowed: Any, named: str) -> None:
     with pytest.raises(NotPermitted, match=f"'a' may not coordinate; {named}"):
         check_allowed("xid:1", {"coordinate": allowed}, "a", "coordinate")
     check_allowed("xid:1", {"coordinate": None}, "a", "coordinate")
+
+
+def test_a_ticket_keeps_its_principals_and_a_key_tells_a_branch() -> None:
+    principals: Any = ["a", "b"]
+    assert Ticket("realm", associate=principals).associate == ("a", "b")
+    assert [is_branch(key) for key in ("xid:1", "orders/1")] == [True, False]

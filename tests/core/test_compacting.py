@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.core.test_ledger import LEASE, OTHER, STAMP, TX, Log
 from txnqueue.core import model, planning
 from txnqueue.core.model import Entry
-from txnqueue.core.planning import Disposition, Removal, Selection
+from txnqueue.core.planning import Disposition, Removal, Selection, Stamp
 from txnqueue.core.redelivery import AT_ONCE
 from txnqueue.core.state import AttemptOwner, LeaseOwner, QueueState, Segment, compaction
 from txnqueue.errors import StoreCorrupt
@@ -317,3 +317,36 @@ def test_a_posted_entry_stays_if_it_was_recorded_after_what_is_recent() -> None:
     for recorded_at_ms, stays in ((1_000, False), (1_001, True)):
         posted = Entry(*at, model.POSTED, recorded_at_ms=recorded_at_ms)
         assert compaction.stays(posted, compacted) == stays
+
+
+def test_a_lease_that_a_clock_ahead_began_keeps_its_bound_in_a_compaction() -> None:
+    log = CompactedLog()
+    log.post((0, 9))
+    chosen = log.select(2)
+    ahead = Stamp("me", None, 9_000)
+    log.append(*planning.claim("q", chosen, LEASE, 99_000, ahead).entries)
+    log.settle(log.claim(1), model.ACCEPTED)  # recorded at 1,000
+    before = log.fold.claim(0, chosen.sequence)
+    assert (before.began_at_ms, before.began_by_ms) == (9_000, 1_000)
+    log.compact()
+    after = log.cold().claim(0, chosen.sequence)
+    assert (after.began_at_ms, after.began_by_ms) == (9_000, 1_000)
+
+
+def test_a_lease_that_a_clock_ahead_began_is_bound_by_clocks_after_a_compaction() -> None:
+    log = CompactedLog()
+    log.post((0, 9))
+    chosen = log.select(2)
+    log.append(*planning.claim("q", chosen, LEASE, 99_000, Stamp("me", None, 9_000)).entries)
+    log.land(compaction.compact(log.fold, 0, Stamp("me", None, 9_000)).entries[0])
+    log.settle(log.claim(1), model.ACCEPTED)  # recorded at 1,000
+    for fold in (log.fold, log.cold()):
+        assert fold.claim(0, chosen.sequence).began_by_ms == 1_000
+
+
+def test_a_queue_that_tells_no_duplicates_has_left_out_none_after_a_compaction() -> None:
+    log = CompactedLog()
+    log.post((0, 1))
+    log.settle(log.claim(1), model.ACCEPTED)
+    log.compact()
+    assert log.cold().left_out == 0

@@ -44,6 +44,7 @@ def test_any_other_name_is_refused_and_named(name: str) -> None:
     with pytest.raises(InvalidName) as caught:
         check_name(name)
     assert repr(name) in str(caught.value)
+    assert caught.value.name == (name if isinstance(name, str) else repr(name))
 
 
 @pytest.mark.parametrize("key", ["", None, 7, b"x", "x" * 201])

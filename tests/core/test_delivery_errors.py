@@ -33,3 +33,6 @@ def test_an_error_of_part_of_a_range_is_forgotten_with_the_range() -> None:
     note_error(errors, {HERE: ((8, 9),)}, "late")
     forget_error(errors, HERE, ((2, 6), (8, 9)))
     assert errors == {}
+    note_error(errors, {HERE: ((0, 1), (20, 21))}, "broken")
+    forget_error(errors, HERE, ((0, 1),))
+    assert errors[HERE] == ((((20, 21),), "broken"),)

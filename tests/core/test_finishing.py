@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,6 +85,12 @@ def test_what_was_prepared_leaves_with_its_decision_only() -> None:
 def test_a_transaction_with_an_entry_of_another_kind_stays_whole() -> None:
     found = [decided(model.PREPARED, 3), decided(model.COMMITTED, 4), decided("later kind", 5)]
     assert versions(found) == []
+
+
+def test_a_transaction_that_stays_keeps_no_other() -> None:
+    strange = entry("transaction/0", "x", "strange", 1, attempt="a")
+    other = replace(decided(model.COMMITTED, 2, "b"), stream="y")
+    assert versions([strange, decided(model.COMMITTED, 2), other]) == [2]
 
 
 def test_all_inventories_but_the_newest_leave() -> None:

@@ -267,3 +267,10 @@ def test_content_differs_with_what_it_expects() -> None:
 def test_a_protocols_stream_lies_in_one_of_its_shards() -> None:
     found = {model.protocol_shard(f"stream {n}") for n in range(1_000)}
     assert found == {f"protocol/{n}" for n in range(model.PROTOCOL_SHARDS)}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_an_entry_that_landed_twice_the_first_one_counts(order: int) -> None:
+    entry = Entry("lane/q/0", "lane/0", model.ACCEPTED, append_id="a", version=3)
+    both = [entry, replace(entry, version=5)]
+    assert model.each_once(both[::order]) == (entry,)

@@ -566,3 +566,11 @@ def test_lanes_of_the_try_that_was_lost_last_come_last() -> None:
     assert tries.in_order(fold, [0, 1, 2]) == [0, 2, 1]
     tries.note({2: fold.lanes[2].next_sequence})
     assert tries.in_order(fold, [0, 1, 2]) == [2, 0, 1]
+
+
+def test_two_plans_exclude_each_other_if_one_writes_what_the_other_expects_to_be_absent() -> None:
+    entry = Entry("lane/q/0", "lane/0", model.CLAIMED, sequence=1)
+    writes = Plan((entry,))
+    expects = Plan((), (model.next_sequence("lane/q/0", "lane/0", 1),))
+    assert writes.excludes(expects) and expects.excludes(writes)
+    assert not writes.excludes(Plan()) and not Plan().excludes(expects)

@@ -117,3 +117,9 @@ def test_what_is_added_joins_what_lies_directly_after_it_and_before_it() -> None
     assert ranges.added(((5, 9),), ((3, 4),)) == ((3, 9),)
     assert ranges.added(((5, 9),), ((10, 12),)) == ((5, 12),)
     assert ranges.added(((0, 3), (20, 21)), ((2, 9), (22, 30))) == ((0, 9), (20, 30))
+    assert ranges.added(((0, 1), (8, 9), (30, 31)), ((3, 12),)) == ((0, 1), (3, 12), (30, 31))
+    assert ranges.added(((20, 21), (40, 40)), ((2, 9), (19, 25))) == ((2, 9), (19, 25), (40, 40))
+
+
+def test_what_is_taken_away_may_reach_over_several_ranges() -> None:
+    assert ranges.difference(((5, 6), (8, 9), (20, 21)), ((5, 9),)) == ((20, 21),)
