@@ -18,7 +18,7 @@ from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import model
-from txnqueue.core.settings import QueueInfo, check_name, check_number
+from txnqueue.core.settings import QueueInfo, check_name, check_number, is_whole
 from txnqueue.core.state import catalog
 from txnqueue.errors import (
     FilesNotReadable,
@@ -305,7 +305,19 @@ class _Reader:
         yield from whole.to_batches(max_chunksize=_PER_BATCH)
 
     def _partitions(self, looked: _Looked, found: Sequence[Posting]) -> list[_Portion]:
+        """Divide messages among tasks.
+
+        Raises:
+            InvalidInput: The DataFrame has a column that the queue does not have.
+        """
         described = looked.described.described
+        lacking = {*self._schema.names} - {*looked.described.names, *_ADDED}
+        if lacking:  # the user gave a schema, or the queue is another one by now
+            raise InvalidInput(
+                f"The queue {looked.queue!r} has no column {min(lacking)!r}: load the DataFrame "
+                "again, without schema().",
+                name=min(lacking),
+            )
         return [
             _Portion(looked.root, described, portion) for portion in portions(found, self._most)
         ]
@@ -329,7 +341,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         """Check the options; nothing is read yet."""
         super().__init__(options, schema)
         self._start = options.get("startingafter", "earliest")
-        if self._start not in ("earliest", "latest") and not self._start.isdecimal():
+        if self._start not in ("earliest", "latest") and not is_whole(self._start):
             raise InvalidInput(
                 f"startingAfter={self._start!r}: give earliest, latest or a commit_seq.",
                 name="startingAfter",
@@ -480,7 +492,7 @@ def _number(options: Mapping[str, str], name: str, otherwise: int) -> int:
     text = options.get(name.lower())
     if text is None:
         return otherwise
-    if not text.isdecimal():
+    if not is_whole(text):
         raise InvalidInput(f"{name}={text!r}: give a whole number of at least 1.", name=name)
     value = int(text)
     check_number(name, value, 1, 100_000_000)

@@ -425,15 +425,17 @@ class PayloadRemoved(TxnQueueError):
 class NotErasable(TxnQueueError):
     """Some of the messages are in use: erase again when they are consumed; nothing was erased.
 
-    If messages were claimed while others were being purged, the message says how many were purged.
+    If messages were claimed, or a queue was dropped, while others were being purged, the message
+    says how many were purged.
     """
 
     queue: str
     """The queue in which the messages are in use."""
     in_flight: int = 0
-    """The number in flight; 0 if the messages are needed to detect duplicates."""
+    """The number in flight; 0 if the messages are needed to detect duplicates, or the queue is
+    being dropped."""
     purged: int = 0
-    """The number purged before one was claimed; their payload still exists."""
+    """The number purged before the erasure was refused; their payload still exists."""
 
 
 class HistoryRemoved(TxnQueueError):

@@ -120,7 +120,7 @@ class Exchange:
             add: Nullable columns, as DDL or ``StructType``.
 
         Returns:
-            What changed: by name, None and the column's type.
+            What changed: by ``column <name>``, None and the column's type.
 
         Raises:
             SchemaMismatch: A column is not nullable, exists with another type, or is missing in a
@@ -292,7 +292,8 @@ class Exchange:
             available_at: As in ``Queue.send``.
             delay_seconds: As in ``Queue.send``, rounded up to whole seconds if it is a column.
             ttl_seconds: As in ``Queue.send``, rounded up to whole seconds if it is a column.
-            headers: As in ``Queue.send``. The routing key is added as ``routing_key``.
+            headers: As in ``Queue.send``. The routing key, if there is one, is added as
+                ``routing_key``.
             header_columns: As in ``Queue.send``.
             durable: Whether the messages are kept in the store; they are when omitted, whatever the
                 queues' own setting, which counts for the default exchange only. Messages that are

@@ -132,7 +132,8 @@ class QueueManager:
             actor: The name recorded in every entry; the current user when omitted.
             run_id: The job run that the work belongs to.
             consumer: The consumer id, which holds leases. A new process with the same id takes
-                over the leases of the earlier one at once; the earlier one is fenced.
+                over the leases of the earlier one at once; the earlier one is fenced when it finds
+                that the new one holds messages.
             retry: How appends that meet a conflict are retried.
             store: A store to use instead of the one at ``root``.
             runtime: The clock and the source of ids, for tests.
@@ -142,7 +143,8 @@ class QueueManager:
             InvalidInput: An argument or a configured value is invalid.
         """
         said = self._configuration = Configuration(_conf_of(spark), os.environ)
-        chosen = Runtime(retry=said.retry()) if runtime is None else runtime
+        given_retry = None if retry is None else check_retry(retry)
+        chosen = Runtime(retry=given_retry or said.retry()) if runtime is None else runtime
         if not isinstance(chosen, Runtime):
             raise InvalidInput(
                 f"runtime={shown(runtime)}: give a Runtime, or omit it.", name="runtime"
@@ -157,7 +159,7 @@ class QueueManager:
         chosen.actor = _text(said, "actor", actor) or chosen.actor
         chosen.run_id = _text(said, "run_id", run_id) or chosen.run_id
         chosen.consumer = _text(said, "consumer", consumer) or chosen.consumer
-        chosen.retry = chosen.retry if retry is None else check_retry(retry)
+        chosen.retry = given_retry or chosen.retry
         if store is None:
             where = said.value("root", given).value
             if spark is None or where is None:
@@ -335,7 +337,8 @@ class QueueManager:
         Args:
             queue: The queue that they were sent, published or moved to; dropped queues of that name
                 are searched as well.
-            where: A SQL predicate over the payload's columns and ``_message.headers``.
+            where: A SQL predicate over the payload's columns and ``_message.headers``; columns that
+                only another queue of that name has are null.
             reason: Why; recorded in the journal for ever, so it should name no person.
 
         Returns:
@@ -346,8 +349,8 @@ class QueueManager:
             NotErasable: Some messages are in flight, or needed to detect duplicates.
             QueueClosed: Some messages wait in a queue that is being dropped.
             LimitExceeded: The messages lie in too many ranges: erase fewer at a time.
-            Busy: The rows are recorded as erased, but others wrote to the payload at every try; the
-                next ``erase``, ``maintain`` or ``recover`` deletes them.
+            Busy: Others won every retry; the error says what was done. Rows that are recorded as
+                erased are deleted by the next ``erase``, ``maintain`` or ``recover``.
             TransactionNotGiven: Inside a transaction block.
 
         Example::
@@ -757,6 +760,7 @@ class QueueManager:
 
         Raises:
             TransactionAborted: Conflicts outlasted the retries, or the handler rolled back.
+            Busy: Conflicts of a call of the handler, such as a receive, outlasted the retries.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` tells the outcome.
         """
         check_function("handler", handler)
@@ -820,7 +824,7 @@ class QueueManager:
                 attempt, and ``undecided`` as long as it may still land.
 
         Raises:
-            InvalidInput: ``attempt`` is not one that an error names.
+            InvalidInput: The id is empty, or ``attempt`` is not one that an error names.
         """
         transaction_id = check_id(transaction_id)
         self._client.open()

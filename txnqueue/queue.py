@@ -148,7 +148,8 @@ class Queue:
             where: Only messages that match this SQL predicate over the columns of ``Batch.df``.
             matching: Instead, only messages that have a match in this DataFrame.
             on: The columns to match on.
-            limit: At most this many, the first ones of each lane in turn; all when left out.
+            limit: At most this many: the first ones of a lane, and if there are too few, of the
+                next; all when left out.
             transaction: The transaction that moves them; None moves at once.
 
         Returns:
@@ -196,7 +197,8 @@ class Queue:
     ) -> int:
         """Send dead letters back to the queues and lanes that they came from.
 
-        Their delivery counts start at 0 again. Messages that were sent to this queue stay.
+        Among messages of their priority they come last, and their delivery counts start at 0
+        again. Messages that were sent to this queue stay.
 
         Args:
             where: Only messages that match this SQL predicate over the columns of ``Batch.df``,
@@ -235,7 +237,8 @@ class Queue:
                 redelivery follow the new values.
 
         Returns:
-            The changes: by name, the former and the new value.
+            The changes: by the name of the setting, or ``column <name>``, the former and the new
+            value; of a column, None and its type.
 
         Raises:
             SchemaMismatch: A column is not nullable, or exists with another type.
@@ -618,8 +621,9 @@ class Queue:
     def depth(self, *, lapsed: bool = False) -> int:
         """Count the messages that can be received now: not in flight, delayed or expired.
 
-        Messages whose lease, transaction or branch has ended count as in flight until the next
-        ``receive`` or ``recover``.
+        Messages whose lease has ended count as in flight until the next ``receive``, those of an
+        ended transaction or branch until the next ``receive`` or ``recover``. In an ordered queue,
+        messages count that wait behind delayed messages, or behind those in flight, in their lane.
 
         Args:
             lapsed: Whether to count those as well, since the next receive gets them: a scheduler
@@ -746,9 +750,10 @@ class Queue:
             checkpoint: A name for this stream, which may look like a path; nothing is written
                 there. It is the consumer id under which the stream holds its batches. If a process
                 was killed, the next stream with its checkpoint receives at once the batch that it
-                held, and need not wait for the end of the lease. One stream at a time may have a
-                checkpoint: a later one takes over, and ends the earlier one, as a manager with this
-                consumer id would. When left out, batches are held under the manager's consumer id.
+                held, and need not wait for the end of the lease. Give a checkpoint to one stream at
+                a time: a later one takes over, and the earlier one ends when it finds that the
+                later one holds messages, as a manager with this consumer id would. When left out,
+                batches are held under the manager's consumer id.
             where: As in ``drain``; evaluated anew over the waiting messages at each wake-up.
             batch_size: At most this many messages in a batch.
             max_messages: End after this many messages; unbounded when left out.

@@ -16,7 +16,8 @@ class DrainResult(Facts):
         run_id: The run; repeat it with the same id to go on.
         batches: The number of batches committed.
         messages: The number of messages in them.
-        errors: How often the handler failed.
+        errors: How often the handler raised an error. Its own rollbacks are not counted, but end
+            the drain too after ``errors_max`` failures in a row.
         finished: Whether everything that was to be consumed has been.
         already_finished: Whether an earlier drain under this id had finished.
         last_error: The handler's last error.

@@ -148,7 +148,7 @@ class StoreReader:
             attempt: ``error.attempt`` of a ``TransactionUnknown``: the answer is about that one.
 
         Raises:
-            InvalidInput: It is no attempt as an error names it.
+            InvalidInput: The id is empty, or it is no attempt as an error names it.
         """
         transaction_id = check_id(transaction_id)
         return outcome_of(self._client, transaction_id, attempt)

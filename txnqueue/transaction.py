@@ -272,8 +272,8 @@ class Transaction:
 
         Raises:
             TransactionAborted: Certainly not committed: another client aborted this attempt after
-                its lease, another attempt of the id was faster, or a queue is being dropped, which
-                is then the error's cause.
+                its lease, another attempt of the id was faster, others won every conflict, or a
+                queue is being dropped, which is then the error's cause.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` tells the outcome.
             LeaseLost: Messages that were held under a lease now belong to others; rolled back.
             SettlementPending: A prepared transaction settles messages of the same lease: nothing
@@ -316,6 +316,7 @@ class Transaction:
         Raises:
             TransactionFinished: The transaction is committed, perhaps by an interrupted commit.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` tells the outcome.
+            Busy: Others won every conflict; nothing was changed: call again.
         """
         check_flag("counted", counted)
         commit.rollback(self._attempt, reason, counted=counted)

@@ -71,7 +71,8 @@ class MessageInfo(TypedDict):
         delivery_count: The number of failed deliveries.
         redelivered: Whether an earlier delivery failed, so that ``delivery_count`` is not 0.
         enqueued_at: When the message came into the queue.
-        transaction_id: The transaction that sent it.
+        transaction_id: The transaction that put it into the queue; None if no transaction did, as
+            after a move or a dead-lettering outside of one.
         headers: The headers by name; None if there are none.
         correlation_id: The header of this name.
         reply_to: The header of this name.

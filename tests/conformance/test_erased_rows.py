@@ -109,6 +109,37 @@ def test_rows_are_found_by_queues_that_were_dropped_and_in_those_that_they_moved
 
 
 @in_memory
+def test_each_table_is_searched_with_the_columns_of_all_queues_of_the_name(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, name = world.manager("clerk"), world.name("people")
+    other = world.queue("other")
+    events = exchange(world, "fanout")
+    old = manager.create_queue(name, SCHEMA, dead_letter=False)
+    events.bind(old)
+    other.send(PEOPLE)
+    other.move(old)
+    manager.drop_queue(name)
+    new = manager.create_queue(name, "n long, person string", dead_letter=False)
+    asked: dict[str, list[str]] = {}
+
+    def search(_: object, schema: Any, owner: str, *__: object) -> list[Any]:
+        asked[owner] = schema.names
+        return []
+
+    for kind in ("matching", "find"):
+        monkeypatch.setattr(MemoryPayload, kind, search)
+    manager.erase(name, "person = 'anna'", reason="r")
+    inherited = ["n", "key", "person"]
+    tables = {one.info.payload_id: inherited for one in (old, events, other)}
+    assert asked == {**tables, new.info.payload_id: ["n", "person", "key"]}
+    asked.clear()
+    manager.history.trace(queue=name, where="person = 'anna'").rows()
+    del tables[other.info.payload_id]  # what was moved is traced by the queue that it was sent to
+    assert asked == {**tables, new.info.payload_id: ["n", "person", "key"]}
+
+
+@in_memory
 def test_letters_that_were_driven_back_are_erased_by_either_queue(world: World) -> None:
     queue = world.queue(dead_letter=True)
     queue.send(PEOPLE)
@@ -225,6 +256,29 @@ def test_maintenance_goes_on_as_if_nothing_was_erased(world: World) -> None:
     assert all(not name.startswith("anna") for name in kept_keys(world))
     proved(manager)
     manager.history.digest(after=manager.history.horizon())
+
+
+@in_memory
+def test_what_a_restored_table_brings_back_is_erased_once_more(world: World) -> None:
+    queue, manager = world.queue(), world.manager("clerk")
+    queue.send(PEOPLE)
+    queue.receive(9).accept()
+    inside = vars(world.store.payload)
+    before = {name: dict(inside[name]) for name in ("_sends", "_headers", "_slices", "_erased")}
+    assert manager.erase(queue.name, ANNA, reason="r").erased == 2
+    for name, rows_of in before.items():
+        inside[name].update(rows_of)
+        if not rows_of:
+            inside[name].clear()
+    found = manager.history.verify()
+    assert found.problems == (
+        f"queue {queue.name}: 2 erased rows are there again: erase them again",
+    )
+    again = manager.erase(queue.name, ANNA, reason="restored")
+    assert (again.erased, again.readable_until is not None) == (2, True)
+    assert "anna" not in kept_keys(world)
+    assert proved(manager)[GONE] == (2, 2)
+    assert manager.erase(queue.name, ANNA, reason="r").erased == 0
 
 
 @in_memory

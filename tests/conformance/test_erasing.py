@@ -17,10 +17,19 @@ from tests.conformance.conftest import (
     on_delta_when_long,
     rows,
 )
-from tests.faults.injection import Crash, FaultyStore, Injector, Meanwhile, faults_of
+from tests.faults.injection import (
+    Crash,
+    Fault,
+    FaultyStore,
+    Injector,
+    InjectorOfCall,
+    Meanwhile,
+    faults_of,
+)
 from tests.inside import client_of
 from txnqueue import EraseResult, QueueManager
 from txnqueue.admin import creation
+from txnqueue.client.client import Client
 from txnqueue.core import model, ranges
 from txnqueue.errors import (
     Busy,
@@ -250,6 +259,27 @@ def test_what_is_being_published_to_a_queue_is_not_decided_either(world: World) 
 
 
 @in_memory
+@pytest.mark.parametrize("nth", range(1, 6))
+@pytest.mark.parametrize("call", ["find", "read", "matching"])
+def test_what_is_published_during_the_search_is_erased_or_not_decided(
+    world: World, call: str, nth: int
+) -> None:
+    queue, events, manager = published(world)
+    tx = world.manager("publisher").transaction()
+    tx.exchange(events.name).publish([*rows(1, key="anna"), *rows(2, key="bert")])
+    injector = Meanwhile(call, nth, tx.commit)
+    store: Any = FaultyStore(world.store, injector)
+    clerk = QueueManager(None, "memory", store=store, runtime=world.runtime("clerk"))
+    injector.arm()
+    done = clerk.erase(queue.name, ANNA, reason="r")
+    assert (done.erased, done.undecided) in ((1, 0), (0, 1))
+    tx.commit()
+    assert manager.erase(queue.name, ANNA, reason="r").erased == 1 - done.erased
+    assert numbers(queue.receive(2)) == [2]
+    proved(manager)
+
+
+@in_memory
 def test_what_was_published_and_its_history_removed_is_not_passed_over(world: World) -> None:
     queue, events, manager = published(world)
     busy = world.queue("busy")
@@ -305,6 +335,25 @@ def test_what_duplicates_are_told_by_stays_for_the_window(world: World) -> None:
     assert manager.erase(queue.name, ANNA, reason="r").erased == 1
     queue.send(rows(2, key="anna"))
     assert numbers(world.open(queue, "late").receive(1)) == [2]
+    proved(manager)
+
+
+@in_memory
+def test_what_later_messages_are_compared_with_stays_until_the_queue_has_none(world: World) -> None:
+    queue = world.manager().create_queue(
+        world.name("once"), SCHEMA, dead_letter=False, message_id="key", duplicate_window_seconds=60
+    )
+    for number, key, pause in ((1, "anna", 0), (2, "bert", 60), (3, "carl", DAY)):
+        queue.send(rows(number, key=key))
+        world.clock.advance(pause)
+    manager = world.manager("clerk")
+    until = r"3660 s after they were sent, .* before them or up to 60 s after them"
+    for _ in ("anna", "bert"):
+        with pytest.raises(NotErasable, match=until):
+            manager.erase(queue.name, ANNA, reason="r")
+        queue.receive(1).accept()
+    assert queue.depth() == 1  # what was sent later is not compared with it
+    assert manager.erase(queue.name, ANNA, reason="r").erased == 1
     proved(manager)
 
 
@@ -419,6 +468,20 @@ def test_a_fault_at_any_call_is_made_good(world: World, finisher: str) -> None:
 
 
 @in_memory
+def test_who_finishes_an_interrupted_erasure_learns_until_when_the_files_are_kept(
+    world: World,
+) -> None:
+    scene, injector = Scene(world), InjectorOfCall("erase", 0, Fault.CRASH_BEFORE)
+    manager = scene.clerk(injector)
+    injector.arm()
+    with pytest.raises(Crash):
+        manager.erase(scene.queue.name, ANNA, reason="r")
+    again = world.manager("helper").erase(scene.queue.name, ANNA, reason="r")
+    assert (again.erased, again.readable_until is not None) == (0, True)
+    scene.check(done=True)
+
+
+@in_memory
 def test_others_that_always_write_leave_the_deletion_to_the_next(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,6 +498,30 @@ def test_others_that_always_write_leave_the_deletion_to_the_next(
         assert "erasure" in str(world.manager("keeper").maintain().skipped)
         world.manager("keeper").recover()
     world.manager("keeper").maintain()
+    scene.check(done=True)
+
+
+@in_memory
+@pytest.mark.parametrize(
+    ("nth", "said"), [(1, "1 waiting messages were purged, but"), (2, "are erased, but")]
+)
+def test_who_is_too_busy_to_record_an_erasure_is_told_what_was_done(
+    world: World, monkeypatch: pytest.MonkeyPatch, nth: int, said: str
+) -> None:
+    scene, land, calls = Scene(world), Client.land, list[str]()
+
+    def busy(self: Client, plan: Any, operation: str, **rest: Any) -> Any:
+        calls.append(operation)
+        if operation == "erase" and calls.count(operation) == nth:
+            raise Busy
+        return land(self, plan, operation, **rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "land", busy)
+        with pytest.raises(Busy, match=said):
+            world.manager("clerk").erase(scene.queue.name, ANNA, reason="r")
+    scene.check(done=False)
+    world.manager("helper").erase(scene.queue.name, ANNA, reason="r")
     scene.check(done=True)
 
 
@@ -466,6 +553,79 @@ def test_what_waits_in_a_queue_that_is_being_dropped_is_not_erased(world: World)
         manager.erase(queue.name, ANNA, reason="r")
     manager.rollback(tx.id)
     assert manager.drop_queue(queue.name).dropped
+    assert manager.erase(queue.name, ANNA, reason="r").erased == 1
+    proved(manager)
+
+
+@in_memory
+def test_nothing_is_purged_elsewhere_if_a_message_waits_in_a_queue_that_is_being_dropped(
+    world: World,
+) -> None:
+    queue, events, manager = published(world)
+    closing = world.queue("closing")
+    events.bind(closing.name)
+    closing.send(rows(1, key="bert"))
+    events.publish(rows(2, key="anna"))
+    tx = world.manager("holder").transaction(world.name("xid"))
+    tx.queue(closing.name).receive(1)
+    tx.prepare()
+    assert manager.drop_queue(closing.name).held_by
+    with pytest.raises(QueueClosed, match="Nothing was changed"):
+        manager.erase(queue.name, ANNA, reason="r")
+    assert queue.depth() == 1
+    manager.rollback(tx.id)
+    assert manager.drop_queue(closing.name).dropped
+    assert manager.erase(queue.name, ANNA, reason="r").purged == 1
+    proved(manager)
+
+
+@in_memory
+@pytest.mark.parametrize("held", [True, False])
+def test_a_queue_that_is_dropped_while_messages_are_purged_is_looked_at_once_more(
+    world: World, *, held: bool
+) -> None:
+    queue, events, manager = published(world)
+    other = world.queue("other")
+    events.bind(other.name)
+    other.send(rows(1, key="bert"))
+    events.publish(rows(2, key="anna"))
+    tx = world.manager("holder").transaction(world.name("xid"))
+    if held:
+        tx.queue(other.name).receive(1)
+        tx.prepare()
+    injector = Meanwhile("append", 2, lambda: manager.drop_queue(other.name))  # one was purged
+    store: Any = FaultyStore(world.store, injector)
+    clerk = QueueManager(None, "memory", store=store, runtime=world.runtime("clerk"))
+    injector.arm()
+    if held:
+        with pytest.raises(
+            NotErasable, match=r"being dropped.* 1 waiting messages were"
+        ) as refused:
+            clerk.erase(queue.name, ANNA, reason="r")
+        assert (refused.value.queue, refused.value.purged) == (other.name, 1)
+        assert "Nothing was changed" not in str(refused.value)
+        manager.rollback(tx.id)
+        assert manager.drop_queue(other.name).dropped
+        assert clerk.erase(queue.name, ANNA, reason="r").erased == 1
+    else:
+        done = clerk.erase(queue.name, ANNA, reason="r")
+        assert (done.erased, done.purged) == (1, 1)
+    assert injector.acted
+    proved(manager)
+
+
+@in_memory
+def test_a_lease_of_a_dead_consumer_is_ended_as_the_error_says(world: World) -> None:
+    queue, manager = world.queue(), world.manager("clerk")
+    queue.send(rows(1, key="anna"))
+    held = world.open(queue, "dead").receive(1)
+    world.lease_over()
+    manager.recover()
+    with pytest.raises(
+        NotErasable, match=rf"manager.release\('{queue.name}', consumer=, reason=\)"
+    ):
+        manager.erase(queue.name, ANNA, reason="r")
+    assert manager.release(queue.name, consumer=world.name("dead"), reason="gone") == len(held)
     assert manager.erase(queue.name, ANNA, reason="r").erased == 1
     proved(manager)
 
@@ -524,6 +684,38 @@ def test_a_message_that_moves_meanwhile_is_followed(world: World, call: str, nth
         for m in world.manager("c").queue(name).receive(9).messages()
     ]
     assert keys == ["bert"]
+
+
+@in_memory
+@pytest.mark.parametrize("nth", range(1, 7))
+def test_a_message_that_moves_while_history_is_removed_is_followed(world: World, nth: int) -> None:
+    queue, other, busy = world.queue(), world.queue("other"), world.queue("busy")
+    keeper = world.manager("keeper")
+    kept: Any = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
+
+    def days_pass(**history: Any) -> int:
+        busy.send(rows(9))
+        busy.receive(1).accept()
+        world.clock.advance(3 * DAY)
+        return keeper.maintain(**kept, **history).forgotten
+
+    queue.send(rows(1, key="anna"))
+    queue.receive(1).accept()
+    queue.send(rows(2, key="anna"))
+    for _ in range(3):
+        days_pass()
+
+    def move() -> None:
+        world.open(queue, "mover").move(other.name)
+        assert days_pass(history_retention_days=0), "vacuous: no position was removed"
+
+    injector = Meanwhile("version", nth, move)
+    store: Any = FaultyStore(world.store, injector)
+    clerk = QueueManager(None, "memory", store=store, runtime=world.runtime("clerk"))
+    injector.arm()
+    assert clerk.erase(queue.name, ANNA, reason="r").purged == 1
+    assert not world.open(other, "late").receive(9).messages()
+    proved(world.manager("auditor"))
 
 
 @in_memory

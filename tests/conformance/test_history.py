@@ -65,7 +65,7 @@ def test_what_is_not_a_commit_or_an_instant_is_refused(world: World) -> None:
     naive = datetime.datetime(2024, 1, 1)
     refused: list[Callable[[], object]] = [
         lambda: history.as_of(newest + 1024),
-        lambda: history.as_of(-1),
+        lambda: history.as_of(-2),
         lambda: history.as_of("yesterday"),  # type: ignore[arg-type]
         lambda: history.as_of(True),
         lambda: history.report(True),
@@ -73,10 +73,27 @@ def test_what_is_not_a_commit_or_an_instant_is_refused(world: World) -> None:
         lambda: history.as_of(newest, timestamp=naive),
         history.trace,
         lambda: history.trace("nonsense"),
+        lambda: history.trace("a:0", queue=orders.name),
+        lambda: history.trace("a:0", where="n = 1"),
     ]
     for call in refused:
         with pytest.raises(InvalidInput):
             call()
+
+
+@on_delta_when_long
+def test_minus_one_is_the_state_before_the_first_commit(world: World) -> None:
+    orders, history = world.queue(), world.manager("b").history
+    orders.send(rows(1))
+    first = history.as_of(-1)
+    assert (first.commit_seq, first.queues().rows(), first.counts().rows()) == (-1, [], [])
+    assert not first.transactions().rows()
+    assert not first.dispatches().rows()
+    whole = history.report(verify=False).figures.differences
+    assert history.report(after=-1, verify=False).figures.differences == whole
+    assert len(orders.replay(upto=-1)) == 0
+    with pytest.raises(InvalidInput, match="commit_seq=-1: give a commit"):
+        history.digest(-1)
 
 
 @on_delta_when_long

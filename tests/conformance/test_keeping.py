@@ -86,6 +86,24 @@ def test_prepared_and_kept(world: World) -> None:
 
 
 @in_memory
+def test_a_batch_knows_that_its_lease_begins_with_the_commit_of_what_was_prepared(
+    world: World,
+) -> None:
+    orders = world.queue(lease_seconds=60)
+    orders.send(rows(1))
+    tx = world.manager("b").transaction("prepared-and-kept")
+    batch = tx.queue(orders.name).receive()
+    batch.keep()
+    tx.prepare()
+    world.clock.advance(3_600)
+    tx.commit()
+    assert tx.commit() == tx.receipt
+    assert batch.held_until is not None and not batch.lease_over
+    assert batch.held_until.timestamp() * 1000 == world.clock.now_ms + 60_000
+    batch.accept()
+
+
+@in_memory
 def test_keeping_says_nothing_of_a_batch_that_is_held_under_a_lease(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))

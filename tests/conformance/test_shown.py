@@ -166,6 +166,16 @@ def test_a_repr_asks_the_store_nothing_and_a_table_reads_no_payload(store: Memor
         assert not [step for step in reading if "land" in step or "append" in step], name
 
 
+def test_a_history_shows_the_entries_of_the_last_ten_versions() -> None:
+    manager = memory_manager()
+    orders = manager.create_queue("orders", StructType().add("a", "long"))
+    orders.send([{"a": 1}])
+    batch = orders.receive()
+    for _ in range(12):
+        batch.extend_lease(60)  # one entry in one version
+    assert shown(manager.history).text.count("lease_extended|") == 10
+
+
 def test_what_cannot_be_read_is_said_instead_of_raised(store: MemoryStore) -> None:
     manager = memory_manager(store)
     held = [manager, manager.queue("orders"), manager.history, manager.history.as_of()]

@@ -155,6 +155,15 @@ def test_the_same_content_is_said_again_under_the_same_append_id(answer: Any) ->
     assert len({unit.append_id for unit in script.offered}) == 1
 
 
+def test_of_two_contents_the_one_that_is_said_again_is_offered_again() -> None:
+    script = Script("conflict", "conflict", "conflict")
+    landed = script.land(lambda lost: numbered(1, "first" if lost == 0 else "second"))
+    assert landed.entries == script.entries()
+    assert script.words() == ["second"]
+    ids = [unit.append_id for unit in script.offered]
+    assert ids[1] == ids[2] == ids[3] != ids[0]
+
+
 def test_content_is_the_same_though_time_has_passed() -> None:
     script, times = Script("fails"), iter((1, 2))
 
@@ -338,6 +347,7 @@ def test_two_tries_that_both_land_are_both_ours(answer: Any) -> None:
     script = Script("later", answer)
     landed = script.land(in_lanes(1, 1))
     assert sorted(e.shard for e in landed.entries) == ["lane/q/0", "lane/q/1"]
+    assert landed.version == min(e.version for e in landed.entries) == landed.commit_seq // 1024
 
 
 def test_a_try_that_landed_before_the_next_one_was_planned_is_all_that_lands() -> None:
@@ -361,6 +371,24 @@ def test_what_may_have_landed_and_left_with_the_history_is_unknown(
             script.land_next()
     else:
         assert [e.sequence for e in script.land_next().entries] == [2]
+
+
+def test_a_try_that_has_left_for_the_archive_meanwhile_is_found_there() -> None:
+    script = Script("fails")
+
+    def read() -> None:
+        script.after_read = lambda: None
+        script.inner.append([script.offered[0]], {})
+        mine = script.entries()
+        horizon = Entry(model.FENCE, "horizon", model.HORIZON_ADVANCED, begun=9)
+        script.inner.append([Unit.of("maintenance", [horizon], ())], {})
+        script.inner.archive.create()
+        script.inner.archive.add(mine, "2026-01-01", {})
+        script.inner.remove(mine, "2026-01-01", {})
+
+    script.after_read = read
+    landed = script.land_next()
+    assert (landed.version, len(script.offered), script.entries()) == (1, 1, ())
 
 
 def test_what_is_said_to_have_landed_is_not_looked_for() -> None:
@@ -506,6 +534,28 @@ def test_what_is_refused_because_a_queue_closes_says_so_unless_an_earlier_try_ma
     with pytest.raises(error):
         script.land(plan)
     assert len(script.offered) == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "read_before", "error"),
+    [(Script(), 1, ConnectionError), (Script("fails"), 3, TransactionUnknown)],
+)
+def test_where_it_cannot_be_read_what_is_closed_an_earlier_try_makes_a_doubt_of_it(
+    script: Script, read_before: int, error: Any
+) -> None:
+    fence = Entry(model.FENCE, model.queue_stream("q"), model.QUEUE_CLOSING, queue_id="q")
+    script.inner.append([Unit.of("drop", [fence], ())], {})
+    reads = 0
+
+    def read() -> None:
+        nonlocal reads
+        reads += 1
+        script.reads_fail = reads == read_before
+
+    script.after_read = read
+    with pytest.raises(error):
+        script.land(lambda lost: working_on("q"))
+    assert script.reads_fail
 
 
 @pytest.mark.parametrize("layout", [None, model.LAYOUT, model.LAYOUT + 1])

@@ -64,6 +64,14 @@ def test_a_session_that_ends_seals_what_it_did_and_holds_whatever_there_is_of_ei
     assert (log.branch.rollback_only is not None) is fail
 
 
+def test_a_branch_is_the_same_in_whatever_order_its_entries_are_read() -> None:
+    log = Log()
+    log.land(branches.end(log.branch, "one", [FACT], [CLAIM], STAMP, suspend=True))
+    log.land(branches.end(log.branch, "one", [FACT, FACT], [], STAMP))
+    told = Branch.of(TransactionState.of("xid:1", log.entries[::-1]))
+    assert told == log.branch and len(log.branch.facts()) == 2
+
+
 def test_what_is_planned_of_a_branch_is_numbered_and_bars_what_was_planned_beside_it() -> None:
     log = Log()
     first = branches.associate(log.branch, "two", None, STAMP)
@@ -75,6 +83,18 @@ def test_what_is_planned_of_a_branch_is_numbered_and_bars_what_was_planned_besid
     assert log.branch.timeout_seconds == 5
     log.land(branches.set_timeout(log.branch, None, STAMP))
     assert log.branch.timeout_seconds == 60
+
+
+def test_the_horizon_ends_a_branch_until_it_is_prepared() -> None:
+    log = Log()
+    log.land(branches.end(log.branch, "one", [FACT], [], STAMP))
+    passed = Entry(model.FENCE, "horizon", model.HORIZON_ADVANCED, begun=1, version=9)
+    said = [log.branch]
+    log.land(branches.seal(log.branch, model.PREPARED, STAMP))
+    for branch, ended in zip([*said, log.branch], (True, False), strict=True):
+        plan = branches.set_timeout(branch, 5, STAMP)
+        horizon = [one for one in plan.conditions if one == model.horizon_at_most(branch.begun)]
+        assert [one.holds([passed]) for one in horizon] == [False] * ended
 
 
 @pytest.mark.parametrize(("allowed", "named"), [(("b", "c"), "b, c may."), ((), "no one may.")])

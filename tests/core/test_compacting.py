@@ -6,6 +6,7 @@ import json
 import random
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -244,6 +245,9 @@ def test_a_compaction_that_would_name_many_pieces_that_wait_does_not_pay() -> No
     assert runs > pieces - 1 and not lane.claims
     assert compaction.is_due(lane, lane.log, per_run=lane.log // runs)
     assert not compaction.is_due(lane, lane.log, per_run=lane.log // runs + 1)
+    for most, pays in ((runs, True), (runs - 1, False)):
+        with mock.patch.object(compaction, "RUNS_MAX", most):
+            assert compaction.is_due(lane, lane.log, per_run=1) == pays
     log.post((0, 9))  # nobody has touched it: it is not written out
     assert compaction.is_due(lane, lane.log, per_run=lane.log // runs)
 
@@ -297,3 +301,19 @@ def test_the_stored_form_of_a_settlement_is_the_first_one() -> None:
         "q", held, Disposition(model.ACCEPTED), STAMP, sequence=2, owner=None
     )
     assert (entry.body["v"], entry.body["counted"]) == (1, False)
+
+
+def test_a_fact_belongs_to_a_compaction_up_to_its_pin() -> None:
+    at = ("lane/q/0", "lane/0")
+    compacted = Entry(*at, model.COMPACTED, sequence=7, version=9, body={"pin": 5})
+    for version, is_after in ((5, False), (6, True)):
+        fact = Entry(*at, model.ACCEPTED, version=version)
+        assert compaction.is_after(fact, compacted) == is_after
+
+
+def test_a_posted_entry_stays_if_it_was_recorded_after_what_is_recent() -> None:
+    at = ("backlog/q", "lane/0")
+    compacted = Entry(*at, model.COMPACTED, body={"recent_after": 1_000})
+    for recorded_at_ms, stays in ((1_000, False), (1_001, True)):
+        posted = Entry(*at, model.POSTED, recorded_at_ms=recorded_at_ms)
+        assert compaction.stays(posted, compacted) == stays

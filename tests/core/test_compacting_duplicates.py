@@ -197,6 +197,41 @@ def test_a_compaction_that_would_name_many_duplicates_does_not_pay(told: int, pa
     assert compacting.is_due(lane, 20) is pays
 
 
+def test_after_a_clock_that_was_ahead_what_is_recent_is_told_by_the_present_one() -> None:
+    fold, now_ms = QueueState("q", 1, WINDOW_MS), 10**9
+    recent_ms = now_ms - CLOCKS_APART_MS - WINDOW_MS
+    for before_ms, expected in ((0, recent_ms), (now_ms, now_ms), (now_ms + 1, recent_ms)):
+        fold.lanes[0].recent_after = before_ms
+        assert compacting.recent_after(fold, fold.lanes[0], now_ms) == expected
+
+
+def test_what_was_posted_after_a_compaction_stands() -> None:
+    log = CompactedLog()
+    log.fold = QueueState("q", 1, WINDOW_MS)
+    log.post((0, 1))
+    log.settle(log.claim(), model.ACCEPTED)
+    log.compact()
+    log.post((0, 1))
+    fold = QueueState("q", 1, WINDOW_MS)
+    compacting.advance(fold, log.entries, log.version)
+    assert fold.duplicates is not None
+    (position,) = fold.positions.values()
+    assert [one.stands for one in fold.duplicates.to_look_at(position, 1_000)][-1]
+
+
+def test_who_has_not_searched_knows_what_others_have_left_out() -> None:
+    log = CompactedLog()
+    log.fold = QueueState("q", 1, WINDOW_MS)
+    log.post((0, 3))
+    chosen = log.select(2, left_out=lambda segment: ((1, 1),))
+    said = planning.leaving_out(chosen.duplicates)
+    log.append(*planning.remove("q", "q", chosen, said, Stamp("me", None, 1_000))[0].entries)
+    assert log.fold.duplicates is not None
+    (position,) = log.fold.positions.values()
+    (arrival,) = log.fold.duplicates.to_look_at(position, 1_000)
+    assert arrival.left_out == ((1, 1),)
+
+
 def keeps_nothing(patch: pytest.MonkeyPatch) -> None:
     """Let positions leave as soon as nothing of them stands."""
     patch.setattr(compacting, "stays", lambda entry, compaction: False)

@@ -16,6 +16,7 @@ from txnqueue.core.redelivery import Redelivery
 from txnqueue.core.settings import (
     LANES_MAX,
     LEASE_SECONDS_MAX,
+    REASON_LENGTH_MAX,
     QueueInfo,
     QueueSettings,
     RetryPolicy,
@@ -24,6 +25,8 @@ from txnqueue.core.settings import (
     check_root,
     check_transaction_id,
     describe_error,
+    is_whole,
+    shown,
 )
 from txnqueue.errors import InvalidInput, InvalidName, LimitExceeded, TxnQueueError
 
@@ -97,11 +100,20 @@ def test_a_number_out_of_range_exceeds_a_limit(value: Any) -> None:
         {"lease_seconds": -5},
         {"lease_seconds": LEASE_SECONDS_MAX + 1},
         {"lease_seconds": "60"},
+        {"group_by": 5},
+        {"message_id": 5},
+        {"redelivery_delay_seconds_max": -0.5},
     ],
 )
 def test_a_queue_setting_that_cannot_be_is_refused_by_name(settings: Any) -> None:
     with pytest.raises(InvalidInput, match=next(iter(settings))):
         QueueSettings(**settings)
+
+
+def test_what_an_error_shows_is_shortened() -> None:
+    assert shown("x" * (REASON_LENGTH_MAX - 2)) == repr("x" * (REASON_LENGTH_MAX - 2))
+    cut = shown("x" * (REASON_LENGTH_MAX - 1))
+    assert (len(cut), cut[-3:]) == (REASON_LENGTH_MAX, "x …")
 
 
 @pytest.mark.parametrize(
@@ -226,3 +238,8 @@ def test_the_rules_of_redelivery_are_told_in_milliseconds_and_by_where_the_dead_
     assert replace(info, dead_letter_id=None).redelivery == Redelivery(None, 1_500, 90_000)
     unique = QueueSettings(message_id="key", duplicate_window_seconds=2.5)
     assert (unique.duplicate_window_ms, settings.duplicate_window_ms) == (2_500, None)
+
+
+def test_a_text_is_a_whole_number_only_if_python_reads_it() -> None:
+    assert all(map(is_whole, ("0", "9" * 640)))
+    assert not any(map(is_whole, ("", "-1", "1.5", "\u00b2", "9" * 5_000)))

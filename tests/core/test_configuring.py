@@ -95,6 +95,7 @@ def test_a_manager_takes_what_the_environment_says(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TXNQUEUE_RETRY_ATTEMPTS_MAX", "0")
     with pytest.raises(LimitExceeded, match="ATTEMPTS_MAX='0'"):
         QueueManager(None, store=MemoryStore())
+    QueueManager(None, store=MemoryStore(), retry=RetryPolicy())  # the argument takes precedence
 
 
 def test_what_a_decision_says_for_auditors_is_a_copy_of_what_json_knows() -> None:

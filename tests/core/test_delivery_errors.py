@@ -25,3 +25,11 @@ def test_what_is_forgotten_leaves_the_errors_of_others() -> None:
     forget_error(errors, HERE, ((0, 5),))
     forget_error(errors, THERE, ((0, 5),))
     assert errors == {}
+
+
+def test_an_error_of_part_of_a_range_is_forgotten_with_the_range() -> None:
+    errors: dict[PositionId, Errors] = {}
+    note_error(errors, {HERE: ((3, 4),)}, "broken")
+    note_error(errors, {HERE: ((8, 9),)}, "late")
+    forget_error(errors, HERE, ((2, 6), (8, 9)))
+    assert errors == {}

@@ -108,8 +108,31 @@ def test_everybody_finds_the_same_duplicates(seed: int, monkeypatch: pytest.Monk
         else:
             found += world.claim()
     assert found > 10
-    kept = [len(client._arrivals) for client in world.clients]
-    assert min(kept) < 150, "old positions are forgotten"
+    assert all(twice for client in world.clients for twice in client._found.values())
+
+
+def test_old_positions_are_forgotten_and_looked_for_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "ARRIVALS_MIN", 3)
+    client, looked = Duplicates(HOUR_MS), 0
+    forget = client._forget
+
+    def counted(now_ms: int) -> None:
+        nonlocal looked
+        looked += 1
+        forget(now_ms)
+
+    monkeypatch.setattr(client, "_forget", counted)
+    for n in range(100):
+        client.posted(position_of(n, 2, n * HOUR_MS, None), None)
+        if n >= 50:
+            client.retired((f"a{n}", 0))
+    assert 3 <= looked <= 8
+    for n in range(50):
+        client.retired((f"a{n}", 0))
+    for n in range(100, 300):
+        client.posted(position_of(n, 2, n * HOUR_MS, None), None)
+        client.retired((f"a{n}", 0))
+    assert len(client._arrivals) < 50
 
 
 def test_two_ids_have_two_digests_and_null_has_none() -> None:
@@ -128,6 +151,16 @@ def test_who_reads_ids_at_all_reads_those_of_what_comes_after_too() -> None:
     assert [one.position for one in looked_at] == positions
     looked_at = client.to_look_at(positions[1], 10**9)
     assert [one.position for one in looked_at] == positions
+
+
+def test_no_more_is_looked_at_ahead_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "LOOK_AHEAD", 4)
+    client = Duplicates(HOUR_MS)
+    positions = [position_of(n, 2, 10**9, None) for n in range(6)]
+    for n, one in enumerate(positions):
+        client.posted(one, write_ids(map(digest, (f"{n} a", f"{n} b"))))
+    for n, looked_at in ((0, 2), (1, 2), (3, 4)):  # whatever comes before it, and up to four ids
+        assert len(client.to_look_at(positions[n], 10**9)) == looked_at
 
 
 def test_who_need_not_read_stops_before_what_would_have_to_be_read() -> None:

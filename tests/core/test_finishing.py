@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.core.test_ledger import TX, Log
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.state import retention
@@ -151,6 +152,16 @@ def test_the_horizon_passes_what_was_recorded_before_the_cutoff_and_all_before_i
     entries = [recorded(version, at_ms) for version, at_ms in said]
     for found in (entries, entries[::-1]):
         assert retention.next_horizon(found, [], 1_000, cutoff_ms) == expected
+
+
+@pytest.mark.parametrize(("now_ms", "expected"), [(1_999, TX.begun), (2_000, 7)])
+def test_a_claim_in_a_transaction_holds_the_horizon_until_its_lease_is_over(
+    now_ms: int, expected: int
+) -> None:
+    log = Log()
+    log.post((0, 1))
+    assert log.claim(owner=TX).deadline_ms == 2_000
+    assert retention.next_horizon([recorded(7, 50)], [log.fold], now_ms, 100) == expected
 
 
 def test_a_slice_may_go_that_ends_below_the_horizon_and_is_not_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -607,6 +608,10 @@ def test_a_fold_is_touched_by_who_holds_its_lock(monkeypatch: pytest.MonkeyPatch
             touch()
         with lock:
             touch()
+    with lock:
+        copied = copy.deepcopy(fold)
+    with pytest.raises(AssertionError, match="without its lock"):
+        copied.advance([], 2)
     assert fold.version == 1
 
 

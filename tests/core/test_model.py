@@ -262,3 +262,8 @@ def test_content_differs_with_what_it_expects() -> None:
     one = Unit.of("a", [Entry("s", "t", "x")], [Condition("s", "t", sequence_from=1)])
     two = Unit.of("b", [Entry("s", "t", "x")], [Condition("s", "t", sequence_from=2)])
     assert not one.same_content(two)
+
+
+def test_a_protocols_stream_lies_in_one_of_its_shards() -> None:
+    found = {model.protocol_shard(f"stream {n}") for n in range(1_000)}
+    assert found == {f"protocol/{n}" for n in range(model.PROTOCOL_SHARDS)}

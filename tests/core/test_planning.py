@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from txnqueue.core import model, planning
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Disposition, Plan, Stamp, decisions
+from txnqueue.core.planning.tries import Tries
 from txnqueue.core.redelivery import AT_ONCE, Redelivery
 from txnqueue.core.state import (
     AttemptOwner,
@@ -234,6 +235,15 @@ def test_a_selector_looks_no_further_than_it_must() -> None:
         assert chosen.count == limit
     with pytest.raises(AssertionError, match="enough"):
         planning.select(lane_of(whole), (), 6, NOW_MS, Redelivery(None), wanted=wanted)
+
+
+def test_a_claim_by_a_selector_removes_what_is_over_and_tells_its_duplicates() -> None:
+    over = Segment(position(1, expires_at=500), 0, 2)
+    chosen = planning.select(
+        lane_of(over), (), 5, NOW_MS, Redelivery(None),
+        wanted=lambda segments: segments, left_out=lambda segment: ((1, 1),),
+    )  # fmt: skip
+    assert (messages(chosen.expired), messages(chosen.duplicates)) == ([(1, 0), (1, 2)], [(1, 1)])
 
 
 def test_a_claim_takes_the_lanes_next_sequence_number() -> None:
@@ -547,3 +557,12 @@ def test_what_an_operator_decides_is_said_to_be_asked_for_and_on_record(
     assert [entry.kind for entry in plan.entries] == expected
     assert plan.entries[0].body.get("asked") is (True if heuristic else None)
     assert all(entry.body["decision"] == kind for entry in plan.entries[1:])
+
+
+def test_lanes_of_the_try_that_was_lost_last_come_last() -> None:
+    fold, tries = QueueState("q", 3), Tries()
+    for lane in (0, 1):
+        tries.note({lane: 9})
+    assert tries.in_order(fold, [0, 1, 2]) == [0, 2, 1]
+    tries.note({2: fold.lanes[2].next_sequence})
+    assert tries.in_order(fold, [0, 1, 2]) == [2, 0, 1]

@@ -111,3 +111,9 @@ def test_there_are_at_most_three_times_as_many_pieces_as_ranges(wanted: Any) -> 
     bits = piece_bits(parts)
     pieces = sum(len(list(ranges.cut(part.ranges, bits))) for part in parts)
     assert pieces <= 3 * sum(len(part.ranges) for part in parts)
+
+
+def test_what_is_added_joins_what_lies_directly_after_it_and_before_it() -> None:
+    assert ranges.added(((5, 9),), ((3, 4),)) == ((3, 9),)
+    assert ranges.added(((5, 9),), ((10, 12),)) == ((5, 12),)
+    assert ranges.added(((0, 3), (20, 21)), ((2, 9), (22, 30))) == ((0, 9), (20, 30))

@@ -75,31 +75,36 @@ def in_background(act: Any) -> Any:
 
 
 def interrupted(act: Any, once: threading.Event) -> None:
-    """Do something and press Ctrl-C as soon as something has happened."""
+    """Do something and press Ctrl-C as soon as something has happened and its result is waited for.
 
-    main = threading.main_thread().ident
+    Before it waits, Python is not done with the thread. A signal's handler sees where it is. So
+    would another thread by ``sys._current_frames()``, which locks up if it collects garbage with a
+    ``threading.local`` in it.
+    """
+    main, pressed = threading.main_thread().ident, threading.Event()
     assert main is not None
 
-    def waits() -> bool:
-        """Whether it waits for a statement's result; before, Python is not done with the thread."""
-        frame: FrameType | None = sys._current_frames()[main]
+    def look(_: int, frame: FrameType | None) -> None:
         while frame is not None and frame.f_code is not Future.result.__code__:
             frame = frame.f_back
-        return frame is not None
+        if frame is not None and once.is_set() and not pressed.is_set():
+            pressed.set()
+            raise KeyboardInterrupt
 
     def press() -> None:
-        assert once.wait(WAIT_SECONDS)
         until = time.monotonic() + WAIT_SECONDS
-        while not waits() and time.monotonic() < until:
-            time.sleep(0.001)
-        signal.pthread_kill(main, signal.SIGINT)
+        while not pressed.wait(0.001) and time.monotonic() < until:
+            signal.pthread_kill(main, signal.SIGUSR1)
 
-    # Polars, once it was used, has waits go on until they end by themselves.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(signal.SIGUSR1, look)
     pressing = in_background(press)
-    with pytest.raises(KeyboardInterrupt):
-        act()
-    pressing.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            act()
+    finally:
+        pressed.set()
+        pressing.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.parametrize("what", ["committing", "staging", "reading", "of its own"])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +14,10 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("delta")
 
-from txnqueue.errors import SecondDriver
+from txnqueue.errors import SecondDriver, StoreError
 from txnqueue.platform.log_store import CONDITIONAL_PUT
 from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.journal.lock import TableLock
 from txnqueue.storage.journal.storage import (
     EVERY_DRIVER,
     KEEP_APART,
@@ -479,3 +483,23 @@ def test_a_log_store_is_found_as_delta_finds_it(conf: Any, found: Any) -> None:
 def test_what_is_not_known_to_be_atomic_bears_one_driver(location: Any, one: Any) -> None:
     assert writers_at(location, dict[str, str]().get) is (Writers.ONE if one else None)
     assert scheme_of("S3A://x") == "s3a"
+
+
+# ------------------------------------------------------------------ the lock on a local disk
+
+
+@pytest.mark.parametrize("refused", ["mkdir", "write_text"])
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_a_store_that_this_user_must_not_write_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str, code: int
+) -> None:
+    def refuse(*_given: Any, **_named: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(Path, refused, refuse)
+    with pytest.raises(OSError if code == errno.ENOSPC else StoreError, match=os.strerror(code)):
+        with TableLock(tmp_path / ".locks" / "journal.lock", lambda: None).held():
+            raise AssertionError
+    monkeypatch.undo()
+    with TableLock(tmp_path / ".locks" / "journal.lock", lambda: None).held():
+        pass  # the lock was let go

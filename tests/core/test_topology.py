@@ -52,6 +52,13 @@ def test_an_exchange_may_have_posted_to_each_queue_that_ever_was_bound() -> None
     assert found.sequences == {"first": 4, "second": 5}
 
 
+def test_an_exchange_is_created_while_its_dead_letter_queue_is_open() -> None:
+    there = model.queue_open("dead")
+    assert there in topology.create(FIRST, 1, STAMP).conditions
+    alone = topology.create(replace(FIRST, dead_letter_id=None), 1, STAMP)
+    assert all(one.kinds != there.kinds for one in alone.conditions)
+
+
 def test_a_queue_was_created_when_its_id_was_first_said_and_not_its_name() -> None:
     first, second = queue("q"), replace(queue("q"), queue_id="q2")
     kinds = [
@@ -64,6 +71,17 @@ def test_a_queue_was_created_when_its_id_was_first_said_and_not_its_name() -> No
     ]
     for upto, created_at_ms in ((1, 1_001), (2, 1_001), (4, 1_004), (5, 1_004)):
         assert catalog.queues(landed(*plans[:upto]))["q"].created_at_ms == created_at_ms
+
+
+def test_the_columns_that_a_queue_had_are_none_of_another_queue() -> None:
+    plans = [
+        catalog.write(kind, replace(queue(name), schema={"fields": fields}), STAMP)
+        for kind, name, fields in [
+            (model.QUEUE_CREATED, "q", [1]), (model.QUEUE_CREATED, "r", [2]),
+            (model.QUEUE_ALTERED, "q", [1, 3]),
+        ]
+    ]  # fmt: skip
+    assert catalog.schemas(landed(*plans), "q") == [{"fields": [1]}, {"fields": [1, 3]}]
 
 
 def test_another_queue_of_the_name_was_created_when_it_was_said() -> None:

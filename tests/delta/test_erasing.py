@@ -14,7 +14,7 @@ import txnqueue
 from tests.conftest import LONG
 from tests.reports.views_folding import quick_session
 from txnqueue import QueueManager
-from txnqueue.errors import PayloadRemoved
+from txnqueue.errors import InvalidInput, PayloadRemoved
 from txnqueue.storage.journal.tables import identifier
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, runtime
@@ -152,6 +152,37 @@ def test_nothing_is_left_in_the_files_after_the_vacuum(spark: Any, tmp_path: Pat
         assert manager.history.verify().ok
         steps = manager.history.trace(f"{kept.send_id}:0").rows()
         assert [step["step"] for step in steps] == ["sent", "claimed", "accepted"]
+
+
+@pytest.mark.parametrize("where", ["memory", "delta"])
+def test_rows_of_queues_of_one_name_with_other_columns_are_found(
+    spark: Any, tmp_path: Path, where: str
+) -> None:
+    quick = quick_session(spark)
+    store: Any = MemoryStore(quick) if where == "memory" else None
+    with QueueManager(quick, str(tmp_path / "store"), store=store) as manager:
+        news = manager.create_exchange("news", "fanout", "name string, n long")
+        old = manager.create_queue("people", "name string, n long", dead_letter=False)
+        news.bind(old)
+        for send in (old.send, news.publish):
+            send([{"name": SECRET, "n": 1}, {"name": "bert", "n": 2}])
+        manager.drop_queue("people")
+        new = manager.create_queue("people", "person string, n long", dead_letter=False)
+        new.send([{"person": SECRET, "n": 3}, {"person": "carl", "n": 4}])
+        new.alter("note string")
+
+        def traced(predicate: str) -> int:
+            steps = manager.history.trace(queue="people", where=predicate).rows()
+            return len({step["message_id"] for step in steps})
+
+        either = f"name = '{SECRET}' OR person = '{SECRET}' OR note = '{SECRET}'"
+        assert (traced(f"person = '{SECRET}'"), traced("n > 0"), traced(either)) == (1, 6, 3)
+        for call in (traced, lambda predicate: manager.erase("people", predicate, reason="r")):
+            with pytest.raises(InvalidInput, match="nowhere"):
+                call("nowhere = 1")
+        assert manager.erase("people", f"person = '{SECRET}'", reason="r").erased == 1
+        assert manager.erase("people", either, reason="r").erased == 2
+        assert manager.history.verify().ok
 
 
 class Everywhere:

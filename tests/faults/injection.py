@@ -306,8 +306,8 @@ class FaultyPayload(_Faulty):
     def vacuum(self, payload_id: str, seconds_min: float, *, full: bool = False) -> Any:
         return self._inner.vacuum(payload_id, seconds_min, full=full)
 
-    def schema(self, described: Any) -> Any:
-        return self._inner.schema(described)
+    def schema(self, *described: Any) -> Any:
+        return self._inner.schema(*described)
 
     def table(self, schema: Any, parts: Any) -> Any:
         return self._through("table", schema, parts)

@@ -87,6 +87,7 @@ def begin(world: World, operation: Operation, client: QueueManager) -> object:
     world.sent += world.messages
     client.list_queues()  # open the store, as any client has before it works
     subject = operation.prepare(world, client)
+    world.numbers(world.ledger())  # what is removed must be known before
     world.clock.advance(1)
     world.began_at = world.store.journal.version()
     return world if subject is None else subject

@@ -389,8 +389,7 @@ def _long_ago(world: World, client: QueueManager) -> None:
         queue = world.manager("Y").queue("past")
         queue.send([{"i": world.base + n}])
         queue.receive(1).accept()
-        world.numbers(world.ledger())  # what is removed must be known before
-        _maintain(world.manager("X"), world)
+        _maintain_before(world)
         world.clock.advance(2 * DAY_SECONDS)
     _used(world, client)
 
@@ -398,12 +397,17 @@ def _long_ago(world: World, client: QueueManager) -> None:
 def _dropped_empty(world: World, client: QueueManager) -> None:
     """Leave a queue that was dropped, and an inventory that knows nothing of it."""
     _used(world, client)
-    _maintain(world.manager("Y"), world)
+    _maintain_before(world)
     other = world.manager("X")
     name = f"gone{world.suffix}"
     world.helper("creator").create_queue(name, "i long", dead_letter=False)
     assert other.drop_queue(name).dropped
     _used(world, client)
+
+
+def _maintain_before(world: World) -> None:
+    world.numbers(world.ledger())  # what is removed must be known before
+    _maintain(world.manager("X"), world)
 
 
 def _give_back(manager: QueueManager, world: World) -> None:

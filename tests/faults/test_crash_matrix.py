@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
 from tests.faults.matrix import cases, fresh, run
 from tests.faults.scenarios import IN_MEMORY, OPERATIONS, Operation
+from txnqueue.admin import creation
+
+REMOVING = [one for one in OPERATIONS if one.name.startswith(("maintain", "forget", "give"))]
 
 
 @pytest.mark.parametrize("operation", [*OPERATIONS, *IN_MEMORY], ids=lambda o: o.name)
 def test_no_fault_breaks_a_promise(operation: Operation) -> None:
+    every_cell(operation)
+
+
+@pytest.mark.parametrize("operation", REMOVING, ids=lambda o: o.name)
+def test_no_fault_breaks_a_promise_where_all_finished_payload_is_removed(
+    operation: Operation,
+) -> None:
+    with mock.patch.object(creation, "SLICE_WIDTH", 1):  # else a world is younger than a slice
+        every_cell(operation)
+
+
+def every_cell(operation: Operation) -> None:
     count = 0
     for case in cases(operation):
         try:

@@ -27,6 +27,7 @@ from typer.testing import CliRunner  # noqa: E402
 
 from txnqueue import errors  # noqa: E402
 from txnqueue.cli.console import Options, exit_code  # noqa: E402
+from txnqueue.cli.files import read_yaml  # noqa: E402
 from txnqueue.cli.main import app  # noqa: E402
 from txnqueue.cli.presentation import Printer  # noqa: E402
 from txnqueue.core.markup import printable  # noqa: E402
@@ -401,6 +402,11 @@ def test_outcome_knows_what_was_committed(shell: Any, three: str) -> None:
     assert shell.json("outcome", "never", code=76)[0]["status"] == "undecided"
 
 
+def test_outcome_of_no_id_is_refused(shell: Any) -> None:
+    """Code 76 would let a script with an unset variable ask again for ever."""
+    assert "give the id" in shell("outcome", "", code=2).stderr
+
+
 def test_outcome_of_a_branch_that_goes_on_is_no_success(shell: Any) -> None:
     channel = Connection(memory_manager(shell.store, shell.clock, "dtx")).channel()
     channel.select()
@@ -453,6 +459,9 @@ def test_report_counts_what_came_and_went_and_writes_a_page(
     then = datetime.datetime.fromtimestamp(shell.clock.now_ms / 1000, datetime.timezone.utc)
     until = then.isoformat().replace("+00:00", "Z")
     assert shell.json("report", "--to", until, "--no-verify")[0]["posted"] == 3
+    begins = shell.json("report", "--from", "-1", "--no-verify")[0]
+    assert (begins["messages_before"], begins["posted"]) == (0, 3)
+    shell("report", "--from", "-2", code=2)
     shell("report", "--from", "yesterday", code=2)
     shell("report", "--from", "2026-01-01T00:00:00", code=2)
 
@@ -749,6 +758,28 @@ def test_declared_queues_are_applied_once(shell: Any, tmp_path: Path) -> None:
     shell("declare", tmp_path / "nowhere.yaml", code=2)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "queues: {a: {schema: n long}}\nqueues: {b: {schema: n long}}\n",
+        "queues:\n  bills: {schema: n long}\n  bills: {schema: n int}\n",
+        "queues:\n  bills: {schema: n long, lanes: 2, 'lanes': 3}\n",
+    ],
+)
+def test_a_name_that_a_yaml_file_gives_twice_is_refused(tmp_path: Path, text: str) -> None:
+    """PyYAML would keep the last value: whatever stands below the first one would be lost."""
+    file = tmp_path / "twice.yaml"
+    file.write_text(text)
+    with pytest.raises(errors.InvalidInput, match="is given twice"):
+        read_yaml(str(file))
+
+
+def test_what_yaml_merges_may_be_given_again(tmp_path: Path) -> None:
+    file = tmp_path / "merged.yaml"
+    file.write_text("base: &base {schema: n long, lanes: 2}\nbills: {<<: *base, lanes: 3}\n")
+    assert read_yaml(str(file))["bills"] == {"schema": "n long", "lanes": 3}
+
+
 def test_a_file_of_declarations_is_read_before_the_store_is_opened(tmp_path: Path) -> None:
     """Opening a store starts Spark, which takes some seconds."""
     opened: list[Options] = []
@@ -792,6 +823,11 @@ def test_what_is_published_goes_to_the_queues_that_are_bound(shell: Any, three: 
     ]
     shell("bind", "nobody", "orders", code=3)
     shell("bind", "events", "orders", "--argument", "=x", code=2)
+    for words in (
+        ("bind", "events", "orders", "--argument"),
+        ("publish", "events", three, "--header"),
+    ):
+        assert "given twice" in shell(*words, "k=1", words[-1], "k=2", code=2).stderr
 
 
 def test_an_exchange_grows_and_is_dropped(shell: Any, three: str) -> None:

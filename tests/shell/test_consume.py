@@ -189,7 +189,9 @@ def test_a_sql_files_targets_are_looked_up_before_anything_is_claimed(
     assert len(shell.store.journal.commits) == before
 
 
-@pytest.mark.parametrize("text", ["def handle(:", "import there_is_none"])
+@pytest.mark.parametrize(
+    "text", ["def handle(:", "import there_is_none", "no_such_name = misspelt"]
+)
 def test_a_handler_that_cannot_be_imported_is_a_mistake_of_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
@@ -198,6 +200,12 @@ def test_a_handler_that_cannot_be_imported_is_a_mistake_of_the_call(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(InvalidInput, match="cannot be imported"):
         handlers.load(f"{name}:handle")
+
+
+@pytest.mark.parametrize("name", ["", "job", ":handle", "job:", ".job:handle", "..job:handle"])
+def test_a_handler_is_named_by_its_module_and_function(name: str) -> None:
+    with pytest.raises(InvalidInput, match="write module:function"):
+        handlers.load(name)
 
 
 def test_remarks_behind_a_query_are_no_part_of_it() -> None:
@@ -243,7 +251,8 @@ def test_sigterm_lets_the_batch_finish_and_gives_the_rest_back(shell: Shell, ahe
 
 def test_a_batch_that_goes_on_too_long_after_sigterm_is_rolled_back(shell: Shell) -> None:
     name = "tests.shell.test_consume:terminate_and_hang"
-    shell("consume", "orders", "--handler", name, "--grace-seconds", 0.1, code=130)
+    said = shell("consume", "orders", "--handler", name, "--grace-seconds", 0.1, code=130).stderr
+    assert said.endswith("txnqueue: interrupted: not finished 0.1 seconds after SIGTERM\n")
     assert len(SEEN) == 1
     assert shell.json("depth", "orders")[0] == {"queue": "orders", "available": 10, "in_flight": 0}
 
@@ -283,6 +292,17 @@ def test_a_sigterm_at_the_very_end_leaves_no_timer(monkeypatch: pytest.MonkeyPat
     finally:
         set_timer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGTERM, before)
+
+
+def test_what_a_job_prints_is_no_part_of_the_result(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "print('once')\n\ndef handle(batch, tx):\n    print('something')\n"
+    (tmp_path / "loud_job.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = shell("consume", "orders", "--handler", "loud_job:handle", "--output", "json")
+    assert json.loads(said.stdout)["messages"] == 10
+    assert {"once", "something"} <= {*said.stderr.splitlines()}
 
 
 def test_the_log_is_json_lines(shell: Shell) -> None:
@@ -357,6 +377,15 @@ def test_a_sql_file_says_what_becomes_of_rows() -> None:
         ("merge", "gold.totals", ("a", "b")),
     ]
     assert steps[0].query == "SELECT * FROM batch WHERE gone"
+
+
+def test_a_sql_file_may_begin_with_a_mark_and_its_texts_stay_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "of_windows.sql"
+    query = "SELECT * FROM batch WHERE note = 'a\x0b\x85\u2028b'"
+    file.write_bytes(f"\ufeff-- reject: gone\r\n{query};\r\n".encode())
+    (step,) = handlers.parse(file.read_text(encoding="utf-8-sig"))
+    assert step.query == query
+    assert not handlers.read_sql(str(file)).changes_tables
 
 
 @pytest.mark.parametrize(

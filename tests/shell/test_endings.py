@@ -124,6 +124,21 @@ def test_a_reader_that_has_gone_is_no_error(
     assert told == ("", "")
 
 
+@pytest.mark.parametrize("gone", [">&-", "| (exec <&-; sleep 3)"])
+def test_a_reader_of_plain_text_that_has_gone_is_no_error(process: Process, gone: str) -> None:
+    assert process("metrics", "--prometheus", code=0, to=gone) == ("", "")
+    assert process("--version", code=0, to=gone) == ("", "")
+
+
+@needs_full
+@pytest.mark.parametrize("words", [("metrics", "--prometheus"), ("--version",)])
+def test_plain_text_that_a_full_disk_does_not_take_is_told(
+    process: Process, words: tuple[str, ...]
+) -> None:
+    _, said = process(*words, code=1, to=f">{FULL}")
+    assert said.startswith("txnqueue: The output cannot be written: [Errno 28]")
+
+
 @pytest.mark.parametrize("output", ["table", "json"])
 def test_without_a_reader_nothing_is_accepted(process: Process, output: str) -> None:
     process("receive", "orders", "--accept", "--output", output, code=1, to=">&-")
@@ -147,6 +162,46 @@ def test_a_module_that_ends_the_process_has_no_handler(process: Process) -> None
     _, said = process("consume", "orders", "--handler", "script:handle", code=2)
     assert "'script' calls sys.exit() as it is imported" in said
     assert process.depth == 2
+
+
+JAVA_THAT_TALKS = """#!/bin/sh
+if [ "$1" = --list-modules ]; then
+  printf 'java.base@17.0.1\\njdk.incubator.vector@17.0.1\\n'
+else
+  echo ':: loading settings ::'
+  exit 1
+fi
+"""
+
+
+@pytest.mark.parametrize("to", ["", "2>&-"])
+@pytest.mark.parametrize(
+    "command", [("list", "--root", "./store", "--engine", "spark"), ("setup",)]
+)
+def test_what_java_prints_is_no_part_of_the_result(
+    tmp_path: Path, command: tuple[str, ...], to: str
+) -> None:
+    """While it fetches jars it prints a page on stdout, where JSON is expected."""
+    pytest.importorskip("delta")
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(JAVA_THAT_TALKS)
+    java.chmod(0o755)
+    words = [*command, "--output", "json"]
+    done = subprocess.run(
+        ["bash", "-c", f'"$@" {to}', "bash", sys.executable, "-m", "txnqueue.cli.main", *words],
+        check=False,
+        cwd=tmp_path,
+        env={
+            **{"PYTHONPATH": str(ROOT), "JAVA_HOME": str(tmp_path), "HOME": str(tmp_path)},
+            "PATH": os.environ["PATH"],
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (3, ""), done
+    assert to or command[0] == "setup" or ":: loading settings ::" in done.stderr
 
 
 OF_A_GROUP = """

@@ -115,6 +115,19 @@ def test_a_java_that_cannot_run_spark_is_told(
         local_spark.local_spark()
 
 
+def test_a_java_for_another_processor_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = Path(install_java(tmp_path, ""))
+    java.write_bytes(b"\x7fELF of another one")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    check = next(one for one in doctor() if one.name == "Java")
+    assert check.verdict == "error"
+    assert "is no program that runs here (Exec format error)" in check.meaning
+    with pytest.raises(PlatformMissing, match="Exec format error"):
+        local_spark.local_spark()
+
+
 def test_the_first_start_resolves_only_what_spark_lacks(home: Path) -> None:
     first = settings()
     assert first["spark.jars.packages"] == COORDINATE
@@ -183,6 +196,8 @@ def test_given_files_of_delta_are_used_as_they_are(home: Path) -> None:
             f"spark.delta.logStore.s3a.impl={CONDITIONAL_PUT}",
         ),
         ("S3://bucket/lake", "s3:", "warning", "Only one driver"),
+        ("s3a://[bucket/lake", "s3a:", "warning", "Only one driver"),
+        ("//[lake/messaging", "file:", "ok", "with a lock"),
         ("oci://bucket/lake", "oci:", "warning", "several_drivers=true"),
         ("lake.messaging", "the catalog schema lake.messaging", "warning", "location"),
     ],
@@ -253,6 +268,17 @@ def test_a_home_in_which_nothing_was_started_remembers_what_the_first_start_fetc
 ) -> None:
     environment = {**os.environ, "HOME": str(tmp_path)}
     subprocess.run([sys.executable, "-c", JARS_OF_A_START], env=environment, check=True)
+
+
+def test_a_user_without_a_home_has_fetched_no_jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers run under ids that no user has."""
+
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    assert local_spark.cached_jars("io.delta:delta-spark_4.2_2.13:4.4.0") == []
+    local_spark._remember("io.delta:delta-spark_4.2_2.13:4.4.0", "/opt/delta-spark_4.2.jar")
 
 
 def archived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jars: list[Path]) -> Path:

@@ -106,6 +106,7 @@ def folder() -> Iterator[str]:
 
 @OFTEN
 @given(words=command_lines())
+@example(words=["report", "--no-verify", "--from", "9" * 5_000])
 def test_whichever_words_a_command_gets_its_exit_code_is_documented(
     words: list[str], folder: str
 ) -> None:

@@ -51,6 +51,19 @@ def test_a_page_for_auditors_is_written_without_spark(store: str, tmp_path: Path
     assert run(store, "history", "--digest").stdout.strip() == str(asked)
 
 
+def test_a_root_that_leads_nowhere_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for root in ("~no-such-user/store", f"{tmp_path}/circle/store", "./store"):
+        refused = run(root, "list")
+        assert refused.exit_code in (2, 3) and "unexpected" not in refused.stderr
+
+
 # ---------------------------------------------------------------------------- the sensor
 
 
@@ -84,6 +97,13 @@ def test_a_sensor_says_what_it_waits_for(store: str, words: list[str], needed: s
     assert refused.exit_code == 2 and needed in refused.output
 
 
+@pytest.mark.parametrize("seconds", ["1e10", "inf", "nan"])
+def test_a_sensor_looks_at_least_once_a_week(store: str, seconds: str) -> None:
+    """No system sleeps for longer than it can count."""
+    words = ["depth", "orders", "--at-least", "99", "--wait", "--poll-seconds", seconds]
+    assert run(store, *words).exit_code == 2
+
+
 def test_a_sensor_sees_what_comes_while_it_waits(store: str) -> None:
     """The last commits come into the journal's folder while it waits."""
     log = Path(store, "journal", "_delta_log")
@@ -106,6 +126,31 @@ def test_a_sensor_sees_what_comes_while_it_waits(store: str) -> None:
     done = run(store, *words, "--timeout-seconds", "60")
     timer.join()
     assert done.exit_code == 0 and "2 available" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("failing", "code"), [(range(2, 4), 0), (range(1, 2), 3), (range(2, 1_000), 3)]
+)
+def test_a_sensor_asks_a_storage_again_that_answered_before(
+    store: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    failing: range,
+    code: int,
+) -> None:
+    looks = 0
+
+    def depth(self: Any, *, lapsed: bool = False) -> int:
+        nonlocal looks
+        looks += 1
+        if looks in failing:
+            raise txnqueue.errors.FilesNotReadable("The network is away.")
+        return looks
+
+    monkeypatch.setattr(txnqueue.QueueReader, "depth", depth)
+    words = ["depth", "orders", "--at-least", "4", "--wait", "--poll-seconds", "0.1"]
+    done = run(store, *words, "--timeout-seconds", "2")
+    assert done.exit_code == code and "The network is away." in done.stderr + caplog.text
 
 
 def test_a_sensor_works_with_a_manager_too() -> None:
@@ -181,4 +226,11 @@ def test_an_address_of_ipv6_can_be_asked_as_it_is_told(served: Any) -> None:
 def test_a_port_that_is_taken_is_refused(served: Any, store: str) -> None:
     port = served[1].rpartition(":")[2].partition("/")[0]
     refused = run(store, "metrics", "--serve", "--port", port)
+    assert refused.exit_code == 2 and "cannot be listened on" in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["a..b", "x" * 64, ""])
+def test_a_name_that_no_host_can_have_is_refused(store: str, name: str) -> None:
+    pytest.importorskip("prometheus_client")
+    refused = run(store, "metrics", "--serve", "--port", "0", "--address", name)
     assert refused.exit_code == 2 and "cannot be listened on" in refused.stderr

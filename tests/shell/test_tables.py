@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -12,7 +14,7 @@ pytest.importorskip("rich")
 from rich.console import Console
 from rich.text import Text
 
-from txnqueue.cli.presentation import QUEUE_COLUMNS
+from txnqueue.cli.presentation import QUEUE_COLUMNS, Output, Printer, json_for
 from txnqueue.cli.tables import fitted
 
 QUEUES = [
@@ -62,9 +64,55 @@ def test_long_values_are_folded_and_whole() -> None:
     assert "2026-11-22" in lines[3], "a short value is in one piece"
 
 
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_names_leave_room_for_the_values_however_long_they_are(width: int) -> None:
+    name = "_".join(["amount"] * 20)
+    lines = shown(["id", name], [[17, "4711.25"]], width)
+    assert [line.split() for line in lines if "17" in line] == [["id", "17"]]
+    assert "4711.25" in "".join(line[width // 2 :].strip() for line in lines)
+    assert "".join(line[: width // 2].strip() for line in lines).endswith(name)
+
+
+def test_a_terminal_without_a_width_shows_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "4711" in printed(monkeypatch, "utf-8", Output.TABLE, "4711")
+
+
 @pytest.mark.parametrize("width", [12, 30, 200])
 def test_names_of_columns_are_only_text(width: int) -> None:
     lines = shown(["id", "[red]x[/red]", "a\x1b[2Jb"], [[1, 2, 3]] * 2, width)
     text = "".join(lines)
     assert "\x1b" not in text
     assert width == 12 or ("[red]x[/red]" in text and "a\\x1b[2Jb" in text)
+
+
+def printed(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, output: Output, name: str = "Ä→\ud800"
+) -> str:
+    """Print a row on a stdout of an encoding."""
+    octets = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(octets, encoding=encoding))
+    printer = Printer(output)
+    printer.rows([{"name": name}], ("name",), "")
+    printer.check_printed()
+    said = octets.getvalue().decode(encoding)
+    monkeypatch.undo()
+    return said
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8", "utf-16"])
+def test_letters_that_stdout_has_no_code_for_are_escaped(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    assert json.loads(printed(monkeypatch, encoding, Output.JSON)) == {"name": "Ä→\ud800"}
+    shown = {"ascii": r"\xc4\u2192", "latin-1": r"Ä\u2192"}.get(encoding, "Ä→")
+    assert shown in printed(monkeypatch, encoding, Output.TABLE)
+
+
+def test_a_line_of_json_is_read_whatever_the_locale_is() -> None:
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="backslashreplace")
+        stream.write(json_for(stream, {"error": "Ä→"}))
+        stream.seek(0)
+        assert json.loads(stream.read()) == {"error": "Ä→"}

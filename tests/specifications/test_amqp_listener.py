@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import ssl
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.specifications.amqp_listener import (
     eventually,
     listening,
 )
-from txnqueue.errors import InvalidInput, LimitExceeded
+from txnqueue.errors import InvalidInput, LimitExceeded, PlatformMissing
 from txnqueue.manager import QueueManager
 from txnqueue.protocols.amqp import (
     AccessRules,
@@ -191,6 +192,17 @@ def test_a_listener_for_other_machines_needs_tls() -> None:
     for host in ("0.0.0.0", "::", "example.org"):
         with pytest.raises(InvalidInput, match="only over TLS"):
             AmqpServer(manager, host)
+
+
+def test_a_host_that_there_cannot_be_is_told() -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    manager = QueueManager(None, store=MemoryStore())
+    for host in ("a..b", "x" * 64):
+        with pytest.raises(PlatformMissing, match=f"Nothing can listen on {host}:0"):
+            AmqpServer(manager, host, 0, tls=tls).start()
+    for wrong in (5, None):
+        with pytest.raises(InvalidInput, match="host="):
+            AmqpServer(manager, cast(str, wrong), 0, tls=tls)
 
 
 @pytest.mark.parametrize("seconds", [math.inf, math.nan, -1.0, 0, 1e10, "60"])

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
+from pyspark.sql.types import StructType
+
 import txnqueue
 from txnqueue import QueueDataSource
 from txnqueue.core.model import commit_seq
@@ -200,11 +202,25 @@ def test_options_of_the_other_kind_are_refused(root: str) -> None:
         batch(root, startingAfter="latest")
     with pytest.raises(InvalidInput, match="no option 'asof'"):
         stream(root, asOf="10240")
-    for text in ("0", "-1", "x"):
+    for text in ("0", "-1", "x", "9" * 5_000):
         with pytest.raises(txnqueue.errors.TxnQueueError, match="messagesPerPartition"):
             batch(root, messagesPerPartition=text)
-    with pytest.raises(InvalidInput, match="startingAfter='soon'"):
-        stream(root, startingAfter="soon")
+    for text in ("soon", "9" * 5_000):
+        with pytest.raises(InvalidInput, match=f"startingAfter='{text[:9]}"):
+            stream(root, startingAfter=text)
+
+
+def test_columns_that_the_queue_does_not_have_are_refused(root: str) -> None:
+    """The user gave a schema, or the queue was dropped and created anew with other columns."""
+    given = source(root).schema().add("more", "string")
+    with pytest.raises(InvalidInput, match="no column 'more'"):
+        source(root).reader(given).partitions()
+    with pytest.raises(InvalidInput, match="no column 'more'"):
+        made: Any = source(root).streamReader(given)
+        made.partitions(made.initialOffset(), made.latestOffset())
+    some = [field for field in source(root).schema() if field.name in ("customer", "_lane")]
+    reader: Any = source(root).reader(StructType(some))
+    assert {*read(reader, reader.partitions())[0]} == {"customer", "_lane"}
 
 
 def test_nothing_is_written(root: str) -> None:

@@ -32,7 +32,7 @@ class DeclarationResult(Facts):
     Attributes:
         action: ``create``, ``alter`` or ``drop``.
         queue: The queue's name.
-        changes: For ``alter``: by name, the former and the new value.
+        changes: For ``alter``: what ``Queue.alter`` returns.
     """
 
     action: str

@@ -15,8 +15,10 @@ import datetime
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from txnqueue.client.archive import NAMES_MAX, Past
 from txnqueue.client.client import Client
@@ -37,12 +39,16 @@ from txnqueue.core.state import (
     erasures,
     retention,
 )
+from txnqueue.core.state.closure import closed_error
 from txnqueue.core.state.erasures import Erasure, Place, Rows
-from txnqueue.errors import Busy, LimitExceeded, NotErasable
+from txnqueue.core.state.topology import Topology
+from txnqueue.errors import Busy, LimitExceeded, NotErasable, QueueClosed, QueueNotFound
 from txnqueue.messages.removal import remove
 from txnqueue.storage.journal import AppendConflict, EntryFilter
 
 logger = logging.getLogger("txnqueue")
+Schema = Mapping[str, Any]
+"""Columns of payload, as the catalog describes them."""
 RANGES_MAX = 10_000
 """How many ranges one erasure may name: every client reads its record for ever."""
 
@@ -60,8 +66,8 @@ class EraseResult(Facts):
             history. Erase again a day later, after a ``maintain``; in a store with few commits,
             when its journal has advanced by a hundred versions.
         readable_until: Until then Delta keeps the files that held the rows, and older versions of
-            the table show them; the next ``maintain`` removes the files. None if nothing was
-            erased.
+            the table show them; the next ``maintain`` removes the files. None if this call deleted
+            no rows, neither its own nor those of interrupted erasures.
     """
 
     queue: str
@@ -79,10 +85,12 @@ def erase(client: Client, name: str, where: str, reason: str) -> EraseResult:
         NotErasable: Some messages are in flight, or needed to detect duplicates.
         QueueClosed: Some messages wait in a queue that is being dropped.
         LimitExceeded: The messages lie in too many ranges.
-        Busy: The rows are recorded as erased, but others wrote to the payload at every try.
+        Busy: Others won every retry; the error says what was done.
     """
     client.open()
-    ever = catalog.every_queue(client.cache.catalog_entries()).values()
+    known = client.cache.catalog_entries()
+    gone = {one.entry.entry_id for one in erasures.erasures(known) if one.done is not None}
+    ever = catalog.every_queue(known).values()
     infos = [info for info in ever if info.name == name] or [client.cache.queue(name)]
     search = _Search(client, infos, where)
     if sum(len(part) for found in search.rows.values() for part in found.values()) > RANGES_MAX:
@@ -97,16 +105,28 @@ def erase(client: Client, name: str, where: str, reason: str) -> EraseResult:
         entries, stamp = client.cache.catalog_entries(), client.stamp()
         queue_id = infos[-1].queue_id
         made = erasures.record(
-            entries, search.rows, queue_id=queue_id, name=name, reason=reason, stamp=stamp
+            entries, search.rows, gone, queue_id=queue_id, name=name, reason=reason, stamp=stamp
         )
         return made if made.entries else None
 
-    landed = client.land(plan, "erase")
+    try:
+        landed = client.land(plan, "erase")
+    except Busy as error:
+        if not purged:
+            raise
+        raise Busy(
+            f"{purged} waiting messages were purged, but others won every retry to record which "
+            "rows are erased; their payload still exists: erase again.",
+            operation="erase",
+            tries=error.tries,
+        ) from error
     recorded = [e for e in landed.entries if e.kind == model.PAYLOAD_ERASING] if landed else []
-    failed = finish(client, client.cache.catalog_entries())
+    known = client.cache.catalog_entries()
+    waiting = {one.payload_id for one in erasures.erasures(known) if one.done is None}
+    failed = finish(client, known)
     for owner in search.rows.keys() & failed.keys():
         raise failed[owner]
-    until = _readable_until(client, {entry.body["payload"] for entry in recorded})
+    until = _readable_until(client, waiting - failed.keys())
     return EraseResult(name, model.messages(recorded), purged, search.undecided, until)
 
 
@@ -158,11 +178,25 @@ def _delete(client: Client, owner: str, places: erasures.Places) -> None:
 
 
 def _say_deleted(client: Client, deleted: Sequence[Erasure]) -> None:
+    """Record that the rows of erasures are gone.
+
+    Raises:
+        Busy: Others were faster at every try.
+    """
+
     def plan(_lost: int) -> Plan | None:
         made = erasures.finish(client.cache.catalog_entries(), deleted, client.stamp())
         return made if made.entries else None
 
-    client.land(plan, "erase")
+    try:
+        client.land(plan, "erase")
+    except Busy as error:
+        raise Busy(
+            f"Rows of {deleted[0].payload_id} are erased, but others won every retry to record "
+            "that: the next erase, maintain or recover does.",
+            operation="erase",
+            tries=error.tries,
+        ) from error
 
 
 def _readable_until(client: Client, owners: Iterable[str]) -> datetime.datetime | None:
@@ -187,16 +221,22 @@ class _Search:
         self.undecided = 0
         backlogs = [model.backlog_shard(info.queue_id) for info in infos]
         here = EntryFilter(shards=backlogs, kinds=[model.POSTED])
-        came = _by_send(Past(client.store).find(here))
+        others = {entry.body["payload"] for entry in Past(client.store).find(here)}
         own = {info.payload_id for info in infos}
-        topology = client.cache.topology()
+        facts = client.cache.catalog_entries()  # read last: they name all these owners
+        topology = Topology.of(facts)
         bound = {one.payload_id for info in infos for one in topology.owners(info.queue_id)}
-        meant = self._matching(infos, bound | {owner for owner, _ in came}, where)
+        schemas = {one.payload_id: one.schema for one in catalog.every_queue(facts).values()}
+        schemas |= {one.payload_id: one.schema for one in topology.ever.values()}
+        searched = {owner: schemas[owner] for owner in sorted(own | bound | others)}
+        meant = self._matching(searched, [info.schema for info in infos], where)
         self._sends = sorted({send_id for found in meant.values() for _, send_id in found})
         # What is not posted by now, and began below this horizon, never will be.
         horizon = model.horizon(client.store.journal.read([model.FENCE]).entries)
         prepared = self._prepared()
-        posted = _by_send(self.posted())
+        everywhere = self.posted()  # once for both: a row may be published at any time
+        posted = _by_send(everywhere)
+        came = _by_send(entry for entry in everywhere if entry.shard in backlogs)
         for owner, found in meant.items():
             for (slice_, send_id), lie in found.items():
                 known = posted.get((owner, send_id), ())
@@ -222,25 +262,27 @@ class _Search:
         return found
 
     def _matching(
-        self, infos: Sequence[QueueInfo], others: set[str], where: str
+        self, owners: Mapping[str, Schema], named: Sequence[Schema], where: str
     ) -> dict[str, dict[Place, tuple[Range, ...]]]:
         """Search the queues' own tables, and the tables that rows were published or moved from.
 
+        Each has null in the columns of the queues that it lacks: dropped queues of the same name
+        may have had other columns.
+
         Args:
-            infos: The queues.
-            others: The owners of the other tables.
+            owners: The columns of the tables, by owner.
+            named: The columns of the queues.
             where: The predicate.
         """
         payload = self._client.store.payload
-        own = {info.payload_id: info for info in infos}
         return {
             owner: {
                 (slice_, send_id): lie
                 for slice_, send_id, lie in payload.matching(
-                    payload.schema(own.get(owner, infos[-1]).schema), owner, where
+                    payload.schema(schema, *named), owner, where
                 )
             }
-            for owner in sorted(own.keys() | others)
+            for owner, schema in owners.items()
         }
 
     def _prepared(self) -> retention.Slices:
@@ -254,6 +296,17 @@ def _by_send(posted: Iterable[Entry]) -> dict[tuple[str, str], tuple[Range, ...]
     for entry in posted:
         spans[entry.body["payload"], entry.body["send"]].extend(entry.ranges)
     return {place: ranges.normalised(part) for place, part in spans.items()}
+
+
+def _after_purging(error: NotErasable | QueueClosed, purged: int) -> NotErasable:
+    """Say that an erasure is refused although some messages were already purged."""
+    why = str(error).removesuffix(" Nothing was changed.")
+    return NotErasable(
+        f"{why} {purged} waiting messages were already purged; their payload still exists.",
+        queue=error.name if isinstance(error, QueueClosed) else error.queue,
+        in_flight=0 if isinstance(error, QueueClosed) else error.in_flight,
+        purged=purged,
+    )
 
 
 class _Standing:
@@ -287,29 +340,39 @@ class _Standing:
 
         Raises:
             NotErasable: Some messages are in flight, or needed to detect duplicates.
+            QueueClosed: Some messages wait in a queue that is being dropped.
         """
         purged, known = 0, posted()
         while True:
             infos = self._queues(known)
             try:
                 self._check(infos, known)
-            except NotErasable as error:
+                waiting = self._waiting(infos)  # only these: another queue may be closing
+                self._check_open(waiting)
+            except (NotErasable, QueueClosed) as error:
                 if not purged:
                     raise
-                raise NotErasable(
-                    f"{error} {purged} waiting messages were already purged; their payload still "
-                    "exists.",
-                    queue=error.queue,
-                    in_flight=error.in_flight,
-                    purged=purged,
-                ) from None
-            for info in self._waiting(infos):  # only these: another queue may be closing
-                purged += remove(self._client, info, model.PURGED, self, self._sort)
+                raise _after_purging(error, purged) from None
+            with suppress(QueueNotFound, QueueClosed):  # it is being dropped: look once more
+                for info in waiting:
+                    purged += remove(self._client, info, model.PURGED, self, self._sort)
             stands = self._stands(infos)
             newest = posted()
-            if len(newest) == len(known) and not stands:
+            # Not by their number: others may have been removed with their history meanwhile.
+            if not stands and {e.entry_id for e in newest} <= {e.entry_id for e in known}:
                 return purged
             known = newest
+
+    def _check_open(self, infos: Sequence[QueueInfo]) -> None:
+        """Check that all messages can be purged, before any is.
+
+        Raises:
+            QueueClosed: A queue is being dropped.
+        """
+        closing = {info.queue_id for info in infos if info.closing}
+        if closing:
+            fence = self._client.store.journal.read([model.FENCE]).entries
+            raise closed_error(next(entry for entry in fence if entry.queue_id in closing))
 
     def of_lane(self, _lane: LaneState, segments: Sequence[Segment]) -> Iterator[Segment]:
         """Cut the messages of the rows out of some segments of a lane, in the same order."""
@@ -366,8 +429,9 @@ class _Standing:
                 if held:
                     raise NotErasable(
                         f"{held} of the messages of {self._name!r} that where= selects are in "
-                        f"flight in {info.name!r}: let their holders settle them, or let recover() "
-                        "end abandoned work, then erase again.",
+                        f"flight in {info.name!r}: let their holders settle them, let recover() "
+                        "end abandoned transactions, or end leases with "
+                        f"manager.release({info.name!r}, consumer=, reason=); then erase again.",
                         queue=info.name,
                         in_flight=held,
                     )
@@ -397,6 +461,7 @@ class _Standing:
             raise NotErasable(
                 f"Messages of {self._name!r} that where= selects are needed in {info.name!r} to "
                 f"detect duplicates: erase again {(window_ms + CLOCKS_APART_MS) / 1000:.0f} s "
-                "after they and all older messages were consumed.",
+                "after they were sent, when the queue has no message left that was sent before "
+                f"them or up to {window_ms / 1000:.0f} s after them; purge those that wait.",
                 queue=info.name,
             )

@@ -49,8 +49,8 @@ class MaintenanceResult(Facts):
         archived: How many entries left the journal for the archive.
         slices: How many slices of payload were dropped.
         forgotten: How many entries were removed from the archive: the history begins later now.
-        removed: Dropped owners of payload (ids of queues and exchanges) of whose payload nothing
-            is left on disk.
+        removed: Dropped owners of payload (queue ids, and ``exchange-<exchange id>``) of whose
+            payload nothing is left on disk.
         orphans: Payload tables that nothing names, because the creation that made them was
             interrupted. They stay; they are looked for once in seven days, by a dry run, and by
             ``vacuum="full"``.

@@ -12,6 +12,7 @@ from txnqueue.cli.console import OpenStore, app, command
 from txnqueue.cli.files import read_yaml
 from txnqueue.cli.presentation import written_address
 from txnqueue.cli.signals import check_grace, on_sigterm
+from txnqueue.core.settings import is_whole
 from txnqueue.errors import InvalidInput
 
 WAIT_SECONDS = 0.2
@@ -105,7 +106,7 @@ def password(session: OpenStore) -> None:
 
 def _address(listen: str) -> tuple[str, int]:
     host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65_535:
+    if not host or not is_whole(port) or int(port) > 65_535:
         raise InvalidInput(f"--listen {listen}: give HOST:PORT, such as 127.0.0.1:5672.")
     return host.strip("[]"), int(port)
 

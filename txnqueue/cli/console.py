@@ -22,7 +22,7 @@ import typer
 
 from txnqueue import errors
 from txnqueue.cli.presentation import NotPrinted, Output, Printer, complain, remark
-from txnqueue.cli.signals import java_ignores_sigterm
+from txnqueue.cli.signals import starting_java
 from txnqueue.core.settings import check_root
 from txnqueue.core.state.closure import is_closed
 
@@ -158,7 +158,7 @@ def start_spark(*, short_lived: bool, verbose: bool = False) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM
         return SparkSession.builder.getOrCreate()
     settings = {} if verbose else {"spark.log.level": "OFF"}
-    with java_ignores_sigterm():
+    with starting_java():
         return local_spark("txnqueue", settings=settings, short_lived=short_lived)
 
 
@@ -226,6 +226,9 @@ def exiting(*, verbose: bool) -> Iterator[None]:
     try:
         yield
     except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise
+    except KeyboardInterrupt as error:
+        complain(f"interrupted: {error}" if str(error) else "interrupted")
         raise
     except Exception as error:
         if verbose:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -14,11 +13,10 @@ import typer
 
 from txnqueue.cli import handlers
 from txnqueue.cli.console import DEAD_LETTERS, HANDLER_FAILED, NOT_APPLIED, OpenStore, command
-from txnqueue.cli.presentation import Output, complain
+from txnqueue.cli.presentation import Output, complain, json_for
 from txnqueue.cli.signals import check_grace, on_sigterm
 from txnqueue.core.settings import describe_error
 from txnqueue.errors import HandlerFailed, InvalidInput
-from txnqueue.reports.report import plain
 
 if TYPE_CHECKING:
     from txnqueue.results import DrainResult
@@ -41,7 +39,7 @@ class JsonLines(logging.Formatter):
         said.update(getattr(record, "details", {}))
         if record.exc_info:
             said["error"] = self.formatException(record.exc_info)
-        return json.dumps(plain(said), ensure_ascii=False)
+        return json_for(sys.stderr, said)
 
 
 @contextmanager

@@ -214,11 +214,17 @@ def publish(
 
 
 def _asked(arguments: Sequence[str] | None) -> dict[str, str | None]:
-    """Read 'name=value' and 'name'."""
+    """Read 'name=value' and 'name'.
+
+    Raises:
+        InvalidInput: A text has no name, or a name is given twice.
+    """
     found: dict[str, str | None] = {}
     for text in arguments or ():
         name, equals, value = text.partition("=")
         if not name:
             raise InvalidInput(f"{text!r}: write 'name=value'.")
+        if name in found:
+            raise InvalidInput(f"{text!r}: {name!r} is given twice.")
         found[name] = value if equals else None
     return found

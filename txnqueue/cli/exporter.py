@@ -89,7 +89,7 @@ def serve(
     registry.register(QueueCollector(store))
     try:
         server, thread = start_http_server(port, address, registry)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter of a name that no host can have
         raise InvalidInput(
             f"{written_address(address, port)} cannot be listened on: {error}."
         ) from error

@@ -153,13 +153,26 @@ def read_yaml(file: str) -> dict[str, Any]:
     """Read a YAML file of names with their values.
 
     Raises:
-        InvalidInput: It cannot be read, or is something else.
+        InvalidInput: It cannot be read, gives a name twice, or is something else.
     """
     import yaml
 
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
+        """Refuses a name that is given twice, of which PyYAML would keep only the last value."""
+
+        def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+            node = super().compose_mapping_node(anchor)
+            seen = set()
+            for name in (name for name, _ in node.value if isinstance(name, yaml.ScalarNode)):
+                if (name.tag, name.value) in seen:
+                    why = f"{name.value!r} is given twice"
+                    raise yaml.MarkedYAMLError(problem=why, problem_mark=name.start_mark)
+                seen.add((name.tag, name.value))
+            return node
+
     try:
         with open(file, encoding="utf-8") as opened:
-            found = yaml.safe_load(opened)
+            found = yaml.load(opened, Loader)  # noqa: S506 - it is a safe one
     except Exception as error:  # PyYAML fails with whatever a tag's value makes of its own code
         raise InvalidInput(f"{file}: {error or type(error).__name__}") from error
     if not isinstance(found, dict):

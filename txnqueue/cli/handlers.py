@@ -21,10 +21,10 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from txnqueue.core.handlers import check_function
 from txnqueue.errors import InvalidInput, QueueError
@@ -68,19 +68,22 @@ def load(name: str) -> Handler:
         InvalidInput: There is no such module or function, or it cannot be called.
     """
     module_name, colon, function = name.partition(":")
-    if not colon or not module_name or not function:
+    if not colon or not module_name or module_name.startswith(".") or not function:
         raise InvalidInput(f"handler {name!r}: write module:function.", name="handler")
     if "" not in sys.path:
         sys.path.insert(0, "")  # a job's own folder, as python -m has it
     try:
-        found: Any = importlib.import_module(module_name)
+        with _printing_on_stderr():
+            found: Any = importlib.import_module(module_name)
     except SystemExit as error:
         raise InvalidInput(
             f"handler {name!r}: {module_name!r} calls sys.exit() as it is imported: let it do so "
             "only under if __name__ == '__main__'.",
             name="handler",
         ) from error
-    except (ImportError, SyntaxError) as error:
+    except Exception as error:
+        if fault_of(error) is not Fault.JOB:  # say, a service that the module asks is away
+            raise
         why = f"{module_name!r} cannot be imported: {error}"
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing in (module_name, module_name.partition(".")[0]):
@@ -96,12 +99,18 @@ def load(name: str) -> Handler:
     return _returning(found, name)
 
 
+def _printing_on_stderr() -> redirect_stdout[TextIO]:
+    """Print what a job prints on stderr: on stdout is the result of the command, and only that."""
+    return redirect_stdout(sys.stderr)
+
+
 def _returning(handler: Handler, name: str) -> Handler:
     """Wrap a handler so that it cannot end the process with an exit code that tells of no run."""
 
     def handle(batch: Batch, tx: Transaction) -> object:
         try:
-            return handler(batch, tx)
+            with _printing_on_stderr():
+                return handler(batch, tx)
         except SystemExit as error:
             raise InvalidInput(
                 f"handler {name!r} called sys.exit({error.code!r}): let it return when it has "
@@ -223,7 +232,7 @@ def read_sql(file: str) -> SqlJob:
         InvalidInput: The file cannot be read, or says of a query not what becomes of its rows.
     """
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        text = Path(file).read_text(encoding="utf-8-sig")  # Windows' editors begin with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{file!r} cannot be read: {error}", name="sql") from error
     return SqlJob(parse(text, file), file)
@@ -236,7 +245,7 @@ def parse(text: str, file: str = "the file") -> list[SqlStep]:
         InvalidInput: There are none, or one has no directive or no text.
     """
     blocks: list[tuple[str, str, list[str]]] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # nothing else ends a line of SQL
         found = _DIRECTIVE.match(line.strip())
         if found:
             blocks.append((found.group(1).lower(), found.group(2), []))
@@ -254,7 +263,7 @@ def parse(text: str, file: str = "the file") -> list[SqlStep]:
 
 
 def _step(verb: str, target: str, query: str, file: str) -> SqlStep:
-    lines = query.strip().splitlines()
+    lines = query.strip().split("\n")
     while lines and (not lines[-1].strip() or lines[-1].strip().startswith("--")):
         lines.pop()  # remarks about what follows
     query = "\n".join(lines).strip().removesuffix(";").strip()

@@ -38,7 +38,8 @@ try:
     from txnqueue.cli import exchanges, transactions, history, amqp  # noqa: F401
 
     # isort: on
-    from txnqueue.cli.console import app
+    from txnqueue.cli.console import app, printed
+    from txnqueue.cli.presentation import Output, Printer
 except ModuleNotFoundError as error:
     if error.name not in ("typer", "rich"):
         raise
@@ -52,7 +53,9 @@ __all__ = ["app", "main"]
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
     if wanted:
-        print(__version__)
+        printer = Printer(Output.TABLE)
+        with printed(printer):
+            printer.text(f"{__version__}\n")
         raise typer.Exit
 
 

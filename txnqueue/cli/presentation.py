@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 PIPED_WIDTH = 240
 """So wide are tables that go into a file or a pipe."""
+NARROWEST = 20
+"""So wide are tables at least, also in a terminal that says of itself that it has no width."""
 MESSAGE = "_message"
 _ABOUT = ("id", "lane", "deliveries", "enqueued_at", "reason", "error")
 """The metadata of a message that a table shows, which no payload column may hide."""
@@ -100,6 +102,11 @@ class Printer:
         else:
             self._show(_page(), Text(printable(sentence)), soft_wrap=True)
 
+    def text(self, text: str) -> None:
+        """Print a text of another format as it is."""
+        self._write(text)
+        self._flush()
+
     def note(self, sentence: str) -> None:
         """Print a note for people only: on stderr."""
         remark(printable(sentence))
@@ -140,8 +147,8 @@ class Printer:
         if self._failed is not None:
             return
         try:
-            _there(sys.stdout).write(text)
-        except (OSError, ValueError) as error:  # the latter also of letters it has no code for
+            _there(sys.stdout).write(_encodable(text, sys.stdout))
+        except (OSError, ValueError) as error:  # the latter of one that the program has closed
             self._failed = error
 
     def _flush(self) -> None:
@@ -158,7 +165,7 @@ class _Page(io.StringIO):
     @property
     def encoding(self) -> str:  # type: ignore[override]
         """What can be drawn there."""
-        return getattr(sys.stdout, "encoding", None) or "utf-8"
+        return _encoding_of(sys.stdout)
 
     def isatty(self) -> bool:
         """Return whether people see it at once."""
@@ -168,13 +175,33 @@ class _Page(io.StringIO):
 def _page() -> Console:
     """Make a console that draws for stdout."""
     page = Console(file=_Page(), highlight=False)
-    if not page.is_terminal:
-        page = Console(file=_Page(), highlight=False, width=PIPED_WIDTH)
-    return page
+    width = max(page.width, NARROWEST) if page.is_terminal else PIPED_WIDTH
+    return Console(file=_Page(), highlight=False, width=width)
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps(plain(row), ensure_ascii=False, allow_nan=False) + "\n"
+    return json_for(sys.stdout, row) + "\n"
+
+
+def json_for(stream: TextIO | None, values: Mapping[str, Any]) -> str:
+    """Write values as JSON, with escapes for the letters that a stream may have no code for.
+
+    Args:
+        stream: Where the text will be written.
+        values: The values, by name.
+    """
+    every_letter = _encoding_of(stream).lower().startswith("utf")
+    return json.dumps(plain(values), ensure_ascii=not every_letter, allow_nan=False)
+
+
+def _encodable(text: str, stream: TextIO | None) -> str:
+    """Escape the letters that a stream has no code for, as Python does on stderr."""
+    encoding = _encoding_of(stream)
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _encoding_of(stream: object) -> str:
+    return getattr(stream, "encoding", None) or "utf-8"
 
 
 def _there(stdout: TextIO | None) -> TextIO:

@@ -11,6 +11,7 @@ from txnqueue.cli.arguments import Queue, Reason
 from txnqueue.cli.console import TOO_FEW, WOULD_CHANGE, OpenStore, command, drop_surely
 from txnqueue.cli.files import read_yaml
 from txnqueue.cli.presentation import QUEUE_COLUMNS, told_of_changes, told_of_drop
+from txnqueue.core.settings import LEASE_SECONDS_MAX
 from txnqueue.reports.metrics import GAUGES
 
 
@@ -120,7 +121,8 @@ def depth(
         float | None, typer.Option(min=0, help="How long to wait; if omitted, for ever.")
     ] = None,
     poll_seconds: Annotated[
-        float, typer.Option(min=0.1, help="How long to wait between two checks.")
+        float,
+        typer.Option(min=0.1, max=LEASE_SECONDS_MAX, help="How long to wait between two checks."),
     ] = 5.0,
 ) -> None:
     """Count the messages that can be received now."""
@@ -173,7 +175,7 @@ def metrics(
         return
     found = store.metrics()
     if prometheus:
-        typer.echo(found.prometheus(), nl=False)
+        session.printer.text(found.prometheus())
     else:
         session.printer.rows(found.rows(), ("queue", *GAUGES), "There are no queues yet.")
 

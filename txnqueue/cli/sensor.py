@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from typing import TYPE_CHECKING
+
+from txnqueue.errors import FilesNotReadable, StoreBusy
 
 if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
     from txnqueue.queue import Queue
     from txnqueue.queue_reader import QueueReader
     from txnqueue.store_reader import StoreReader
+
+logger = logging.getLogger("txnqueue")
 
 
 def wait(
@@ -21,7 +27,9 @@ def wait(
 ) -> int:
     """Check a queue until enough messages can be received, or the time is over.
 
-    What a killed consumer holds counts once its lease is over: nobody else would ask for it.
+    What a killed consumer holds counts once its lease is over: nobody else would ask for it. A
+    storage that has answered before is asked again if it fails: one failure in hours of waiting is
+    no reason to end as if the store could not be read at all.
 
     Args:
         store: What is looked at.
@@ -32,19 +40,24 @@ def wait(
 
     Returns:
         How many there were at the last look.
+
+    Raises:
+        FilesNotReadable: The storage cannot be read at the first look, or at the last one.
+        StoreBusy: The same of a store that maintenance changes.
     """
-    started = time.monotonic()
+    until = time.monotonic() + (math.inf if timeout_seconds is None else timeout_seconds)
+    looked = False
     while True:
-        refresh(store)
-        available = queue.depth(lapsed=True)
-        left = (
-            poll_seconds
-            if timeout_seconds is None
-            else started + timeout_seconds - time.monotonic()
-        )
-        if available >= at_least or left <= 0:
-            return available
-        time.sleep(min(poll_seconds, left))
+        try:
+            refresh(store)
+            if (available := queue.depth(lapsed=True)) >= at_least or time.monotonic() >= until:
+                return available
+            looked = True
+        except (FilesNotReadable, StoreBusy) as error:
+            if not looked or time.monotonic() >= until:
+                raise
+            logger.warning("store not read, looking again error=%s", error)
+        time.sleep(max(0, min(poll_seconds, until - time.monotonic())))
 
 
 def refresh(store: QueueManager | StoreReader) -> None:

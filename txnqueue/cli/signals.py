@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,14 +43,15 @@ _starting_java = False
 
 
 @contextmanager
-def java_ignores_sigterm() -> Iterator[None]:
-    """Let processes that are started in the block ignore SIGTERM.
+def starting_java() -> Iterator[None]:
+    """Let processes that are started in the block ignore SIGTERM, and print on stderr.
 
     Schedulers send it to the whole group of a job's processes. A Java that ended at once would take
-    the batch with it that this process is to finish; it ends when this process does.
+    the batch with it that this process is to finish; it ends when this process does. What Java
+    prints, for example while Spark fetches jars, is no part of a command's result.
     """
     global _starting_java  # noqa: PLW0603
-    _ignore_in_children()
+    _prepare_children()
     _starting_java = True
     try:
         yield
@@ -58,14 +60,17 @@ def java_ignores_sigterm() -> Iterator[None]:
 
 
 @cache
-def _ignore_in_children() -> None:
+def _prepare_children() -> None:
     if hasattr(os, "register_at_fork"):  # where processes begin as copies of others
-        os.register_at_fork(after_in_child=_ignore)
+        os.register_at_fork(after_in_child=_prepare_java)
 
 
-def _ignore() -> None:
-    if _starting_java:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def _prepare_java() -> None:
+    if not _starting_java:
+        return
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.stdout is not None:  # closed ones may be other files by now
+        os.dup2(os.open(os.devnull, os.O_WRONLY) if sys.stderr is None else 2, 1)
 
 
 @contextmanager

@@ -49,7 +49,9 @@ def fitted(columns: Sequence[str], rows: Sequence[Sequence[Text]], width: int) -
             table.add_row(*(row[i] for i in kept))
         below = Text(", ").join(names[i] for i in left_out)
         return Group(table, Text("Empty or 0: ").append(below)) if left_out else table
-    return Group(*(_block(names, row) for row in rows))
+    # However long names are, half of the width is for the values.
+    named = min(max(heads), width // 2)
+    return Group(*(_block(names, row, named) for row in rows))
 
 
 def _says_something(cell: Text) -> bool:
@@ -78,10 +80,10 @@ def _without_lines(*, header: bool = True) -> Table:
     )
 
 
-def _block(names: Sequence[Text], row: Sequence[Text]) -> Table:
-    """Write one row line by line."""
+def _block(names: Sequence[Text], row: Sequence[Text], width: int) -> Table:
+    """Write one row line by line; the names have a width."""
     block = _without_lines(header=False)
-    block.add_column(style="bold", no_wrap=True)
+    block.add_column(style="bold", overflow="fold", width=width)
     block.add_column(overflow="fold")
     for name, cell in zip(names, row, strict=True):
         value = cell.copy()

@@ -123,7 +123,7 @@ def erase(
         )
     done = session.manager.erase(queue, where, reason)
     until = done.readable_until
-    lines = [f"{done.erased} messages erased; {done.purged} of them were waiting."]
+    lines = [f"{done.erased} rows erased; {done.purged} waiting messages purged."]
     if until is not None:
         lines.append(f"Their files stay until {until:%Y-%m-%d %H:%M} UTC, and the next maintain.")
     if done.undecided:

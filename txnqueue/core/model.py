@@ -415,7 +415,7 @@ def payload_there(payload_id: str) -> Condition:
 
 
 def layout_unchanged() -> Condition:
-    """Expect that the store still has the layout that this library writes."""
+    """Expect that the store has no newer layout than this library writes."""
     return Condition(FENCE, "layout", kinds=(LAYOUT_CHANGED,), sequence_from=LAYOUT + 1)
 
 

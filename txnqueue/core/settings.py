@@ -54,6 +54,8 @@ RESERVED_COLUMNS = frozenset(
     {"slice", "send_id", "send_offset", "headers", "arrangement", MESSAGE_COLUMN}
 )
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
+_DIGITS_MAX = 640
+"""Python reads a number of so many digits, however its limit is set."""
 _CUT_URI = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
 """A URI that a path object has damaged: one slash instead of two."""
 
@@ -310,6 +312,11 @@ def is_text(value: object) -> TypeGuard[str]:
     except UnicodeEncodeError:  # a lone surrogate: no table can hold it
         return False
     return True
+
+
+def is_whole(text: str) -> bool:
+    """Return whether a text is a whole number, and not so long that Python refuses to read it."""
+    return text.isdecimal() and len(text) <= _DIGITS_MAX
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:

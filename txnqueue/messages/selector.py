@@ -20,6 +20,7 @@ from txnqueue.core.settings import (
     check_column_names,
     check_predicate,
     check_text,
+    is_whole,
 )
 from txnqueue.core.state import LaneState, Segment
 from txnqueue.errors import InvalidInput
@@ -73,7 +74,7 @@ def ranges_of(matching: Matching, reason_column: str | None) -> Reasons:
     for row in rows:
         said, reason = _row(row, reason_column)
         send_id, _, offset = str(said).rpartition(":")
-        if not send_id or not offset.isdecimal():
+        if not send_id or not is_whole(offset):
             raise _no_id(said)
         reasons[send_id].setdefault(int(offset), reason)  # named twice: the first reason counts
     found: dict[str | None, dict[str, list[int]]] = {}

@@ -244,7 +244,7 @@ def cached_jars(coordinate: str) -> list[Path]:
     """
     try:
         lines = _record(coordinate).read_text(encoding="utf-8").splitlines()
-    except OSError:
+    except (OSError, RuntimeError):  # the latter: this user has no home
         return []
     jars = [Path(line) for line in lines if line]
     return jars if all(jar.is_file() for jar in jars) else []
@@ -261,7 +261,11 @@ def find_java() -> Java | None:
     if path is None:
         return None
     command = [path, "--list-modules"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:  # say, it is for another processor
+        why = getattr(error, "strerror", None) or "no answer"
+        return Java(path, f"no program that runs here ({why})", has_vector_module=False)
     modules = dict(line.partition("@")[::2] for line in answer.stdout.splitlines())
     return Java(path, modules.get("java.base", "8 or older"), VECTOR_MODULE in modules)
 
@@ -280,7 +284,8 @@ def fetch_jars() -> list[Path]:
     if not cached_jars(coordinate):
         # In another process: a Java that fetches jars does not have them on its class path.
         code = "from txnqueue.platform.local_spark import local_spark; local_spark().stop()"
-        subprocess.run([sys.executable, "-c", code], check=False)
+        # Errors go to stderr, and what Java prints on stdout is no part of the caller's output.
+        subprocess.run([sys.executable, "-c", code], check=False, stdout=subprocess.DEVNULL)
         if not cached_jars(coordinate):
             raise PlatformMissing("Delta's jars could not be downloaded: see the message above.")
     return cached_jars(coordinate)
@@ -419,13 +424,13 @@ def _remember(coordinate: str, jars: str) -> None:
     paths = [path for path in paths if path != str(log_store_jar())]
     if not any("delta-spark" in path for path in paths):
         return  # a session that was set up elsewhere
-    record = _record(coordinate)
-    fresh = record.with_suffix(f".{os.getpid()}")
     try:
+        record = _record(coordinate)
+        fresh = record.with_suffix(f".{os.getpid()}")
         record.parent.mkdir(parents=True, exist_ok=True)
         fresh.write_text("\n".join(paths) + "\n", encoding="utf-8")
         fresh.replace(record)
-    except OSError:
+    except (OSError, RuntimeError):  # the latter: this user has no home
         return  # the next start resolves again
 
 

@@ -523,7 +523,11 @@ class Payload:
         left = count = 0
         for owner, places in done.items():
             listed = [(*place, part) for place, part in places.items()]
-            left += self._client.store.payload.rows(owner, listed)
+            back = self._client.store.payload.rows(owner, listed)
+            if back:
+                name = self._owners.get(owner, owner)
+                self._problems.add(f"{name}: {back} erased rows are there again: erase them again")
+            left += back
             count += sum(ranges.count(part) for part in places.values())
         return [CheckedPromise("erased messages whose payload is gone", count - left, count)]
 

@@ -5,7 +5,6 @@ All answers come from the journal's entries, which name versions and authors.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -17,10 +16,18 @@ from txnqueue.client.archive import Past
 from txnqueue.client.cache import Cache
 from txnqueue.client.client import Client
 from txnqueue.core import markup, model
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.instants import FIRST_MS, LAST_MS, by_then_ms, is_instant
 from txnqueue.core.model import Entry
 from txnqueue.core.redelivery import CLOCKS_APART_MS
-from txnqueue.core.settings import QueueInfo, check_flag, check_id, check_predicate, shown
+from txnqueue.core.settings import (
+    QueueInfo,
+    check_flag,
+    check_id,
+    check_predicate,
+    is_whole,
+    shown,
+)
 from txnqueue.core.state import catalog, erasures, retention
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidInput, PayloadRemoved, StoreCorrupt
@@ -65,7 +72,8 @@ class History:
         """Return the state after a commit: one consistent cut over every queue.
 
         Args:
-            commit_seq: The commit, as a receipt names it; or an aware instant.
+            commit_seq: The commit, as a receipt names it, or -1 for the state before the first
+                one; or an aware instant.
             timestamp: The instant: the state after the last commit recorded by then, to the
                 millisecond. If clocks contradict each other by more than an hour, it is the commit
                 that fewest of them contradict.
@@ -96,7 +104,8 @@ class History:
             message_id: The message's id, ``<send id>:<offset>``.
             queue: Instead, with ``where``, the queue that the messages were sent to. Dropped queues
                 of that name are searched too, and the exchanges that all of these were bound to.
-            where: A SQL predicate over the payload's columns.
+            where: A SQL predicate over the payload's columns; those that only another queue of that
+                name has are null.
             partial: Whether to search what is left, if payload of what was sent to the queue was
                 erased or removed past its retention, or its history may have been removed.
 
@@ -110,16 +119,19 @@ class History:
             it was removed from the history), reason, actor, run_id, recorded_at and commit_seq.
 
         Raises:
-            InvalidInput: Neither a message id nor a queue and a predicate were given.
+            InvalidInput: Neither a message id nor a queue and a predicate were given, or both.
             PayloadRemoved: The predicate cannot be applied to all that was sent to the queue.
             HistoryRemoved: Messages that match may have existed before the history's beginning.
         """
         check_flag("partial", partial)
+        if message_id is not None:
+            message_id = check_id(message_id, "message_id")
+            if queue is not None or where is not None:
+                raise InvalidInput("Give a message id, or queue= and where=, not both.")
         self._client.open()
         if message_id is not None:
-            check_id(message_id, "message_id")
             send_id, _, offset = message_id.rpartition(":")
-            if not offset.isdecimal():
+            if not is_whole(offset):
                 raise InvalidInput(
                     f"{message_id!r} is not a message id: give '<send id>:<offset>', as in "
                     "_message.id.",
@@ -245,6 +257,10 @@ class History:
         """
         if commit_seq is not None:
             _check_commit("commit_seq", commit_seq)
+        if commit_seq == -1:
+            raise InvalidInput(
+                "commit_seq=-1: give a commit; there is none before the first.", name="commit_seq"
+            )
         self._client.open()
         begins, seed = chain_after(after)
         past, _ = cut(self._client.cache, commit_seq)
@@ -314,7 +330,7 @@ class History:
     def _repr_html_(self) -> str:
         """Show the newest commits in a notebook; only the newest versions are read."""
         newest = self._client.store.journal.version()
-        rows = self.changes(model.commit_seq(max(newest - LOOKED, 0)) - 1).rows()[::-1]
+        rows = self.changes(model.commit_seq(max(newest - LOOKED + 1, 0)) - 1).rows()[::-1]
         columns = ("commit_seq", "recorded_at", "kind", "queue", "table", "count")
         caption = f"The last entries; the history begins with commit {self.horizon()}"
         who = ("transaction_id", "actor", "run_id", "reason")
@@ -327,7 +343,8 @@ class History:
     def _find(self, name: str, where: str) -> tuple[list[tuple[str, int]], set[str]]:
         """Find messages that were sent to a queue, or to dropped queues of that name.
 
-        Published messages are searched in the exchanges that the queue was bound to.
+        Published messages are searched in the exchanges that the queue was bound to. Each table
+        has null in the columns of the queues that it lacks.
 
         Returns:
             The messages, and the queues that were searched.
@@ -338,13 +355,12 @@ class History:
         topology = Topology.of(entries)
         payload = self._client.store.payload
         found: list[tuple[str, int]] = []
+        named = [info.schema for info in infos]
         for info in infos:
-            schema = payload.schema(info.schema)
-            found += payload.find(schema, info.payload_id, where, TRACED_MAX)
-            for owner in topology.owners(info.queue_id):
-                schema = payload.schema(owner.schema)
-                with contextlib.suppress(InvalidInput):  # of columns that only the queue has
-                    found += payload.find(schema, owner.payload_id, where, TRACED_MAX)
+            owners: list[QueueInfo | ExchangeInfo] = [info, *topology.owners(info.queue_id)]
+            for owner in owners:
+                schema = payload.schema(owner.schema, *named)
+                found += payload.find(schema, owner.payload_id, where, TRACED_MAX)
         return found[:TRACED_MAX], {info.queue_id for info in infos}
 
     def _check_there(self, name: str | None, queue_ids: set[str], past: Past) -> None:
@@ -392,7 +408,7 @@ def moment_of(text: str, name: str) -> int | datetime.datetime:
     Raises:
         InvalidInput: The text is neither, or the time zone is missing.
     """
-    if text.isdecimal():
+    if is_whole(text.removeprefix("-")):
         return int(text)
     try:
         instant = datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
@@ -431,7 +447,7 @@ def cut(
         return cache.past(), None
     newest = cache.store.journal.version()
     _check_commit("commit_seq", commit_seq, _OR_INSTANT)
-    if commit_seq < 0 or commit_seq >> 10 > newest:
+    if commit_seq >> 10 > newest:
         raise InvalidInput(
             f"commit_seq={shown(commit_seq)}: give at most {model.commit_seq(newest)}, the newest "
             "commit of this store.",
@@ -509,7 +525,7 @@ def _check_commit(name: str, value: object, also: str = "") -> None:
     if not -1 <= value <= _COMMIT_SEQ_MAX:
         raise InvalidInput(
             f"{name}={shown(value)}: give a commit_seq, which is at least 0 and has at most 63 "
-            "bits; -1 is the state before the first commit.",
+            "bits, or -1 for the state before the first commit.",
             name=name,
         )
 

@@ -117,7 +117,9 @@ class Snapshot:
         return Report(self._client, self._transactions, _TRANSACTIONS)
 
     def dispatches(self) -> Report[DispatchRow]:
-        """Report every known claim, settlement and move.
+        """Report every known entry of the queues: positions, claims, settlements, leases.
+
+        The alterations and drops of queues are among them.
 
         Columns: kind, queue string, lane int, sequence, claim_sequence long, transaction_id,
         attempt string, count long, reason, actor, run_id string, recorded_at timestamp,

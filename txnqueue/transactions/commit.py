@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from txnqueue.client.append import Landed, Planner, in_doubt
 from txnqueue.core import model
+from txnqueue.core.instants import by_then_ms
 from txnqueue.core.model import Entry
 from txnqueue.core.receipt import Receipt, Status
 from txnqueue.core.settings import check_text, describe_error
@@ -339,6 +340,8 @@ def _decide_prepared(
     attempt.status = Status.COMMITTED if commit else Status.ROLLED_BACK
     if commit:
         attempt.receipt = receipt
+        if receipt is not None:
+            attempt.work.decided_later(by_then_ms(receipt.committed_at))
         _carry_out(attempt)
         if receipt is not None and attempt.participants:
             attempt.receipt = receipt = _after_databases(attempt, receipt)

@@ -6,7 +6,7 @@ from txnqueue.client import archive
 from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import shown
+from txnqueue.core.settings import is_whole, shown
 from txnqueue.core.state import AttemptOwner, TransactionState
 from txnqueue.core.state.branch import TIMED_OUT, Branch
 from txnqueue.errors import InvalidInput
@@ -22,7 +22,7 @@ def attempt_named(key: str, attempt: str) -> AttemptOwner:
         InvalidInput: The text is not an attempt's name.
     """
     name, _, begun = attempt.rpartition("@") if isinstance(attempt, str) else ("", "", "")
-    if not name or not begun.isdecimal():
+    if not name or not is_whole(begun):
         raise InvalidInput(
             f"attempt={shown(attempt)}: give error.attempt of a TransactionUnknown.", name="attempt"
         )
@@ -38,8 +38,12 @@ def outcome_of(client: Client, transaction_id: str, attempt: str | None = None) 
         attempt: The attempt, by its name in an error; all attempts when left out.
 
     Raises:
-        InvalidInput: ``attempt`` is not an attempt's name.
+        InvalidInput: The id is empty, which none can be, or ``attempt`` is not an attempt's name.
     """
+    if not transaction_id:  # as of a variable that a script did not set: it would wait for ever
+        raise InvalidInput(
+            "transaction_id='': give the id of a transaction.", name="transaction_id"
+        )
     if transaction_id.startswith("append:"):
         return _of_append(client, transaction_id)
     resolve(client, [transaction_id])

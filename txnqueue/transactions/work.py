@@ -49,11 +49,13 @@ class Work:
         sends: The staged sends.
         accounts: The messages that it acquired, or that it settles.
         changes: The changes of the user's tables.
+        sealed_ms: When the entries of its durable work were last written.
     """
 
     sends: list[StagedSend] = field(default_factory=list)
     accounts: list[Account] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    sealed_ms: int = 0
 
     def durable(self, attempt: str) -> bool:
         """Return whether any of the work concerns durable messages or tables."""
@@ -95,6 +97,7 @@ class Work:
             LeaseLost: Others may have some of the messages now.
         """
         gathered = self.gathered(client, owner, stamp)
+        self.sealed_ms = stamp.now_ms
         sealed = decisions.seal(
             kind, owner, gathered.facts, gathered.queue_ids, rolled_back, stamp=stamp, body=body
         )
@@ -151,6 +154,11 @@ class Work:
                 one.info.queue_id, [one.claim], stamp, reason, counted=counted
             )
         ]
+
+    def decided_later(self, at_ms: int) -> None:
+        """Let the leases of kept messages begin when prepared work was committed, as they do."""
+        for one in (one for account in self.accounts if account.keeping for one in account.held):
+            one.claim.deadline_ms += at_ms - self.sealed_ms
 
     def committed(self, attempt: str) -> None:
         """Record in the accounts that an attempt's dispositions were carried out."""

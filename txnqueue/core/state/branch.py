@@ -128,7 +128,7 @@ class Branch:
         Raises:
             StoreCorrupt: A branch that was never started has entries.
         """
-        entries = sorted(state.branch, key=lambda entry: entry.sequence or 0)
+        entries = state.branch  # in commit order, which is that of their sequences
         if not entries:
             return None
         first = entries[0]

@@ -7,11 +7,11 @@ stay for ever: they explain why rows that the history names are missing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from txnqueue.core import model, ranges
-from txnqueue.core.model import Entry, Range
+from txnqueue.core.model import Entry, PositionId, Range
 from txnqueue.core.planning import Plan, Stamp
 
 Place = tuple[int, str]
@@ -81,19 +81,28 @@ def rows_of(found: Iterable[Erasure]) -> dict[str, dict[Place, tuple[Range, ...]
 
 
 def record(
-    catalog: Sequence[Entry], rows: Rows, *, queue_id: str, name: str, reason: str, stamp: Stamp
+    catalog: Sequence[Entry],
+    rows: Rows,
+    gone: Collection[PositionId] = (),
+    *,
+    queue_id: str,
+    name: str,
+    reason: str,
+    stamp: Stamp,
 ) -> Plan:
     """Plan the entries that record an erasure of the rows that no earlier entry records.
 
     Args:
         catalog: The catalog's entries.
         rows: The rows to be erased.
+        gone: The entries of erasures that had ended before the rows were found. Such rows have come
+            back, in a table that was restored, and are recorded once more.
         queue_id: The id of the queue in which they were found.
         name: The queue's name.
         reason: The reason.
         stamp: The author and the instant.
     """
-    known = rows_of(erasures(catalog))
+    known = rows_of(one for one in erasures(catalog) if one.entry.entry_id not in gone)
     plan = Plan()
     for owner, places in sorted(rows.items()):
         mine = known.get(owner, {})

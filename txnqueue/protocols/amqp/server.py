@@ -131,7 +131,7 @@ class AmqpServer:
             )
         if tls is not None and not isinstance(tls, ssl.SSLContext):
             raise InvalidInput(f"tls={shown(tls)}: give an ssl.SSLContext, or omit it.", name="tls")
-        if tls is None and not _is_loopback(check_id(host, "host")):
+        if not _is_loopback(check_id(host, "host")) and tls is None:
             raise InvalidInput(
                 f"host={shown(host)}: other machines can connect only over TLS: give tls=, or "
                 "listen on 127.0.0.1.",
@@ -197,7 +197,7 @@ class AmqpServer:
         def run() -> None:
             try:
                 asyncio.run(self._serve(ready))
-            except OSError as error:
+            except (OSError, UnicodeError) as error:  # the latter: no host has such a name
                 started.append(error)
             finally:
                 ready.set()

@@ -11,7 +11,7 @@ from txnqueue import queue as core
 from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.model import PositionId, Range
-from txnqueue.core.settings import is_text, shown
+from txnqueue.core.settings import is_text, is_whole, shown
 from txnqueue.core.state import AttemptOwner, Claim, LaneState, Position, QueueState
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.parts import part_of
@@ -57,7 +57,7 @@ class Message:
             InvalidInput: The identifier is not a message id.
         """
         send_id, _, offset = str(self.identifier).rpartition(":")
-        if not (send_id and offset.isdecimal()):
+        if not (send_id and is_whole(offset)):
             raise InvalidInput(
                 f"{self.identifier!r} is not a message id: give '<send id>:<offset>'.",
                 name="identifier",

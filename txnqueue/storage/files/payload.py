@@ -57,9 +57,9 @@ class FilesPayload:
         self._filesystem = filesystem
         self._folder = folder
 
-    def schema(self, described: Mapping[str, Any]) -> StructType:
-        """Read columns from their description in the catalog."""
-        return Described(described).as_schema()
+    def schema(self, *described: Mapping[str, Any]) -> StructType:
+        """Read columns from their description in the catalog; others are never searched here."""
+        return Described(described[0]).as_schema()
 
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
         """Read messages into memory, in the order of the parts and of their offsets.

@@ -7,6 +7,7 @@ JVM may still be committing, and the next holder waits until that JVM has ended.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -15,10 +16,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from txnqueue.errors import PlatformMissing, StoreBusy
+from txnqueue.errors import PlatformMissing, StoreBusy, StoreError
 
 WAIT_SECONDS = 600.0
 POLL_SECONDS = 0.05
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class TableLock:
@@ -30,6 +32,10 @@ class TableLock:
         Args:
             path: The path of the lock file.
             jvm_pid: Returns the process id of this driver's JVM; None if that is refused.
+
+        Raises:
+            PlatformMissing: filelock or psutil is not installed.
+            StoreError: This user must not write to the store.
         """
         try:
             import filelock
@@ -39,7 +45,8 @@ class TableLock:
                 "A store on a local disk needs the packages filelock and psutil: "
                 "pip install 'txnqueue[spark]'."
             ) from error
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with _writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
         self._psutil = psutil
         self._timeout = filelock.Timeout
         self._path = path
@@ -55,10 +62,12 @@ class TableLock:
         Raises:
             StoreBusy: Another process held it for too long, or died and left a JVM that may
                 still be committing.
+            StoreError: This user must not write to the store.
         """
         me = self._myself()
         try:
-            self._lock.acquire()
+            with _writing(self._path):
+                self._lock.acquire()
         except self._timeout as error:
             raise StoreBusy(
                 f"Another process has held {self._path} for {WAIT_SECONDS:.0f} seconds: "
@@ -67,7 +76,8 @@ class TableLock:
             ) from error
         try:
             self._wait_for_jvm_of(self._read_owner())
-            self._owner.write_text(json.dumps(me))
+            with _writing(self._path):
+                self._owner.write_text(json.dumps(me))
             try:
                 yield
             except ConnectionError:
@@ -129,6 +139,20 @@ class TableLock:
             )
         except self._psutil.NoSuchProcess:
             return False
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn the refusal of a write, before which nothing was done, into the library's own error."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REFUSED:
+            raise
+        raise StoreError(
+            f"The store cannot be written: {error}. Let this user write below "
+            f"{str(path.parent.parent)!r}."
+        ) from error
 
 
 class NoLock:

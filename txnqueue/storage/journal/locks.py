@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from txnqueue.core.settings import shown
 from txnqueue.errors import InvalidInput, StoreNotFound
 from txnqueue.storage.journal.lock import NoLock, TableLock
 from txnqueue.storage.journal.sessions import is_connect, is_stopped
@@ -39,6 +40,10 @@ def canonical_root(root: str) -> str:
 
     A path without a scheme is on the local disk, unless Spark's default file system is another
     one; symbolic links are followed, so different spellings are one store.
+
+    Raises:
+        InvalidInput: The path leads nowhere: no such user's home, a circle of links, a folder of
+            this process that is gone, or a character that no path has.
     """
     if "/" not in root:
         return root
@@ -46,7 +51,10 @@ def canonical_root(root: str) -> str:
         root = _path_of(root)
     if _SCHEME.match(root):
         return root.rstrip("/")
-    return str(Path(root).expanduser().resolve())
+    try:
+        return str(Path(root).expanduser().resolve())
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InvalidInput(f"The path {shown(root)} leads nowhere: {error}") from error
 
 
 def _path_of(uri: str) -> str:

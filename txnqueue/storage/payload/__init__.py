@@ -230,8 +230,12 @@ class PayloadStore(Protocol):
         """
         ...
 
-    def schema(self, described: Mapping[str, Any]) -> StructType:
-        """Read columns from their description in the catalog."""
+    def schema(self, *described: Mapping[str, Any]) -> StructType:
+        """Read columns from their description in the catalog.
+
+        Args:
+            described: The description of a table, and of others whose columns are added to it.
+        """
         ...
 
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
@@ -346,7 +350,7 @@ class PayloadStore(Protocol):
         distinguishes.
 
         Args:
-            schema: The columns of the payload.
+            schema: The columns of the payload; those that the table lacks are null.
             payload_id: The owner of the payload table.
             where: A SQL predicate over these columns.
             limit: The maximum number.

@@ -54,7 +54,7 @@ from txnqueue.storage.payload.queries import (
     spans_of,
 )
 from txnqueue.storage.payload.refusals import of_columns
-from txnqueue.storage.payload.schemas import MESSAGE, new_columns
+from txnqueue.storage.payload.schemas import MESSAGE, described_columns, new_columns
 from txnqueue.storage.payload.types import arrow_schema, folded, has_type
 from txnqueue.version import __version__
 
@@ -145,9 +145,9 @@ class DeltaPayload:
 
     # -------------------------------------------------------------------------- reading
 
-    def schema(self, described: Mapping[str, Any]) -> StructType:
+    def schema(self, *described: Mapping[str, Any]) -> StructType:
         """Read columns as the catalog describes them."""
-        return StructType.fromJson(dict(described))
+        return described_columns(*described)
 
     @damage()
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
@@ -373,24 +373,22 @@ class DeltaPayload:
         self, schema: StructType, payload_id: str, where: str, limit: int
     ) -> list[tuple[str, int]]:
         """Find the places of rows that match a SQL predicate, on the user's session."""
-        self._refresh([payload_id])
-        columns = ", ".join(identifier(column.name) for column in schema.fields)
-        frame = self._user.sql(
-            f"SELECT {columns}, slice AS _slice, send_id AS _send_id, send_offset AS _send_offset "
-            f"FROM {self._statements.names.payload(payload_id)}"
-        )
-        return places_where(frame, where, limit, ["_slice", "_send_id", "_send_offset"])
+        rows = self._searched(schema, payload_id)
+        return places_where(rows, where, limit, ["_slice", "_send_id", "_send_offset"])
 
     def matching(self, schema: StructType, payload_id: str, where: str) -> list[StagedPlace]:
         """Find all rows whose columns and headers match a predicate, on the user's session."""
+        return staged_places(self._searched(schema, payload_id), where)
+
+    def _searched(self, schema: StructType, payload_id: str) -> DataFrame:
+        """Return all rows of an owner, with their headers and places, on the user's session."""
         self._refresh([payload_id])
         lacks = self._lacks(self._session, payload_id, schema)
-        rows = self._user.sql(
+        return self._user.sql(
             f"SELECT {', '.join(columns_of(schema, lacks))}, named_struct('headers', p.headers) "
             f"AS {MESSAGE_COLUMN}, p.slice AS _slice, p.send_id AS _send_id, "
             f"p.send_offset AS _send_offset FROM {self._statements.names.payload(payload_id)} p"
         )
-        return staged_places(rows, where)
 
     def _refresh(self, payload_ids: Collection[str]) -> None:
         """Make Delta look for new commits if the user's session accepts stale tables."""

@@ -21,7 +21,7 @@ from txnqueue.storage.payload.islands import staged_places
 from txnqueue.storage.payload.keys import Lanes, check_lanes
 from txnqueue.storage.payload.message_info import message_info
 from txnqueue.storage.payload.rows import arrow_table, lane_of, texts_of
-from txnqueue.storage.payload.schemas import MESSAGE, new_columns
+from txnqueue.storage.payload.schemas import MESSAGE, described_columns, new_columns
 from txnqueue.storage.payload.types import arrow_schema, folded, frame_of
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ class MemoryPayload:
         self._put(send, arranged)
         return arranged.runs
 
-    def schema(self, described: Mapping[str, Any]) -> StructType:
+    def schema(self, *described: Mapping[str, Any]) -> StructType:
         """Read columns as the catalog describes them."""
-        return StructType.fromJson(dict(described))
+        return described_columns(*described)
 
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
         """Read messages into memory, in the order of the parts and of their offsets."""
@@ -218,7 +218,7 @@ class MemoryPayload:
         self, schema: StructType, payload_id: str, where: str, limit: int
     ) -> list[tuple[str, int]]:
         """Find the places of rows that match a SQL predicate, on the session if there is one."""
-        frame = self._all_rows(payload_id)
+        frame = self._all_rows(schema, payload_id)
         if frame is None:
             return []
         return places_where(frame, where, limit, ["_send_rank", "_send_offset"])
@@ -226,10 +226,10 @@ class MemoryPayload:
     def matching(self, schema: StructType, payload_id: str, where: str) -> list[StagedPlace]:
         """Find all rows that match a SQL predicate, on the session if there is one."""
         self.step("scan")
-        frame = self._all_rows(payload_id)
+        frame = self._all_rows(schema, payload_id)
         return [] if frame is None else staged_places(frame, where)
 
-    def _all_rows(self, payload_id: str) -> DataFrame | None:
+    def _all_rows(self, schema: StructType, payload_id: str) -> DataFrame | None:
         """Return all rows of an owner that were not erased, with their places; None if none.
 
         Columns that rows lack are null.
@@ -242,7 +242,11 @@ class MemoryPayload:
         ]
         if not sends:
             return None
-        return frame_of(session, pa.concat_tables(sends, promote_options="default"))
+        rows = pa.concat_tables(sends, promote_options="default")
+        for field in arrow_schema(schema):
+            if field.name not in rows.schema.names:
+                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+        return frame_of(session, rows)
 
     def _with_places(self, rank: int, key: tuple[str, str]) -> pa.Table:
         rows, count = self._sends[key], self._sends[key].num_rows

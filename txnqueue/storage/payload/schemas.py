@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import (
     BinaryType,
@@ -235,6 +235,19 @@ def new_columns(there: Mapping[str, StructField], columns: StructType) -> list[S
                 column=column.name,
             )
     return missing
+
+
+def described_columns(*described: Mapping[str, Any]) -> StructType:
+    """Read columns as the catalog describes them; of equal names only the first.
+
+    Args:
+        described: The descriptions: of one table, or also of others with more columns.
+    """
+    columns: dict[str, StructField] = {}
+    for one in described:
+        for column in StructType.fromJson(dict(one)).fields:
+            columns.setdefault(folded(column.name), column)
+    return StructType([*columns.values()])
 
 
 def matched_columns(schema: StructType, have: StructType) -> list[StructField]:

@@ -1,0 +1,17 @@
+"""What a client has from its surroundings."""
+
+from __future__ import annotations
+
+import threading
+
+from txnqueue.client.runtime import Runtime
+
+
+def test_calls_in_the_background_run_one_after_the_other() -> None:
+    may_end, second_began, worker = threading.Event(), threading.Event(), Runtime().new_background()
+    first = worker.submit(lambda: may_end.wait(60))
+    second = worker.submit(second_began.set)
+    assert not second_began.wait(0.2)
+    may_end.set()
+    assert (first.result(), second.result(), second_began.is_set()) == (True, None, True)
+    worker.shutdown(wait=True)
