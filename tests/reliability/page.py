@@ -21,6 +21,8 @@ from tests.reliability.results import Again, Failure, Run
 DOCS = results.FOLDER.parent
 BEGIN = "<!-- written from docs/reliability/ by tests/reliability/page.py: begin -->"
 END = "<!-- end -->"
+_DoneAgain = Mapping[tuple[str, int], Again]
+"""What came of failures that were repeated, by kind and number."""
 _BETWEEN = re.compile(f"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DOTALL)
 
 
@@ -49,8 +51,8 @@ def _lines(folder: Path) -> Iterator[str]:
     done = {kind: found for kind, found in runs.items() if found}
     yield "| what | store | how often | failed | share that may fail, at 95 % | hours | last run |"
     yield "|---|---|---:|---:|---:|---:|---|"
-    yield from (_row(kind, found) for kind, found in done.items())
     again = {(one.kind, one.number): one for one in results.read_again(folder)}
+    yield from (_row(kind, found, again) for kind, found in done.items())
     for kind, found in done.items():
         yield from _section(kind, found, again)
         yield from kind.shown(folder) if kind.shown is not None else ()
@@ -61,11 +63,12 @@ def _lines(folder: Path) -> Iterator[str]:
         yield f"Not run yet: {'; '.join(missing)}."
 
 
-def _row(kind: Kind, found: list[Run]) -> str:
+def _row(kind: Kind, found: list[Run], again: _DoneAgain) -> str:
     failed = sum(len(run.failures) for run in found)
     hours = sum(run.seconds for run in found) / 3600
     last = found[-1]
-    cells = [kind.title, kind.store, _often(kind, found), str(failed), _bound(kind, found)]
+    cells = [kind.title, kind.store, _often(kind, found), str(failed)]
+    cells.append(_bound(kind, found, again))
     cells += [f"{hours:.2f}", f"{last.date[:10]}, {last.commit}"]
     return f"| {' | '.join(cells)} |"
 
@@ -77,14 +80,16 @@ def _often(kind: Kind, found: list[Run]) -> str:
     return f"{n:,} {kind.unit}" + ("" if of is None else f", of {of:,}")
 
 
-def _bound(kind: Kind, found: list[Run]) -> str:
+def _bound(kind: Kind, found: list[Run], again: _DoneAgain) -> str:
     """Say how small the share of failures is: not of what is a list, which is all or not."""
     if kind.found:
         return _share(kind, found)
     if kind.told is not None:
         return kind.told(found).bound
     n, of = results.clean(found), found[-1].of
-    if not n:
+    since = [again.get((kind.name, one.number)) for one in found[-1].failures]
+    passed = of is not None and all(one and one.n and not one.failed for one in since)
+    if not n and not passed:
         return "failed in the last run"
     if of is not None:
         return "all of a list" if results.next_number(found) >= of else "a part of a list"
@@ -99,7 +104,7 @@ def _share(kind: Kind, found: list[Run]) -> str:
     return f"{hits / max(n, 1):.1%} {kind.found[0]} ({low:.1%} to {high:.1%})"
 
 
-def _section(kind: Kind, found: list[Run], again: Mapping[tuple[str, int], Again]) -> Iterator[str]:
+def _section(kind: Kind, found: list[Run], again: _DoneAgain) -> Iterator[str]:
     yield from ("", f"### {kind.title[0].upper()}{kind.title[1:]}", "", kind.does, "")
     counts = sum((Counter(run.counts) for run in found), Counter[str]())
     if kind.told is not None:

@@ -17,7 +17,7 @@ import pytest
 from tests.delta.failing_storage import OPERATIONS, Cell, Found
 from tests.reliability import cases, longrun, page, points, results
 from tests.reliability.kinds import KINDS, Kind
-from tests.reliability.results import Failure, Run
+from tests.reliability.results import Again, Failure, Run
 from tests.reliability.session import Session
 
 ROOT = results.FOLDER.parents[1]
@@ -190,6 +190,20 @@ def test_the_page_has_each_figure(tmp_path: Path) -> None:
     assert "| 1 | failed in the last run |" in text and "| 7 | abc | `Lost \\| it` |" in text
     assert f"| {title} | a loss | def |" in text
     assert KINDS["hostile-input"].title in text.partition("Not run yet")[2]
+
+
+@pytest.mark.parametrize(("failed", "says"), [([], "all of a list"), (["no"], "failed in the")])
+def test_a_list_is_complete_once_what_failed_passes(
+    failed: list[str], says: str, tmp_path: Path
+) -> None:
+    last = Run("crash-matrix", "2026-11-23T10:00+00:00", "abc", 0, 9, 9, 9, 1.0)
+    last = dataclasses.replace(last, failures=[Failure(7, "lost")])
+    results.write("crash-matrix", [last], tmp_path)
+    (tmp_path / "findings.json").write_text("[]")
+    text = f"{page.BEGIN}\n{page.END}\n"
+    assert "| 9 cells, of 9 | 1 | failed in the last run |" in page.with_figures(text, tmp_path)
+    results.add_again(Again("crash-matrix", 7, last.date, "def", 1, failed), tmp_path)
+    assert f"| 9 cells, of 9 | 1 | {says}" in page.with_figures(text, tmp_path)
 
 
 def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:

@@ -459,6 +459,9 @@ def test_report_counts_what_came_and_went_and_writes_a_page(
     then = datetime.datetime.fromtimestamp(shell.clock.now_ms / 1000, datetime.timezone.utc)
     until = then.isoformat().replace("+00:00", "Z")
     assert shell.json("report", "--to", until, "--no-verify")[0]["posted"] == 3
+    begins = shell.json("report", "--from", "-1", "--no-verify")[0]
+    assert (begins["messages_before"], begins["posted"]) == (0, 3)
+    shell("report", "--from", "-2", code=2)
     shell("report", "--from", "yesterday", code=2)
     shell("report", "--from", "2026-01-01T00:00:00", code=2)
 

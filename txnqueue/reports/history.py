@@ -408,7 +408,7 @@ def moment_of(text: str, name: str) -> int | datetime.datetime:
     Raises:
         InvalidInput: The text is neither, or the time zone is missing.
     """
-    if is_whole(text):
+    if is_whole(text.removeprefix("-")):
         return int(text)
     try:
         instant = datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))

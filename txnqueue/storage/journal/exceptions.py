@@ -33,6 +33,11 @@ _DAMAGED_FILE = (
     "org.apache.parquet.format.",
 )
 """Marks in the trace of an error that is caused by a file's contents, not by its storage."""
+_READING_PARQUET = re.compile(
+    r"java\.(?:io|lang|nio)\.\w+Exception[^\n]*(?:\n\s+at java\.[^\n]*)*"
+    r"\n\s+at org\.apache\.parquet\.(?!hadoop\.util\.)"  # there are the streams of storages
+)
+"""The first cause of such an error if Parquet itself met it, in whatever way bytes can be wrong."""
 _ABSENT = ("NOT_FOUND", "DELTA_MISSING", "DOES_NOT_EXIST", "doesn't exist", "not a Delta table")
 
 
@@ -64,12 +69,18 @@ def damage() -> Iterator[None]:
         raise
     except Exception as error:
         said = str(error)
-        if any(sign in said for sign in (*_DAMAGED_LOG, *_DAMAGED_FILE)):
+        if _is_damage(said):
             raise StoreCorrupt(
                 f"A file of the store is damaged: {_first_line(said)} Stop writing to the store, "
                 "keep it as it is, and put the file back from a copy."
             ) from error
         raise
+
+
+def _is_damage(said: str) -> bool:
+    signs = (*_DAMAGED_LOG, *_DAMAGED_FILE)
+    first_cause = said.rpartition("Caused by: ")[2]
+    return any(sign in said for sign in signs) or bool(_READING_PARQUET.match(first_cause))
 
 
 def _first_line(said: str) -> str:
