@@ -26,6 +26,7 @@ from txnqueue.core.settings import (
     check_transaction_id,
     describe_error,
     is_whole,
+    place_of_message,
     shown,
 )
 from txnqueue.errors import InvalidInput, InvalidName, LimitExceeded, TxnQueueError
@@ -109,6 +110,22 @@ def test_a_number_out_of_range_exceeds_a_limit(value: Any) -> None:
 def test_a_queue_setting_that_cannot_be_is_refused_by_name(settings: Any) -> None:
     with pytest.raises(InvalidInput, match=next(iter(settings))):
         QueueSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("message_id", "place"),
+    [
+        ("a:3", ("a", 3)),
+        ("a:b:0", ("a:b", 0)),
+        (f"a:{2**63 - 1}", ("a", 2**63 - 1)),
+        *((text, None) for text in ("", "a", "a:", ":3", "a:-1", "a:1.5", f"a:{2**63}")),
+        ("a:" + "9" * 5_000, None),
+    ],
+)
+def test_a_message_id_names_a_send_and_an_offset_of_63_bits(
+    message_id: str, place: tuple[str, int] | None
+) -> None:
+    assert place_of_message(message_id) == place
 
 
 def test_what_an_error_shows_is_shortened() -> None:

@@ -319,6 +319,14 @@ def is_whole(text: str) -> bool:
     return text.isdecimal() and len(text) <= _DIGITS_MAX
 
 
+def place_of_message(message_id: str) -> tuple[str, int] | None:
+    """Read the send and the offset that a message's id names; None if it is no message id."""
+    send_id, _, offset = message_id.rpartition(":")
+    if not send_id or not is_whole(offset) or int(offset) >= 1 << 63:
+        return None
+    return send_id, int(offset)
+
+
 def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Suggest the known name nearest to a mistyped one, or list all known names."""
     names = sorted(map(str, known))

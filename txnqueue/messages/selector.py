@@ -20,7 +20,7 @@ from txnqueue.core.settings import (
     check_column_names,
     check_predicate,
     check_text,
-    is_whole,
+    place_of_message,
 )
 from txnqueue.core.state import LaneState, Segment
 from txnqueue.errors import InvalidInput
@@ -73,10 +73,11 @@ def ranges_of(matching: Matching, reason_column: str | None) -> Reasons:
     reasons: dict[str, dict[int, str | None]] = defaultdict(dict)
     for row in rows:
         said, reason = _row(row, reason_column)
-        send_id, _, offset = str(said).rpartition(":")
-        if not send_id or not is_whole(offset):
+        place = place_of_message(str(said))
+        if place is None:
             raise _no_id(said)
-        reasons[send_id].setdefault(int(offset), reason)  # named twice: the first reason counts
+        send_id, offset = place
+        reasons[send_id].setdefault(offset, reason)  # named twice: the first reason counts
     found: dict[str | None, dict[str, list[int]]] = {}
     for send_id, offsets in reasons.items():
         for one, why in offsets.items():

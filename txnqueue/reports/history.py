@@ -26,6 +26,7 @@ from txnqueue.core.settings import (
     check_id,
     check_predicate,
     is_whole,
+    place_of_message,
     shown,
 )
 from txnqueue.core.state import catalog, erasures, retention
@@ -130,14 +131,14 @@ class History:
                 raise InvalidInput("Give a message id, or queue= and where=, not both.")
         self._client.open()
         if message_id is not None:
-            send_id, _, offset = message_id.rpartition(":")
-            if not is_whole(offset):
+            place = place_of_message(message_id)
+            if place is None:
                 raise InvalidInput(
                     f"{message_id!r} is not a message id: give '<send id>:<offset>', as in "
                     "_message.id.",
                     name="message_id",
                 )
-            found, searched = [(send_id, int(offset))], set[str]()
+            found, searched = [place], set[str]()
         elif queue is not None and where is not None:
             about = check_id(queue, "queue")
             found, searched = self._find(about, check_predicate(where))

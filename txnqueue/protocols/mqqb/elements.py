@@ -11,7 +11,7 @@ from txnqueue import queue as core
 from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.model import PositionId, Range
-from txnqueue.core.settings import is_text, is_whole, shown
+from txnqueue.core.settings import is_text, place_of_message, shown
 from txnqueue.core.state import AttemptOwner, Claim, LaneState, Position, QueueState
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.parts import part_of
@@ -56,13 +56,13 @@ class Message:
         Raises:
             InvalidInput: The identifier is not a message id.
         """
-        send_id, _, offset = str(self.identifier).rpartition(":")
-        if not (send_id and is_whole(offset)):
+        place = place_of_message(str(self.identifier))
+        if place is None:
             raise InvalidInput(
                 f"{self.identifier!r} is not a message id: give '<send id>:<offset>'.",
                 name="identifier",
             )
-        return send_id, int(offset)
+        return place
 
 
 @dataclass(slots=True, eq=False)
