@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("delta")
 
 from txnqueue.errors import SecondDriver, StoreError
-from txnqueue.platform.log_store import CONDITIONAL_PUT
+from txnqueue.platform.log_store import CONDITIONAL_PUT, scheme_of
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.lock import TableLock
 from txnqueue.storage.journal.storage import (
@@ -30,7 +30,6 @@ from txnqueue.storage.journal.storage import (
     Registration,
     Writers,
     log_store,
-    scheme_of,
     writers_at,
 )
 

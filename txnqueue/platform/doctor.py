@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 from dataclasses import dataclass
 from importlib import util
 from typing import Literal
@@ -16,12 +15,10 @@ from txnqueue.platform.local_spark import (
     find_java,
     no_java,
 )
-from txnqueue.platform.log_store import ATOMIC, CONDITIONAL_PUT, log_store_jar
+from txnqueue.platform.log_store import ATOMIC, CONDITIONAL_PUT, log_store_jar, scheme_of
 from txnqueue.platform.requirements import INSTALL, misfit, version_of
 
 Verdict = Literal["ok", "warning", "error"]
-
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 _PURPOSE = {
     "pyspark": "All stores but those in memory",
@@ -76,8 +73,7 @@ def check_storage(root: str) -> Check:
     if "/" not in root:
         meaning = "The location of the schema decides: run this again with that location."
         return Check("storage", f"the catalog schema {root}", "warning", meaning)
-    found = _SCHEME.match(root)
-    scheme = found[1].lower() if found else "file"
+    scheme = scheme_of(root) or "file"
     if scheme == "file":
         meaning = (
             "Several drivers on this machine may use it, with a lock; a killed driver does no "

@@ -22,6 +22,12 @@ ATOMIC = ("", "file", "hdfs", "viewfs", "abfs", "abfss", "wasb", "wasbs", "adl",
 all, and only if there is none. On others several drivers need one that is set up for them."""
 
 
+def scheme_of(location: str) -> str:
+    """Return the scheme of a location in lower case; empty if there is none."""
+    scheme, colon, _ = location.partition(":")
+    return scheme.lower() if colon and "/" not in scheme else ""
+
+
 def log_store_jar() -> Path:
     """Find the jar that holds the log stores; it is part of this package."""
     return Path(__file__).parent / "resources" / "txnqueue-log-store.jar"

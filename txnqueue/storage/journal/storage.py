@@ -23,7 +23,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from txnqueue.errors import SecondDriver
-from txnqueue.platform.log_store import ATOMIC, CONDITIONAL_PUT
+from txnqueue.platform.log_store import ATOMIC, CONDITIONAL_PUT, scheme_of
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.exceptions import conflicts, is_absent
 from txnqueue.storage.journal.sessions import LAST_COMMIT, USER_METADATA, is_connect
@@ -55,12 +55,6 @@ LOOK_SECONDS = 60.0
 SETTLE_SECONDS = 3.0
 """The maximum time of a put, after which a new driver checks its registration."""
 _TRIES = 5
-
-
-def scheme_of(location: str) -> str:
-    """Return the scheme of a location in lower case; empty if there is none."""
-    scheme, colon, _ = location.partition(":")
-    return scheme.lower() if colon and "/" not in scheme else ""
 
 
 def log_store_setting(scheme: str) -> str:

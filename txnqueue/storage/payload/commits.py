@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.core.model import Range
-from txnqueue.storage.journal.storage import scheme_of
+from txnqueue.platform.log_store import scheme_of
 from txnqueue.storage.journal.tables import TableNames
 from txnqueue.storage.payload import OFFSETS_PER_TASK, Send
 

@@ -15,12 +15,12 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZT
 from txnqueue.core import ranges
 from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import PayloadRemoved
+from txnqueue.platform.log_store import scheme_of
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.exceptions import damage
 from txnqueue.storage.journal.locks import default_elsewhere
 from txnqueue.storage.journal.sessions import USER_METADATA, is_connect
 from txnqueue.storage.journal.statements import Statements
-from txnqueue.storage.journal.storage import scheme_of
 from txnqueue.storage.journal.tables import (
     PAYLOAD_PREFIX,
     create_payload,
