@@ -371,8 +371,9 @@ class _Standing:
         """
         closing = {info.queue_id for info in infos if info.closing}
         if closing:
-            fence = self._client.store.journal.read([model.FENCE]).entries
-            raise closed_error(next(entry for entry in fence if entry.queue_id in closing))
+            for entry in self._client.store.journal.read([model.FENCE]).entries:
+                if entry.queue_id in closing:
+                    raise closed_error(entry)
 
     def of_lane(self, _lane: LaneState, segments: Sequence[Segment]) -> Iterator[Segment]:
         """Cut the messages of the rows out of some segments of a lane, in the same order."""
