@@ -53,6 +53,8 @@ CALLS_MAX = {
 """A quarter more creates, renames, lists and opens than each operation was seen to make."""
 CALLS_SHUFFLED = 160
 """So many of each kind of maintenance, and 40 of the others, are run in a shuffled order."""
+CALLS_TOGETHER = 195
+"""So many calls of all operations come first, then all others but those of maintenance."""
 
 
 # ----------------------------------------------------------------------------- histories
@@ -170,7 +172,10 @@ def simulator(_: Session, number: int) -> tuple[int, Counter[str]]:
 
 @cache
 def failing_calls() -> list[failing_storage.Cell]:
-    """List first the first calls, then the second ones: of all operations, in a shuffled order."""
+    """List first the first calls, then the second ones: of all operations, in a shuffled order.
+
+    Maintenance makes most of the calls: after a while it waits for the others to be complete.
+    """
 
     def cells(what: str, numbers: Iterable[int]) -> list[failing_storage.Cell]:
         return [
@@ -191,7 +196,9 @@ def failing_calls() -> list[failing_storage.Cell]:
         found += cells(what, range(1, shuffled + 1))
         more += cells(what, range(shuffled + 1, max(most) + 1))
     random.Random(0).shuffle(found)
-    return sorted(filter(is_made, [*found, *more]), key=lambda cell: cell.nth)
+    listed = sorted(filter(is_made, [*found, *more]), key=lambda cell: cell.nth)
+    later = sorted(listed[CALLS_TOGETHER:], key=lambda cell: cell.operation == "maintain")
+    return listed[:CALLS_TOGETHER] + later
 
 
 def storage_that_fails(session: Session, number: int) -> tuple[int, Counter[str]]:
