@@ -1,4 +1,4 @@
-"""Folds that are brought up together are those that are read one by one, and afresh."""
+"""What is remembered is what is read afresh: folds of queues, in whichever order, and pasts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import random
 import pytest
 
 from tests.core.test_compacting import state
-from txnqueue.client import readers
+from txnqueue import QueueManager
+from txnqueue.client import past_reader, readers
 from txnqueue.client.readers import StateReader
+from txnqueue.core.model import POSTED, Entry
+from txnqueue.errors import HistoryRemoved, InvalidInput
+from txnqueue.storage.journal import EntryFilter
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, memory_manager
+from txnqueue.types import Message
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -38,3 +43,93 @@ def test_folds_are_the_same_whoever_reads_them_and_when(
         afresh = [StateReader(store.journal).read([info])[0] for info in infos]
         assert [state(f) for f in known.read(infos)] == [state(f) for f in afresh]
     assert len(horizons) > 3, "vacuous: the horizon hardly moved"
+
+
+def asked(manager: QueueManager, commit_seq: int, name: str) -> list[Message] | str:
+    """Return what a queue was, or why nobody can tell."""
+    try:
+        return manager.history.as_of(commit_seq).messages(name).rows()
+    except (HistoryRemoved, InvalidInput) as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("entries_max", [past_reader.ENTRIES_MAX, 30])
+def test_a_past_is_the_same_whoever_asks_and_whatever_was_asked_before(
+    seed: int, entries_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(past_reader, "ENTRIES_MAX", entries_max)
+    chance, store, clock = random.Random(seed), MemoryStore(), Clock()
+    manager, asking = memory_manager(store, clock), memory_manager(store, clock)
+    queues = [manager.create_queue(f"q{n}", "n long", lanes=n + 1) for n in range(3)]
+    removed, told = 0, list[object]()
+    for number in range(60):
+        clock.advance(7_200)
+        queue = chance.choice(queues)
+        act = chance.choice(["send", "send", "take", "hold", "maintain", "forget"])
+        if act == "send":
+            queue.send([{"n": number}] * 3)
+        elif act in ("maintain", "forget"):
+            kept = {"history_retention_days": 1} if act == "forget" else {}
+            memory_manager(store, clock).maintain(
+                transaction_seconds_max=60, payload_retention_days=1, **kept
+            )
+        elif batch := queue.receive(2):
+            batch.accept() if act == "take" else batch.extend_lease(10)
+        newest = asking.history.as_of().commit_seq
+        for _ in range(2):
+            commit_seq, name = chance.randint(0, newest), chance.choice(queues).name
+            found = asked(asking, commit_seq, name)
+            assert found == asked(memory_manager(store, clock), commit_seq, name)
+            told.append(found)
+            removed += isinstance(found, str) and "history begins" in found
+    assert removed, "vacuous: no history was removed"
+    assert sum(isinstance(found, list) and len(found) > 3 for found in told) > 10
+
+
+def test_a_queues_past_is_read_once_and_then_what_was_added(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    manager = memory_manager(store, Clock())
+    queue = manager.create_queue("q", "n long")
+    sent = [queue.send([{"n": n}]).receipt.commit_seq for n in range(5)]
+    find, read = store.journal.find, list[list[Entry]]()
+
+    def counted(*wanted: EntryFilter) -> tuple[Entry, ...]:
+        found = find(*wanted)
+        read.append([entry for entry in found if entry.kind == POSTED])
+        return found
+
+    monkeypatch.setattr(store.journal, "find", counted)
+
+    def numbers(commit_seq: int) -> list[int]:
+        return [row["n"] for row in manager.history.as_of(commit_seq).messages("q").rows()]
+
+    assert numbers(sent[2]) == [0, 1, 2]
+    assert [len(found) for found in read] == [3], "what came later was read, too"
+    assert numbers(sent[1]) == [0, 1] and numbers(sent[2]) == [0, 1, 2]
+    assert numbers(sent[4]) == [0, 1, 2, 3, 4]
+    assert [len(found) for found in read] == [3, 2]
+    monkeypatch.setattr(past_reader, "ENTRIES_MAX", 5)
+    sent.append(queue.send([{"n": 5}]).receipt.commit_seq)
+    assert numbers(sent[5]) == numbers(sent[5]) == [0, 1, 2, 3, 4, 5]
+    assert [len(found) for found in read] == [3, 2, 1, 6], "more was kept than may be"
+
+
+def test_what_was_removed_since_the_last_question_is_no_part_of_the_next_answer() -> None:
+    store, clock = MemoryStore(), Clock()
+    working, asking = memory_manager(store, clock), memory_manager(store, clock)
+    queue = working.create_queue("q", "n long")
+    sent = queue.send([{"n": 1}]).receipt.commit_seq
+    assert len(asking.history.as_of(sent).messages("q").rows()) == 1
+    for _ in range(8):  # its claim is removed, and so is all else about it
+        queue.receive(1).accept()
+        queue.send([{"n": 2}])
+        clock.advance(86_400)
+        working.maintain(
+            transaction_seconds_max=60, payload_retention_days=2, history_retention_days=2
+        )
+    assert working.history.horizon() > sent, "vacuous: nothing was removed"
+    (left,) = asking.history.as_of().messages("q").rows()
+    assert left["n"] == 2

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from txnqueue.client import archive
 from txnqueue.client.append import layout_unsupported
+from txnqueue.client.past_reader import PastReader
 from txnqueue.client.readers import ShardReader
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import model
@@ -36,6 +37,7 @@ class Cache:
         self._queues: dict[str, QueueInfo] = {}
         self._infos: dict[str, QueueInfo] = {}
         self._shards = ShardReader(store.journal)
+        self.pasts = PastReader()
         self._slice_width: int | None = None
         self.layout = model.LAYOUT
         self._store_id = ""

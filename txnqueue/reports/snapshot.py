@@ -8,7 +8,6 @@ from functools import cached_property, reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.client import archive
 from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.core import markup, model, ranges
@@ -187,9 +186,11 @@ class Snapshot:
         from pyspark.sql import functions as F
 
         schema, payload = schema_of(info), self._client.store.payload
+        placed = self._parts(info)
+        there = {name: parts for name, parts in placed.items() if parts} or placed
         frames = [
             payload.frame(schema, parts).withColumn(state, F.lit(name))
-            for name, parts in self._parts(info).items()
+            for name, parts in there.items()
         ]
         whole = reduce(lambda one, other: one.unionByName(other), frames)
         return whole if limit is None else whole.limit(limit)
@@ -334,10 +335,9 @@ class Snapshot:
 
     def _fold(self, info: QueueInfo) -> QueueState:
         """Fold one queue from the entries of its shards, and those of the fence about it."""
-        fold, queue_id = QueueState(info.queue_id, info.settings.lanes), info.queue_id
-        wanted = (archive.of_lanes(queue_id, info.settings.lanes), archive.of_fence(queue_id))
-        found = self._past.find(*wanted)
-        fold.advance(archive.known(found, self._past.beginning), 0)
+        lanes = info.settings.lanes
+        fold = QueueState(info.queue_id, lanes)
+        fold.advance(self._client.cache.pasts.read(self._past, info.queue_id, lanes), 0)
         return fold
 
     def _parts(self, info: QueueInfo) -> dict[str, list[Part]]:

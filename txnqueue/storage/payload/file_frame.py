@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
@@ -92,17 +92,16 @@ def file_frame(
     names = dict.fromkeys([*schema.names, *([] if named is None else [named])])
     there = [columns[name] for name in names if name in columns]
     stored = StructType([StructField(one.name, one.dataType) for one in there] + _OWN.fields)
-    reader = session.read.schema(stored).options(**_OPTIONS)
     try:
         pieces = [
-            reader.parquet(*(f"file:{path}" for path in held.paths[at : at + _LISTED_MAX]))
+            _read(session, stored, held.paths[at : at + _LISTED_MAX])
             for at in range(0, len(held.paths), _LISTED_MAX)
         ]
     except Exception as error:  # a file is missing; reading with Delta will report what is wrong
         logger.info("files not listed payload=%s error=%s", parts[0].payload_id, error)
         return None
     files = reduce(lambda one, other: one.unionAll(other), pieces)
-    if len(files.inputFiles()) != len(held.paths):  # a file disappeared between Spark's checks
+    if len(files._jdf.inputFiles()) != len(held.paths):  # a file disappeared between Spark's checks
         return None
     rows = files.alias("p")
     if not held.only and len(held.lie) <= _NAMED_MAX:
@@ -115,6 +114,17 @@ def file_frame(
     beside = session.sql(f"SELECT * FROM {places(list(enumerate(parts)), bits)}").alias("r")
     joined = rows.join(F.broadcast(beside), F.expr(in_piece(bits)))
     return joined.selectExpr(*shown, message_struct(named))
+
+
+def _read(session: SparkSession, schema: StructType, paths: Sequence[str]) -> DataFrame:
+    """Read some files; their names go to Java as one text, and not by one call for each."""
+    from pyspark.sql import DataFrame
+
+    named = "\0".join(f"file:{path}" for path in paths)
+    java: Any = session._jvm
+    listed = java.java.util.regex.Pattern.compile("\0").split(named)
+    reader: Any = session.read.schema(schema).options(**_OPTIONS)
+    return DataFrame(reader._jreader.parquet(listed), session)
 
 
 def _shown(column: StructField, there: StructField | None) -> str:
