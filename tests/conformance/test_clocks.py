@@ -309,6 +309,7 @@ def test_an_operator_ends_an_undecided_transaction_on_record(world: World) -> No
         stuck.commit()
 
 
+@on_delta_when_long
 def test_an_operator_ends_the_leases_of_a_consumer_on_record(world: World) -> None:
     queue = world.queue(lanes=2)
     queue.send([{"n": n, "key": "a"} for n in range(6)])

@@ -97,6 +97,7 @@ def test_each_queue_has_its_own_lanes_and_keeps_the_order_of_the_rows(world: Wor
             assert all(len(found) == 1 for found in keys.values())
 
 
+@on_delta_when_long
 def test_frames_keep_their_order_or_lie_together(world: World) -> None:
     if not world.has_frames:
         pytest.skip("a store without a session has no frames")

@@ -70,9 +70,10 @@ def test_a_past_is_the_same_whoever_asks_and_whatever_was_asked_before(
         if act == "send":
             queue.send([{"n": number}] * 3)
         elif act in ("maintain", "forget"):
-            kept = {"history_retention_days": 1} if act == "forget" else {}
             memory_manager(store, clock).maintain(
-                transaction_seconds_max=60, payload_retention_days=1, **kept
+                transaction_seconds_max=60,
+                payload_retention_days=1,
+                history_retention_days=1 if act == "forget" else None,
             )
         elif batch := queue.receive(2):
             batch.accept() if act == "take" else batch.extend_lease(10)

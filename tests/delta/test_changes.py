@@ -448,6 +448,7 @@ def test_a_change_whose_reply_was_lost_is_applied_once(lake: Lake) -> None:
     assert lake.rows(path) == [("a", 1.0)]
 
 
+@pytest.mark.skipif(not LONG, reason="only older stores have such confirmations")
 def test_a_confirmation_that_stands_twice_is_archived_once(spark: Any, tmp_path: Any) -> None:
     """In older stores a late try of it landed beside the next one."""
     lake = Lake(spark, World(store=DeltaStore(spark, str(tmp_path))), str(tmp_path))

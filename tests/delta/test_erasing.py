@@ -154,7 +154,7 @@ def test_nothing_is_left_in_the_files_after_the_vacuum(spark: Any, tmp_path: Pat
         assert [step["step"] for step in steps] == ["sent", "claimed", "accepted"]
 
 
-@pytest.mark.parametrize("where", ["memory", "delta"])
+@pytest.mark.parametrize("where", ["memory", *(["delta"] if LONG else [])])
 def test_rows_of_queues_of_one_name_with_other_columns_are_found(
     spark: Any, tmp_path: Path, where: str
 ) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from unittest import mock
 
 import pytest
 
+from tests.conftest import LONG
 from tests.faults.matrix import cases, fresh, run
 from tests.faults.scenarios import IN_MEMORY, OPERATIONS, Operation
 from txnqueue.admin import creation
 
+EVERY = 1 if LONG else 2
+"""Of the three recoveries after each fault, the default run has the middle one, or both others."""
 REMOVING = [one for one in OPERATIONS if one.name.startswith(("maintain", "forget", "give"))]
 
 
@@ -28,7 +32,7 @@ def test_no_fault_breaks_a_promise_where_all_finished_payload_is_removed(
 
 def every_cell(operation: Operation) -> None:
     count = 0
-    for case in cases(operation):
+    for case in islice(cases(operation), None, None, EVERY):
         try:
             run(fresh(unique=operation.unique), case)
         except BaseException as error:

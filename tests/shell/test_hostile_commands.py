@@ -51,7 +51,7 @@ ODD = (
 )
 WORDS = st.one_of(st.sampled_from(FITS), st.sampled_from(ODD), st.text(max_size=8))
 OFTEN = settings(
-    max_examples=500 if LONG else 60,
+    max_examples=500 if LONG else 30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

@@ -13,7 +13,7 @@ from tests.conftest import LONG
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 BYTES_MAX = 400_000
-FOR_LONG = ("auditor", "operations")
+FOR_LONG = ("auditor", "consumer", "operations", "producer")
 """The ordinary run has most of their calls in the examples of the how-to pages."""
 
 jupytext = pytest.importorskip("jupytext")
