@@ -10,7 +10,9 @@ from typing import Any
 from tests.bench.case import Case, Comparison, Side, steps
 from tests.bench.floors import aggregate, orders
 from tests.bench.world import SCHEMA, World
+from tests.inside import client_of
 from txnqueue import QueueManager
+from txnqueue.client.past_reader import PastReader
 
 MESSAGES = 1_000_000
 THREADS = 8
@@ -51,6 +53,10 @@ def _questions(world: World, transactions: int) -> Case:
     def past() -> None:
         aggregate(history.as_of(then).messages("orders").df(), MESSAGES)
 
+    def first() -> None:
+        client_of(manager).cache.pasts = PastReader()  # as in a process that has not asked yet
+        past()
+
     def trace() -> None:
         found = [row["step"] for row in history.trace(traced).rows()]
         if found != ["sent", "claimed", "accepted"]:
@@ -66,6 +72,7 @@ def _questions(world: World, transactions: int) -> Case:
         "its state in the past, a message's steps, the proof of its history",
         {
             "txnqueue": Side("as_of, aggregated", steps(past=past)),
+            "first": Side("as_of, asked for the first time, aggregated", steps(first=first)),
             "trace": Side("trace of a message", steps(trace=trace)),
             "verify": Side("verify", steps(verify=verify)),
             "floor": Side("raw scan", steps(scan=lambda: raw.aggregate(0, MESSAGES))),
@@ -76,8 +83,10 @@ def _questions(world: World, transactions: int) -> Case:
         [
             Comparison(target=TARGET),
             Comparison(below="pieces"),
+            Comparison("first", "floor"),
+            Comparison("first", "pieces"),
             Comparison("trace", "floor"),
             Comparison("verify", "floor"),
         ],
-        rounds_max=5,
+        rounds_max=9,
     )

@@ -92,9 +92,10 @@ def file_frame(
     names = dict.fromkeys([*schema.names, *([] if named is None else [named])])
     there = [columns[name] for name in names if name in columns]
     stored = StructType([StructField(one.name, one.dataType) for one in there] + _OWN.fields)
+    reader = session.read.schema(stored).options(**_OPTIONS)
     try:
         pieces = [
-            _read(session, stored, held.paths[at : at + _LISTED_MAX])
+            _read(session, reader, held.paths[at : at + _LISTED_MAX])
             for at in range(0, len(held.paths), _LISTED_MAX)
         ]
     except Exception as error:  # a file is missing; reading with Delta will report what is wrong
@@ -116,15 +117,15 @@ def file_frame(
     return joined.selectExpr(*shown, message_struct(named))
 
 
-def _read(session: SparkSession, schema: StructType, paths: Sequence[str]) -> DataFrame:
+def _read(session: SparkSession, reader: Any, paths: Sequence[str]) -> DataFrame:
     """Read some files; their names go to Java as one text, and not by one call for each."""
     from pyspark.sql import DataFrame
 
-    named = "\0".join(f"file:{path}" for path in paths)
     java: Any = session._jvm
-    listed = java.java.util.regex.Pattern.compile("\0").split(named)
-    reader: Any = session.read.schema(schema).options(**_OPTIONS)
-    return DataFrame(reader._jreader.parquet(listed), session)
+    named = java.java.util.regex.Pattern.compile("\0").split(
+        "\0".join(f"file:{path}" for path in paths)
+    )
+    return DataFrame(reader._jreader.parquet(named), session)
 
 
 def _shown(column: StructField, there: StructField | None) -> str:
