@@ -50,7 +50,8 @@ class Past:
         Args:
             store: The store.
             upto: Leave out entries after this commit_seq.
-            shards: Remembers what was read of the fence before; a new reader when omitted.
+            shards: Remembers what was read of the fence and the catalog before; a new reader when
+                omitted.
         """
         self._store = store
         self._shards = shards or ShardReader(store.journal)
@@ -90,11 +91,12 @@ class Past:
         return model.horizon(self.find(advanced))
 
     def catalog(self) -> list[Entry]:
-        """Read the catalog's entries, which never leave the journal, in commit order."""
-        return sorted(
-            self._store.journal.find(self._narrowed(EntryFilter(shards=[model.CATALOG]))),
-            key=Order.COMMIT.key,
-        )
+        """Read the catalog's entries, which never leave the journal, in commit order.
+
+        Those that were read before are remembered with those of the fence.
+        """
+        known = (one for one in self._shards.read([model.CATALOG]) if one.commit_seq <= self.upto)
+        return sorted(known, key=Order.COMMIT.key)
 
     def find(self, *wanted: EntryFilter) -> list[Entry]:
         """Read the entries that match one of some filters, in commit order.

@@ -312,9 +312,7 @@ class Snapshot:
 
     @cached_property
     def _catalog(self) -> list[Entry]:
-        """The entries of the catalog up to the commit; none of them ever leaves the journal."""
-        known = self._client.cache.catalog_entries()
-        return [entry for entry in known if entry.commit_seq <= self._past.upto]
+        return self._past.catalog()
 
     @cached_property
     def _infos(self) -> dict[str, QueueInfo]:
