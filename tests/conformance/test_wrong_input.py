@@ -488,3 +488,21 @@ def test_a_binding_that_no_table_can_hold_is_not_made(world: World, said: dict[s
     with pytest.raises(InvalidInput):
         exchange.bind(queue, **said)
     assert exchange.bindings().rows() == []
+
+
+@in_memory
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("junk", [None, 5, "rows", {"n": 1}, [5], ["key"], [{"key": "a"}, None]])
+def test_what_is_no_rows_is_refused_whether_or_not_a_column_places_them(
+    world: World, junk: Any, durable: bool
+) -> None:
+    queue = world.queue()
+    exchange = world.manager().create_exchange(world.name("e"), "direct", "n long, key string")
+    for send in (
+        partial(queue.send, priority="n"),
+        partial(queue.send, header_columns={"key": "key"}),
+        partial(exchange.publish, routing_key_column="key"),
+    ):
+        with pytest.raises(InvalidInput, match="cannot be sent"):
+            send(junk, durable=durable)
+    assert queue.depth() == 0

@@ -35,8 +35,8 @@ from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.storage.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Run, Send
 from txnqueue.storage.payload.places import Place, sort_key
 from txnqueue.storage.payload.routes import routes_of, sets_of
-from txnqueue.storage.payload.rows import header_text, lane_of, texts_of
-from txnqueue.storage.payload.types import folded, names_of, sql_type
+from txnqueue.storage.payload.rows import column_names, header_text, lane_of, texts_of
+from txnqueue.storage.payload.types import folded, sql_type
 
 _HEADERS = (StringType, IntegralType, BooleanType, DateType)
 _TAKEN = dict.fromkeys(("_headers", MESSAGE_COLUMN, "_place"), "")
@@ -93,10 +93,11 @@ def widened(send: Send, rows: Any) -> StructType:
 
     Raises:
         SchemaMismatch: The rows have no such column, or its type does not fit its use.
+        InvalidInput: The rows have an unknown form.
     """
     fields = list(send.schema.fields)
     placed, headers = send.placing.columns, send.header_columns
-    given = _names(rows) if placed or headers else set()
+    given = column_names(rows) if placed or headers else set()
     taken = {folded(column.name): column.name for column in fields} | _TAKEN
     for use, name in [*placed.items(), *headers.items()]:
         if given and name not in given:
@@ -205,14 +206,6 @@ def _ordering(names: Sequence[str], table: pa.Table) -> pa.Array:
         keys[f"{number} is there"] = pc.is_valid(table.column(name))
         keys[f"{number}"] = table.column(name)
     return pc.sort_indices(pa.table(keys), sort_keys=[(key, "ascending") for key in keys])
-
-
-def _names(rows: Any) -> set[str]:
-    if isinstance(rows, (pa.Table, pa.RecordBatch)):
-        return set(names_of(rows.schema))
-    if isinstance(rows, Sequence):
-        return {name for row in rows for name in row}
-    return set(rows.columns)  # a DataFrame of Spark or pandas
 
 
 def _lanes(send: Send, table: pa.Table) -> list[int]:
