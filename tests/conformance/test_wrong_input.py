@@ -480,6 +480,7 @@ def test_a_queue_of_another_store_is_not_bound_and_not_called_dropped(world: Wor
         {"routing_key": "\ud800"},
         {"arguments": {"a": "\ud800"}},
         {"arguments": {"\ud800": None}},
+        {"arguments": {"a": 10**5_000}},
     ],
 )
 def test_a_binding_that_no_table_can_hold_is_not_made(world: World, said: dict[str, Any]) -> None:
