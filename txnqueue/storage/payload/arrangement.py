@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from txnqueue.core import exchanges
 from txnqueue.core.instants import exact_ms
 from txnqueue.core.model import is_in_memory
 from txnqueue.core.settings import DELAY_SECONDS_MAX, MESSAGE_COLUMN, did_you_mean
@@ -99,7 +100,8 @@ def widened(send: Send, rows: Any) -> StructType:
     placed, headers = send.placing.columns, send.header_columns
     given = column_names(rows) if placed or headers else set()
     taken = {folded(column.name): column.name for column in fields} | _TAKEN
-    for use, name in [*placed.items(), *headers.items()]:
+    told = [(_argument(send, header), name) for header, name in headers.items()]
+    for use, name in [*placed.items(), *told]:
         if given and name not in given:
             near = did_you_mean(name, given)
             raise SchemaMismatch(f"{use}={name!r} is not a column of the rows: {near}", column=name)
@@ -136,6 +138,14 @@ def widened(send: Send, rows: Any) -> StructType:
                 column=name,
             )
     return StructType(fields)
+
+
+def _argument(send: Send, header: str) -> str:
+    """Return how the caller named the column of a header."""
+    by_key = send.routes is not None and send.routes.key_column is not None
+    if by_key and header == exchanges.ROUTING_KEY:
+        return "routing_key_column"
+    return f"header_columns[{header!r}]"
 
 
 def arrange(send: Send, table: pa.Table) -> Arranged:
