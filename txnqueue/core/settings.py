@@ -315,8 +315,11 @@ def is_text(value: object) -> TypeGuard[str]:
 
 
 def is_whole(text: str) -> bool:
-    """Return whether a text is a whole number, and not so long that Python refuses to read it."""
-    return text.isdecimal() and len(text) <= _DIGITS_MAX
+    """Return whether a text is a whole number in ASCII digits that Python does not refuse as long.
+
+    Spark reads no others, so that every way to give a number takes the same ones.
+    """
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
 
 
 def place_of_message(message_id: str) -> tuple[str, int] | None:
