@@ -224,10 +224,12 @@ class _Looked:
         """
         found = catalog.queues(self.past.catalog())
         if self.queue not in found:
+            there = f"There is no queue {self.queue!r} in {self.root!r}: "
+            if self._as_of is not None:
+                there = f"There was no queue {self.queue!r} in {self.root!r} asOf {self._as_of}: "
+                there += "give a later moment, or omit asOf; "
             raise QueueNotFound(
-                f"There is no queue {self.queue!r} in {self.root!r}: txnqueue list shows the "
-                "queues of the store.",
-                name=self.queue,
+                f"{there}txnqueue list shows the queues of the store.", name=self.queue
             )
         return found[self.queue]
 

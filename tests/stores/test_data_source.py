@@ -183,6 +183,7 @@ def test_payload_that_is_gone_fails_and_leaves_nothing_out(root: str, tmp_path: 
     ("options", "error", "told"),
     [
         ({"queue": "nothing"}, QueueNotFound, "'nothing'"),
+        ({"asOf": "0"}, QueueNotFound, "give a later moment"),
         ({"asOf": "yesterday"}, InvalidInput, "asOf='yesterday'"),
         ({"asOf": "999999999"}, InvalidInput, "newest commit"),
         ({"path": "lake.messaging"}, FilesNotReadable, "catalog"),
