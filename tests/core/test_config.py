@@ -46,6 +46,8 @@ def test_any_other_name_is_refused_and_named(name: str) -> None:
         check_name(name)
     assert repr(name) in str(caught.value)
     assert caught.value.name == (name if isinstance(name, str) else repr(name))
+    with pytest.raises(InvalidName, match="the name of an exchange"):
+        check_name(name, "exchange")
 
 
 @pytest.mark.parametrize("key", ["", None, 7, b"x", "x" * 201])

@@ -76,9 +76,10 @@ def check_name(name: object, what: str = "queue") -> str:
         InvalidName: The name is not a string, is too long, or has characters not allowed.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > NAME_LENGTH_MAX:
+        article = "an" if what[0] in "aeiou" else "a"
         raise InvalidName(
-            f"{shown(name)} cannot be the name of a {what}: use 1 to {NAME_LENGTH_MAX} letters, "
-            "digits, '.', '_' or '-', beginning with a letter.",
+            f"{shown(name)} cannot be the name of {article} {what}: use 1 to {NAME_LENGTH_MAX} "
+            "letters, digits, '.', '_' or '-', beginning with a letter.",
             name=name if isinstance(name, str) else shown(name),
         )
     return plain_text(name)
