@@ -476,7 +476,7 @@ class Batch:
             batch.accept()
         """
         check_number("lease_seconds", lease_seconds, 0.001, LEASE_SECONDS_MAX)
-        every = lease_seconds / 3 if every_seconds is None else every_seconds
+        every = max(0.001, lease_seconds / 3) if every_seconds is None else every_seconds
         check_number("every_seconds", every, 0.001, lease_seconds)
         return Heartbeat(self, lease_seconds, every)
 

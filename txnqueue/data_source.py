@@ -224,10 +224,12 @@ class _Looked:
         """
         found = catalog.queues(self.past.catalog())
         if self.queue not in found:
+            there = f"There is no queue {self.queue!r} in {self.root!r}: "
+            if self._as_of is not None:
+                there = f"There was no queue {self.queue!r} in {self.root!r} asOf {self._as_of}: "
+                there += "give a later moment, or omit asOf; "
             raise QueueNotFound(
-                f"There is no queue {self.queue!r} in {self.root!r}: txnqueue list shows the "
-                "queues of the store.",
-                name=self.queue,
+                f"{there}txnqueue list shows the queues of the store.", name=self.queue
             )
         return found[self.queue]
 
@@ -281,6 +283,7 @@ class _Reader:
 
         Raises:
             PayloadRemoved: Some messages are gone.
+            InvalidInput: The user gave a column a type that its values do not fit.
         """
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -291,7 +294,7 @@ class _Reader:
         pieces = FilesStore(mine.root).payload.pieces(columns, [one.part for one in mine.found])
         try:
             tables = [
-                _shown(one, rows).select(wanted.names).cast(wanted)
+                _fitted(_shown(one, rows).select(wanted.names), wanted)
                 for one, rows in zip(mine.found, pieces, strict=True)
             ]
         except PayloadRemoved as error:
@@ -447,6 +450,23 @@ def _shown(posting: Posting, rows: pa.Table) -> pa.Table:
     for name, values in zip(_ADDED, added, strict=True):
         rows = rows.append_column(name, values)
     return rows
+
+
+def _fitted(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """Convert messages to the types of the DataFrame, which differ if the user gave a schema.
+
+    Raises:
+        InvalidInput: A value does not fit its type.
+    """
+    import pyarrow as pa
+
+    try:
+        return rows.cast(wanted)
+    except (pa.ArrowException, ValueError) as error:
+        raise InvalidInput(
+            f"The messages do not fit the columns that schema() gave: {error}. Load the DataFrame "
+            "without schema()."
+        ) from error
 
 
 def _filled(found: Sequence[Posting], rows_max: int, last: int) -> int:

@@ -326,11 +326,7 @@ class Exchange:
             durable=durable,
         )
         if self.name == exchanges.DEFAULT_EXCHANGE:
-            if column is not None:
-                raise InvalidInput(
-                    "The default exchange has no columns: give the name of a queue as routing_key=."
-                )
-            queue = Queue(self._client, self._client.cache.queue(key), self._bound)
+            queue = self._named(key, column)
             sent = send_with(queue, rows, options, transaction)
             queues = {key: sent.count} if sent.count else {}
             return PublishResult(
@@ -414,8 +410,9 @@ class Exchange:
 
         Raises:
             InvalidInput: The session is a Spark Connect session, or a value is invalid.
+            QueueNotFound: The default exchange has no queue of that name.
         """
-        exchanges.check_keys(routing_key, routing_key_column)
+        key, column = exchanges.check_keys(routing_key, routing_key_column)
         _check_keep_order(keep_order)
         placed: dict[str, Any] = {
             "order_by": order_by,
@@ -429,7 +426,10 @@ class Exchange:
         self._client.open()
         options = SendOptions(**placed)
         placed = {option: getattr(options, option) for option in placed}  # copies, not the caller's
-        if self.name != exchanges.DEFAULT_EXCHANGE:
+        if self.name == exchanges.DEFAULT_EXCHANGE:
+            queue = self._named(key, column)
+            options.check(queue.schema, queue.info.settings, queue.name)
+        else:
             options.check(schema_of(self._info), QueueSettings(), self.name)
 
         def write(rows: DataFrame, tx: Transaction) -> None:
@@ -461,6 +461,19 @@ class Exchange:
     def _not_default(self, why: str) -> None:
         if self.name == exchanges.DEFAULT_EXCHANGE:
             raise InvalidInput(f"{why}: create an exchange of your own.")
+
+    def _named(self, key: str, column: str | None) -> Queue:
+        """Open the queue to which the default exchange sends what has this key.
+
+        Raises:
+            InvalidInput: The key is to come from a column.
+            QueueNotFound: There is no queue of that name.
+        """
+        if column is not None:
+            raise InvalidInput(
+                "The default exchange has no columns: give the name of a queue as routing_key=."
+            )
+        return Queue(self._client, self._client.cache.queue(key), self._bound)
 
     def _queue(self, queue: str | Queue) -> QueueInfo:
         if isinstance(queue, Queue):

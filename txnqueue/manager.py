@@ -48,6 +48,7 @@ from txnqueue.drain import Handler
 from txnqueue.errors import (
     Busy,
     DecidedByDatabase,
+    ExchangeNotFound,
     HistoryRemoved,
     InvalidInput,
     PlatformMissing,
@@ -91,6 +92,7 @@ _NOT_DECIDABLE = (
     TransactionNotPrepared,
     TransactionFinished,
     DecidedByDatabase,
+    ExchangeNotFound,
     HistoryRemoved,
 )
 """Errors that say that nothing is prepared under an id; an attempt of it may hold messages."""
@@ -1051,9 +1053,13 @@ class QueueManager:
         name = check_name(name, "exchange")
         check_flag("missing_ok", missing_ok)
         at_once(self._client, "drop_exchange")
-        if missing_ok and name not in self._client.cache.topology().exchanges:
+        try:
+            exchange = open_exchange(self._client, name)
+        except ExchangeNotFound:
+            if not missing_ok:
+                raise
             return ExchangeDropResult(name, dropped=True)
-        return open_exchange(self._client, name).drop(reason=reason)
+        return exchange.drop(reason=reason)
 
     def list_exchanges(self) -> list[str]:
         """List the names of the exchanges, including closing ones.

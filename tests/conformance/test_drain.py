@@ -73,6 +73,18 @@ def test_a_run_of_another_queue_is_no_finished_run_of_this_one(world: World, fou
 
 
 @in_memory
+def test_a_run_whose_id_begins_with_that_of_another_queues_is_another_run(world: World) -> None:
+    orders, payments = world.queue(), world.queue("payments")
+    for queue in (orders, payments):
+        queue.send(rows(1))
+    named = (f"run{n}" for n in range(1_000))
+    shard = model.transaction_shard  # in one of sixteen both are read together
+    day = next(day for day in named if shard(f"{day}/0") == shard(f"{day}/payments/0"))
+    for queue, run_id in ((payments, f"{day}/payments"), (orders, day)):
+        assert queue.drain(lambda batch, tx: None, run_id=run_id).messages == 1
+
+
+@in_memory
 def test_a_run_whose_own_messages_are_in_memory_is_of_its_queue(world: World) -> None:
     hints, orders, run_id = world.queue(durable=False), world.queue("orders2"), world.name("run")
     hints.send(rows(1, 2))

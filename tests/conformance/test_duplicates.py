@@ -470,3 +470,18 @@ def test_a_commit_does_not_wait_for_a_claim_that_cannot_be_read(
     monkeypatch.undo()
     assert handled == [[0, 1]]
     assert queue.depth() == 890
+
+
+@in_memory
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("keep_order", [True, False])
+def test_of_two_published_rows_with_one_id_the_upper_one_is_delivered(
+    world: World, durable: bool, keep_order: bool
+) -> None:
+    queue = queue_of(world, lanes=4)
+    schema = "n long, key string not null"
+    exchange = world.manager().create_exchange(world.name("events"), "fanout", schema)
+    exchange.bind(queue.name)
+    twice = [{"n": n, "key": f"k{n % 9}"} for n in range(18)]
+    exchange.publish(twice, durable=durable, keep_order=keep_order)
+    assert sorted(all_of(queue)) == list(range(9))

@@ -409,6 +409,26 @@ def test_two_that_drop_an_exchange_at_once_drop_it_once(world: World) -> None:
 
 
 @in_memory
+def test_one_that_another_client_drops_between_two_readings_may_be_missing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, _ = bound(world, "q")
+    manager, other = world.manager("b"), world.manager("c")
+    manager.list_exchanges()
+    cache = client_of(manager).cache
+    read, readings = cache.catalog_entries, list[Any]()
+
+    def dropped_after_the_first_reading() -> Any:
+        if len(readings) == 1:
+            other.drop_exchange(events.name)
+        readings.append(read())
+        return readings[-1]
+
+    monkeypatch.setattr(cache, "catalog_entries", dropped_after_the_first_reading)
+    assert manager.drop_exchange(events.name, missing_ok=True).dropped
+
+
+@in_memory
 def test_an_exchange_made_while_its_namesake_goes_is_another_one(world: World) -> None:
     events, (queue,) = bound(world, "q")
     other = world.manager("b")

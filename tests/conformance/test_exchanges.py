@@ -591,6 +591,20 @@ def test_the_default_exchange_sends_to_the_queue_of_that_name(world: World) -> N
 
 
 @in_memory
+def test_a_sink_of_the_default_exchange_is_checked_when_it_is_made(world: World) -> None:
+    queue, default = world.queue("q"), world.manager().exchange()
+    default.sink(routing_key=queue.name, order_by="n", priority="n")
+    for error, said in (
+        (LimitExceeded, {"routing_key": queue.name, "priority": 99}),
+        (InvalidInput, {"routing_key": queue.name, "order_by": "nobody"}),
+        (InvalidInput, {"routing_key_column": "key"}),
+        (QueueNotFound, {"routing_key": world.name("nobody")}),
+    ):
+        with pytest.raises(error):
+            default.sink(**said)
+
+
+@in_memory
 def test_wrong_use_is_refused_by_name_and_changes_nothing(world: World) -> None:
     manager = world.manager()
     events, queue = exchange(world, "topic"), world.queue("q")

@@ -129,6 +129,7 @@ def test_a_heartbeat_says_that_the_lease_was_lost(world: World) -> None:
             waiting.wait(0.001)
     with pytest.raises(LimitExceeded):
         batch.heartbeat(10, every_seconds=11)
+    assert batch.heartbeat(0.001).beats == 0  # the shortest lease has a beat, too
 
 
 def test_a_report_reads_when_it_is_asked_and_says_the_same_in_every_form(world: World) -> None:

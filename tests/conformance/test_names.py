@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from tests.conformance.conftest import World, on_delta_when_long
+from tests.conformance.conftest import World, in_memory, on_delta_when_long
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.storage.payload import staging
 
@@ -79,6 +81,19 @@ def test_a_routing_key_is_read_from_a_column_of_any_name(world: World) -> None:
         exchange.publish(form, routing_key_column=KEY)
     found = [dict(one["_message"]["headers"] or {}) for one in queue.peek_messages(10)]
     assert [headers["routing_key"] for headers in found] == ["k"] * len(ways(world, [row(0)]))
+
+
+@in_memory
+def test_a_column_that_is_not_there_is_named_with_its_argument(world: World) -> None:
+    queue = world.queue()
+    exchange = world.manager().create_exchange(world.name("x"), schema="n long", kind="direct")
+    for argument, send in (
+        ("priority='gone'", partial(queue.send, priority="gone")),
+        ("header_columns['told']='gone'", partial(queue.send, header_columns={"told": "gone"})),
+        ("routing_key_column='gone'", partial(exchange.publish, routing_key_column="gone")),
+    ):
+        with pytest.raises(SchemaMismatch, match=re.escape(argument)):
+            send([{"n": 1}])
 
 
 @on_delta_when_long

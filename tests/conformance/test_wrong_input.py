@@ -91,7 +91,7 @@ def test_what_is_no_message_is_not_matched(junk: Any) -> None:
     batch = orders.receive()
     with pytest.raises(InvalidInput):
         batch.accept(matching=[junk])
-    for offset in ("\u00b2", "9" * 5_000):  # Python reads neither as a number
+    for offset in ("\u00b2", "9" * 5_000, "\u0660"):  # Python reads the last one, Spark none
         with pytest.raises(InvalidInput):
             batch.accept(matching=[f"send:{offset}"])
     assert batch.accept() == 1
@@ -480,6 +480,7 @@ def test_a_queue_of_another_store_is_not_bound_and_not_called_dropped(world: Wor
         {"routing_key": "\ud800"},
         {"arguments": {"a": "\ud800"}},
         {"arguments": {"\ud800": None}},
+        {"arguments": {"a": 10**5_000}},
     ],
 )
 def test_a_binding_that_no_table_can_hold_is_not_made(world: World, said: dict[str, Any]) -> None:
@@ -488,3 +489,21 @@ def test_a_binding_that_no_table_can_hold_is_not_made(world: World, said: dict[s
     with pytest.raises(InvalidInput):
         exchange.bind(queue, **said)
     assert exchange.bindings().rows() == []
+
+
+@in_memory
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("junk", [None, 5, "rows", {"n": 1}, [5], ["key"], [{"key": "a"}, None]])
+def test_what_is_no_rows_is_refused_whether_or_not_a_column_places_them(
+    world: World, junk: Any, durable: bool
+) -> None:
+    queue = world.queue()
+    exchange = world.manager().create_exchange(world.name("e"), "direct", "n long, key string")
+    for send in (
+        partial(queue.send, priority="n"),
+        partial(queue.send, header_columns={"key": "key"}),
+        partial(exchange.publish, routing_key_column="key"),
+    ):
+        with pytest.raises(InvalidInput, match="cannot be sent"):
+            send(junk, durable=durable)
+    assert queue.depth() == 0

@@ -46,6 +46,8 @@ def test_any_other_name_is_refused_and_named(name: str) -> None:
         check_name(name)
     assert repr(name) in str(caught.value)
     assert caught.value.name == (name if isinstance(name, str) else repr(name))
+    with pytest.raises(InvalidName, match="the name of an exchange"):
+        check_name(name, "exchange")
 
 
 @pytest.mark.parametrize("key", ["", None, 7, b"x", "x" * 201])
@@ -260,4 +262,4 @@ def test_the_rules_of_redelivery_are_told_in_milliseconds_and_by_where_the_dead_
 
 def test_a_text_is_a_whole_number_only_if_python_reads_it() -> None:
     assert all(map(is_whole, ("0", "9" * 640)))
-    assert not any(map(is_whole, ("", "-1", "1.5", "\u00b2", "9" * 5_000)))
+    assert not any(map(is_whole, ("", "-1", "1.5", "\u00b2", "\u0663", "9" * 5_000)))

@@ -28,6 +28,7 @@ from txnqueue.errors import (
 )
 from txnqueue.reports.postings import Posting, portions
 from txnqueue.storage.payload import Part
+from txnqueue.storage.payload.schemas import plain_schema
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +47,9 @@ def read(reader: Any, partitions: Any) -> list[dict[str, Any]]:
     return [row for one in partitions for batch in reader.read(one) for row in batch.to_pylist()]
 
 
-def batch(store: str, /, **options: str) -> list[dict[str, Any]]:
+def batch(store: str, /, schema: str = "", **options: str) -> list[dict[str, Any]]:
     made = source(store, **options)
-    reader = made.reader(made.schema())
+    reader = made.reader(made.schema() if not schema else plain_schema(schema))
     return read(reader, reader.partitions())
 
 
@@ -183,6 +184,7 @@ def test_payload_that_is_gone_fails_and_leaves_nothing_out(root: str, tmp_path: 
     ("options", "error", "told"),
     [
         ({"queue": "nothing"}, QueueNotFound, "'nothing'"),
+        ({"asOf": "0"}, QueueNotFound, "give a later moment"),
         ({"asOf": "yesterday"}, InvalidInput, "asOf='yesterday'"),
         ({"asOf": "999999999"}, InvalidInput, "newest commit"),
         ({"path": "lake.messaging"}, FilesNotReadable, "catalog"),
@@ -221,6 +223,14 @@ def test_columns_that_the_queue_does_not_have_are_refused(root: str) -> None:
     some = [field for field in source(root).schema() if field.name in ("customer", "_lane")]
     reader: Any = source(root).reader(StructType(some))
     assert {*read(reader, reader.partitions())[0]} == {"customer", "_lane"}
+
+
+def test_a_type_that_the_values_do_not_fit_is_refused(root: str) -> None:
+    for given in ("order_id string", "order_id tinyint"):
+        assert len(batch(root, schema=given)) > 0
+    for given in ("customer int", "customer binary, order_id date"):
+        with pytest.raises(InvalidInput, match="without schema"):
+            batch(root, schema=given)
 
 
 def test_nothing_is_written(root: str) -> None:

@@ -6,6 +6,7 @@ or writes: what an exchange is and who is bound to it comes from the catalog.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -271,12 +272,13 @@ def argument_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
-        return str(value)
+        with contextlib.suppress(ValueError):  # Python writes no number of thousands of digits
+            return int.__repr__(value)  # an enum may be written differently
     if is_text(value):
         return plain_text(value)
     raise InvalidInput(
-        f"arguments: {value!r}: give a string, whole number or boolean, or None for a header that "
-        "only has to be present.",
+        f"arguments: {shown(value)}: give a string, whole number or boolean, or None for a header "
+        "that only has to be present.",
         name="arguments",
     )
 

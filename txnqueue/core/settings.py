@@ -76,9 +76,10 @@ def check_name(name: object, what: str = "queue") -> str:
         InvalidName: The name is not a string, is too long, or has characters not allowed.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > NAME_LENGTH_MAX:
+        article = "an" if what[0] in "aeiou" else "a"
         raise InvalidName(
-            f"{shown(name)} cannot be the name of a {what}: use 1 to {NAME_LENGTH_MAX} letters, "
-            "digits, '.', '_' or '-', beginning with a letter.",
+            f"{shown(name)} cannot be the name of {article} {what}: use 1 to {NAME_LENGTH_MAX} "
+            "letters, digits, '.', '_' or '-', beginning with a letter.",
             name=name if isinstance(name, str) else shown(name),
         )
     return plain_text(name)
@@ -315,8 +316,11 @@ def is_text(value: object) -> TypeGuard[str]:
 
 
 def is_whole(text: str) -> bool:
-    """Return whether a text is a whole number, and not so long that Python refuses to read it."""
-    return text.isdecimal() and len(text) <= _DIGITS_MAX
+    """Return whether a text is a whole number in ASCII digits that Python does not refuse as long.
+
+    Spark reads no others, so that every way to give a number takes the same ones.
+    """
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
 
 
 def place_of_message(message_id: str) -> tuple[str, int] | None:

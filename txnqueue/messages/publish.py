@@ -98,7 +98,7 @@ def routes_of(
     grouped = exchanges.by_queue(topology.bindings(info))
     queues = [topology.queues[queue_id] for queue_id in grouped]
     destinations = [
-        Destination(tuple(mine), one.settings.lanes, one.settings.group_by)
+        Destination(tuple(mine), one.settings.lanes, one.settings.lanes_by)
         for one, mine in zip(queues, grouped.values(), strict=True)
     ]
     otherwise, refuse = None, info.unroutable == exchanges.REFUSE
@@ -106,7 +106,7 @@ def routes_of(
         target = topology.queues.get(info.dead_letter_id or "")
         refuse = target is None  # the dead-letter queue was dropped
         if target is not None:
-            otherwise = Destination((), target.settings.lanes, target.settings.group_by)
+            otherwise = Destination((), target.settings.lanes, target.settings.lanes_by)
             queues.append(target)
     return (
         Routes(

@@ -86,7 +86,9 @@ class DrainRun:
                 *archive.of_shard(client.store, shard, prefix),
                 *client.store.transient.journal.read([shard]).entries,
             )
-            if entry.kind in model.DECISIONS and entry.stream.startswith(prefix)
+            if entry.kind in model.DECISIONS
+            and entry.stream.startswith(prefix)
+            and "/" not in entry.stream[len(prefix) :]  # of a run whose id begins with this one's
         ]
         committed = {e.stream[len(prefix) :]: e for e in decisions if e.kind == model.COMMITTED}
         self._check_queue(committed.values())

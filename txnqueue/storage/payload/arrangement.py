@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from txnqueue.core import exchanges
 from txnqueue.core.instants import exact_ms
 from txnqueue.core.model import is_in_memory
 from txnqueue.core.settings import DELAY_SECONDS_MAX, MESSAGE_COLUMN, did_you_mean
@@ -35,8 +36,8 @@ from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.storage.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Run, Send
 from txnqueue.storage.payload.places import Place, sort_key
 from txnqueue.storage.payload.routes import routes_of, sets_of
-from txnqueue.storage.payload.rows import header_text, lane_of, texts_of
-from txnqueue.storage.payload.types import folded, names_of, sql_type
+from txnqueue.storage.payload.rows import column_names, header_text, lane_of, texts_of
+from txnqueue.storage.payload.types import folded, sql_type
 
 _HEADERS = (StringType, IntegralType, BooleanType, DateType)
 _TAKEN = dict.fromkeys(("_headers", MESSAGE_COLUMN, "_place"), "")
@@ -93,12 +94,14 @@ def widened(send: Send, rows: Any) -> StructType:
 
     Raises:
         SchemaMismatch: The rows have no such column, or its type does not fit its use.
+        InvalidInput: The rows have an unknown form.
     """
     fields = list(send.schema.fields)
     placed, headers = send.placing.columns, send.header_columns
-    given = _names(rows) if placed or headers else set()
+    given = column_names(rows) if placed or headers else set()
     taken = {folded(column.name): column.name for column in fields} | _TAKEN
-    for use, name in [*placed.items(), *headers.items()]:
+    told = [(_argument(send, header), name) for header, name in headers.items()]
+    for use, name in [*placed.items(), *told]:
         if given and name not in given:
             near = did_you_mean(name, given)
             raise SchemaMismatch(f"{use}={name!r} is not a column of the rows: {near}", column=name)
@@ -135,6 +138,14 @@ def widened(send: Send, rows: Any) -> StructType:
                 column=name,
             )
     return StructType(fields)
+
+
+def _argument(send: Send, header: str) -> str:
+    """Return how the caller named the column of a header."""
+    by_key = send.routes is not None and send.routes.key_column is not None
+    if by_key and header == exchanges.ROUTING_KEY:
+        return "routing_key_column"
+    return f"header_columns[{header!r}]"
 
 
 def arrange(send: Send, table: pa.Table) -> Arranged:
@@ -205,14 +216,6 @@ def _ordering(names: Sequence[str], table: pa.Table) -> pa.Array:
         keys[f"{number} is there"] = pc.is_valid(table.column(name))
         keys[f"{number}"] = table.column(name)
     return pc.sort_indices(pa.table(keys), sort_keys=[(key, "ascending") for key in keys])
-
-
-def _names(rows: Any) -> set[str]:
-    if isinstance(rows, (pa.Table, pa.RecordBatch)):
-        return set(names_of(rows.schema))
-    if isinstance(rows, Sequence):
-        return {name for row in rows for name in row}
-    return set(rows.columns)  # a DataFrame of Spark or pandas
 
 
 def _lanes(send: Send, table: pa.Table) -> list[int]:

@@ -190,6 +190,22 @@ def schema_of(like: Any) -> StructType:
     return StructType([column for column in columns if column.name != MESSAGE_COLUMN])
 
 
+def column_names(rows: Any) -> set[str]:
+    """Return the names of the columns of rows that a user sends.
+
+    Raises:
+        InvalidInput: The rows have an unknown form.
+    """
+    if isinstance(getattr(rows, "schema", None), StructType):
+        return set(rows.columns)
+    given = _given(rows)
+    if given is not None:
+        return set(given[0])
+    if _are_dicts(rows):
+        return {name for row in rows for name in row}
+    raise _unknown(rows, "sent")
+
+
 def header_text(value: object) -> str:
     """Return a value of a header's column as text, equal in Spark and in Python."""
     return str(value).lower() if isinstance(value, bool) else str(value)
