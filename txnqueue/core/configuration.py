@@ -7,7 +7,7 @@ configuration and ``TXNQUEUE_RETRY_ATTEMPTS_MAX`` in the environment.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from txnqueue.core.settings import (
@@ -154,6 +154,11 @@ class Configuration:
             for name, value in given.items()
         }
         return QueueSettings(**values)
+
+    def declared_settings(self, given: Mapping[str, object]) -> QueueSettings:
+        """Make the settings of a new queue from some of them."""
+        names = (one.name for one in fields(QueueSettings))
+        return self.queue_settings({**dict.fromkeys(names), **given})
 
 
 def _read(option: Option, text: str, source: str) -> object:
