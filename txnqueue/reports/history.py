@@ -316,10 +316,9 @@ class History:
         for name, moment in (("after", after), ("upto", upto)):
             check_moment(name, moment)
         self._client.open()
-        cache = self._client.cache
-        last = cut(cache, upto)
-        first = None if after is None else cut(cache, after)
-        if first is not None and _is_later(first, last):
+        last = state_at(self._client, upto)
+        first = None if after is None else cut(self._client.cache, after)
+        if first is not None and upto is not None and _is_later(first, last):
             raise InvalidInput(
                 f"upto={shown(upto)} comes before after={shown(after)}: give the earlier moment "
                 "first.",
