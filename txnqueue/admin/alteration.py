@@ -15,7 +15,7 @@ from txnqueue.core import model
 from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
-from txnqueue.core.settings import QueueInfo, QueueSettings, did_you_mean
+from txnqueue.core.settings import QueueInfo, QueueSettings, did_you_mean, shown
 from txnqueue.core.state import catalog
 from txnqueue.errors import InvalidInput, QueueInUse, QueueNotFound, SchemaMismatch
 from txnqueue.types import ChangeableSettings
@@ -74,8 +74,9 @@ def changed(
     fixed = sorted(set(settings) - set(CHANGEABLE))
     if fixed:
         raise InvalidInput(
-            f"{fixed[0]}={settings[fixed[0]]!r}: this is fixed when the queue is created; create "
-            f"another queue and move the messages. {', '.join(CHANGEABLE)} can be changed.",
+            f"{fixed[0]}={shown(settings[fixed[0]])}: this is fixed when the queue is created; "
+            "create another queue and move the messages. "
+            f"{', '.join(CHANGEABLE)} can be changed.",
             name=fixed[0],
         )
     values: Any = dict(settings)

@@ -21,6 +21,7 @@ from txnqueue.core.settings import (
     check_name,
     check_text,
     did_you_mean,
+    is_text,
     shown,
 )
 from txnqueue.errors import InvalidInput, StoreNotFound
@@ -181,5 +182,5 @@ def _mapping(what: str, value: object) -> Mapping[str, Any]:
 def _known(what: str, said: Mapping[str, Any], known: Sequence[str]) -> None:
     for key in said:
         if key not in known:
-            near = did_you_mean(str(key), known)
-            raise InvalidInput(f"{what}: unknown key {key!r}; {near}", name=key)
+            near = did_you_mean(key if is_text(key) else shown(key), known)
+            raise InvalidInput(f"{what}: unknown key {shown(key)}; {near}", name=key)

@@ -17,6 +17,7 @@ from txnqueue.core.settings import (
     REDELIVERY_DELAY_SECONDS_MAX,
     QueueSettings,
     RetryPolicy,
+    shown,
 )
 from txnqueue.errors import InvalidInput, LimitExceeded
 
@@ -168,7 +169,7 @@ def _read(option: Option, text: str, source: str) -> object:
         InvalidInput: The text is not a value of the option's type.
         LimitExceeded: The number is out of range.
     """
-    wrong = f"{source}={text!r}: {option.key} is {option.allowed}."
+    wrong = f"{source}={shown(text)}: {option.key} is {option.allowed}."
     stripped = text.strip()
     if option.kind is str:
         if not stripped:
