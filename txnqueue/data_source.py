@@ -262,6 +262,7 @@ class _Looked:
         return cut(
             self.client.cache,
             None if self._as_of is None else moment_of(self._as_of, "asOf"),
+            name="asOf",
         )
 
 

@@ -9,7 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.admin import creation
-from txnqueue.admin.declarations import DeclarationResult, Declarations, different, plan, read
+from txnqueue.admin.declarations import (
+    DeclarationResult,
+    Declarations,
+    different,
+    lacking,
+    plan,
+    read,
+)
 from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
 from txnqueue.admin.erasure import EraseResult, erase
 from txnqueue.admin.exchange_creation import Asked, create_exchange
@@ -624,6 +631,8 @@ class QueueManager:
         Raises:
             InvalidInput: A key is unknown, or an existing queue differs in a fixed setting.
             SchemaMismatch: An existing queue has a column with another type.
+            QueueClosed: A declared queue is being dropped.
+            QueueInUse: A queue to drop, or to get columns, takes another queue's dead letters.
 
         Example::
 
@@ -632,7 +641,7 @@ class QueueManager:
         check_flag("dry_run", dry_run)
         check_flag("drop", drop)
         declared = read(self._client, declarations)
-        steps = plan(self._client, declared, drop=drop)
+        steps = plan(self._client, declared, self._configuration.declared_settings, drop=drop)
         return steps if dry_run else [self._carry_out(step, declared) for step in steps]
 
     def _carry_out(self, step: DeclarationResult, declared: Declarations) -> DeclarationResult:
@@ -644,7 +653,8 @@ class QueueManager:
             self.create_queue(one.name, one.columns, exist_ok=True, **one.settings)
         else:
             queue = self.queue(one.name)
-            queue.alter(one.columns, **different(queue.info, one.settings))
+            info = queue.info
+            queue.alter(lacking(info, one.columns), **different(info, one.settings))
         return step
 
     def list_queues(self) -> list[str]:

@@ -384,7 +384,7 @@ def rehearse(
     check_flag("partial", partial)
     check_moment("as_of", as_of)
     client.open()
-    past, at_ms = state_at(client, as_of)
+    past, at_ms = state_at(client, as_of, name="as_of")
     newest = past.newest()
     if newest.commit_seq < 0:
         name = queue.name if isinstance(queue, Queue) else check_id(queue, "queue")

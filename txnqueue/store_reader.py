@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import exchanges, markup
-from txnqueue.core.settings import check_id, check_name, check_root
+from txnqueue.core.settings import check_id, check_name, check_root, shown
 from txnqueue.errors import InvalidInput
 from txnqueue.exchange_reader import ExchangeReader
 from txnqueue.queue_reader import QueueReader
@@ -64,7 +64,9 @@ def _path_in(root: object) -> str:
     """Check a path in a file system of the user's, where any text may be one."""
     said = os.fspath(root) if isinstance(root, os.PathLike) else root
     if not isinstance(said, str):
-        raise InvalidInput(f"root={root!r}: give the store's path in the file system.", name="root")
+        raise InvalidInput(
+            f"root={shown(root)}: give the store's path in the file system.", name="root"
+        )
     return said
 
 

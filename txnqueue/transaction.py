@@ -508,7 +508,8 @@ def resolve(
         )
     if attempt.client is not client:
         raise TransactionMismatch(
-            f"Transaction {attempt.id!r} belongs to another manager: use tx.queue(name)."
+            f"Transaction {attempt.id!r} belongs to another manager: use tx.queue(name), or "
+            "tx.exchange(name)."
         )
     attempt.check_active()
     return attempt

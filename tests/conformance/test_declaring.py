@@ -10,7 +10,7 @@ import yaml
 
 from tests.conformance.conftest import World, in_memory, on_delta_when_long, rows
 from txnqueue.admin.declarations import DeclarationResult
-from txnqueue.errors import InvalidInput, QueueNotFound, SchemaMismatch
+from txnqueue.errors import InvalidInput, QueueInUse, QueueNotFound, SchemaMismatch
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "conf" / "queues.yaml"
 
@@ -82,3 +82,58 @@ def test_the_example_can_be_applied(world: World) -> None:
     assert [step.action for step in manager.declare(example)] == ["create", "create"]
     assert manager.queue("orders").info.settings.lanes == 4
     assert manager.declare(example) == []
+
+
+@in_memory
+def test_what_would_fail_half_way_changes_nothing(world: World) -> None:
+    manager = world.manager()
+    fine, other = {"schema": "n long"}, {"schema": "n long, m long"}
+    manager.declare({"queues": {"a": fine}})
+    there = manager.list_queues()
+    wrong: list[tuple[type[Exception], dict[str, Any]]] = [
+        (QueueInUse, {"queues": {"b": fine, "a.dead": other}}),
+        (QueueInUse, {"queues": {"b": fine}, "drop": ["a.dead"]}),
+        (QueueInUse, {"queues": {"b": fine, "b.dead": other}}),
+        (SchemaMismatch, {"queues": {"b.dead": other, "b": fine}}),
+    ]
+    for error, declaration in wrong:
+        for dry_run in (True, False):
+            with pytest.raises(error):
+                manager.declare(declaration, drop=True, dry_run=dry_run)
+    assert manager.list_queues() == there
+
+
+@in_memory
+def test_a_dead_letter_queue_can_be_declared_beside_its_queue(world: World) -> None:
+    manager = world.manager()
+    for schema in ("n long", "n long, m long"):
+        declaration = {"queues": {"a": {"schema": schema}, "a.dead": {"schema": schema}}}
+        assert [step.queue for step in manager.declare(declaration)] == ["a"]
+        assert manager.declare(declaration) == []
+    about = {"schema": "n long, m long", "lease_seconds": 60}
+    assert len(manager.declare({"queues": {"a.dead": about}})) == 1
+    assert manager.queue("a.dead").info.settings.lease_seconds == 60
+    gone = manager.declare({"drop": ["a.dead", "a", "a"]}, drop=True)
+    assert [step.queue for step in gone] == ["a", "a.dead"] and manager.list_queues() == []
+
+
+@in_memory
+def test_settings_are_checked_beside_those_that_the_queue_has_or_will_have(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = world.manager()
+    about = {"schema": "n long", "redelivery_delay_seconds": 4_000}
+    manager.declare({"queues": {"a": {**about, "redelivery_delay_seconds_max": 7_200}}})
+    assert manager.declare({"queues": {"a": about}}) == []
+    (step,) = manager.declare({"queues": {"a": {**about, "redelivery_delay_seconds": 5_000}}})
+    assert step.changes == {"redelivery_delay_seconds": (4_000, 5_000)}
+    for wrong in ({"lanes": True}, {"lanes": None}, {"redelivery_delay_seconds": 7_201}):
+        with pytest.raises(InvalidInput):
+            manager.declare({"queues": {"a": {**about, **wrong}}})
+    monkeypatch.setenv("TXNQUEUE_QUEUE_REDELIVERY_DELAY_SECONDS_MAX", "7200")
+    manager.declare({"queues": {"b": about}})
+    monkeypatch.setenv("TXNQUEUE_QUEUE_DEAD_LETTER", "false")
+    fine: dict[str, Any] = {"schema": "n long"}
+    with pytest.raises(InvalidInput, match="needs dead_letter"):
+        manager.declare({"queues": {"c": fine, "d": {**fine, "dead_letter_expired": True}}})
+    assert "c" not in manager.list_queues()

@@ -31,6 +31,7 @@ from txnqueue.errors import (
     SchemaMismatch,
     TransactionAborted,
     TransactionFinished,
+    TransactionMismatch,
     TransactionNotGiven,
     Unroutable,
 )
@@ -694,3 +695,10 @@ def test_so_many_ranges_and_no_more_unless_the_order_may_go(world: World, monkey
     events.publish(mixed, routing_key_column="key", keep_order=False)
     assert numbers(left.receive()) == list(range(0, 60, 2))
     assert numbers(both.receive()) == [*range(0, 60, 2), *range(1, 60, 2)]
+
+
+@in_memory
+def test_a_transaction_of_another_manager_is_told_how_to_publish(world: World) -> None:
+    events = exchange(world)
+    with pytest.raises(TransactionMismatch, match=r"tx\.exchange"):
+        events.publish(rows(1), transaction=world.manager("b").transaction())

@@ -345,3 +345,23 @@ def test_the_current_state_goes_by_the_clock_and_not_by_the_last_commit(world: W
     states = {m["n"]: m["state"] for m in manager.history.as_of().messages(orders.name).rows()}
     assert states[1] == "available" != states[2]
     assert counts(manager.history.as_of(last.commit_seq), orders) == waiting
+
+
+@in_memory
+def test_a_commit_that_is_yet_to_come_is_named_by_its_argument(world: World) -> None:
+    queue, manager = world.queue(), world.manager("b")
+    last = queue.send(rows(1)).receipt.commit_seq
+    later, history = last + 1024, manager.history
+    asked: list[tuple[str, Callable[[], object]]] = [
+        ("commit_seq", lambda: history.as_of(later)),
+        ("after", lambda: history.report(after=later, verify=False)),
+        ("upto", lambda: history.report(upto=later, verify=False)),
+        ("after", lambda: queue.replay(after=later)),
+        ("upto", lambda: queue.replay(upto=later)),
+        ("as_of", lambda: manager.rehearse(lambda *_: None, queue.name, as_of=later)),
+    ]
+    for name, ask in asked:
+        with pytest.raises(InvalidInput) as refused:
+            ask()
+        assert str(refused.value).startswith(f"{name}={later}: give at most {last}")
+        assert refused.value.name == name

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import datetime
 import enum
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -14,14 +14,18 @@ from unittest.mock import AsyncMock, MagicMock, Mock
 
 import numpy as np
 import pytest
+from pyarrow.fs import LocalFileSystem
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from tests.conformance.conftest import SCHEMA, World, in_memory, numbers, rows
 from tests.inside import attempt_of
+from txnqueue import look
 from txnqueue.core.receipt import Status
 from txnqueue.errors import (
     HandlerFailed,
     InvalidInput,
     QueueNotFound,
+    SchemaMismatch,
     TxnQueueError,
 )
 from txnqueue.manager import QueueManager
@@ -507,3 +511,27 @@ def test_what_is_no_rows_is_refused_whether_or_not_a_column_places_them(
         with pytest.raises(InvalidInput, match="cannot be sent"):
             send(junk, durable=durable)
     assert queue.depth() == 0
+
+
+@in_memory
+def test_a_value_that_cannot_be_written_is_refused_as_any_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, manager = world.queue(), world.manager()
+    arrays = StructType([StructField("n", ArrayType(LongType()))])
+    long: Any = 10**5_000  # too long for Python's repr
+    nested = manager.create_queue(world.name("nested"), arrays)
+    monkeypatch.setenv("TXNQUEUE_QUEUE_LANES", "x" * 9_999)
+    refused: list[Callable[[], object]] = [
+        lambda: queue.send(rows(1), headers={"a": long}),
+        lambda: queue.send(rows(1), header_columns={long: "n"}),
+        lambda: queue.alter(lanes=long),
+        lambda: manager.declare({"queues": {"q": {long: 1, "schema": "n long"}}}),
+        lambda: look(long, filesystem=LocalFileSystem()),
+        lambda: nested.send([{"n": long}]),
+        lambda: manager.create_queue(world.name("other"), "n long"),
+    ]
+    for wrong in refused:
+        with pytest.raises((InvalidInput, SchemaMismatch)) as error:
+            wrong()
+        assert len(str(error.value)) < 2_000

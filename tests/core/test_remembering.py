@@ -134,3 +134,23 @@ def test_what_was_removed_since_the_last_question_is_no_part_of_the_next_answer(
     assert working.history.horizon() > sent, "vacuous: nothing was removed"
     (left,) = asking.history.as_of().messages("q").rows()
     assert left["n"] == 2
+
+
+def test_a_state_of_before_a_removal_is_refused_though_a_later_one_was_asked_for() -> None:
+    store, clock = MemoryStore(), Clock()
+    manager = memory_manager(store, clock)
+    queue = manager.create_queue("q", "n long")
+    queue.send([{"n": 1}])
+    before, beside = manager.history.as_of(), manager.history.as_of()
+    for _ in range(8):
+        queue.receive(1).accept()
+        queue.send([{"n": 2}])
+        clock.advance(86_400)
+        manager.maintain(
+            transaction_seconds_max=60, payload_retention_days=2, history_retention_days=2
+        )
+    with pytest.raises(HistoryRemoved):
+        beside.messages("q").rows()
+    assert len(manager.history.as_of().messages("q").rows()) == 1
+    with pytest.raises(HistoryRemoved):
+        before.messages("q").rows()

@@ -156,6 +156,20 @@ def test_the_end_of_a_report_is_what_is_measured_now(seed: int) -> None:
         assert mine == said
 
 
+def test_a_report_up_to_now_goes_by_the_clock_and_not_by_the_last_commit() -> None:
+    clock = Clock()
+    manager = memory_manager(MemoryStore(), clock)
+    queue = manager.create_queue("q", "n long", dead_letter=False)
+    queue.send([{"n": 1}], delay_seconds=60)
+    last = queue.send([{"n": 2}], ttl_seconds=60).receipt
+    assert last is not None
+    clock.advance(61)
+    (lane,) = manager.history.report(verify=False).figures.lanes
+    assert (lane.available, lane.delayed, lane.oldest_age_seconds) == (1, 0, 61)
+    (lane,) = manager.history.report(upto=last.commit_seq, verify=False).figures.lanes
+    assert (lane.available, lane.delayed, lane.oldest_age_seconds) == (1, 1, 0)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_events_and_attempts_are_those_of_the_lists(seed: int) -> None:
     shop = Shop(seed)

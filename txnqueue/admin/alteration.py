@@ -15,7 +15,7 @@ from txnqueue.core import model
 from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
-from txnqueue.core.settings import QueueInfo, QueueSettings, did_you_mean
+from txnqueue.core.settings import QueueInfo, QueueSettings, did_you_mean, shown
 from txnqueue.core.state import catalog
 from txnqueue.errors import InvalidInput, QueueInUse, QueueNotFound, SchemaMismatch
 from txnqueue.types import ChangeableSettings
@@ -41,7 +41,7 @@ def alter(
     client.open()
     client.states.check_open(info)
     known = client.cache.queues()
-    before, *others = _involved(info, known, columns)
+    before, *others = involved(info, known, columns)
     after = changed(before, columns, settings)
     if columns is not None:
         for one in (before, *others):  # the tables first: an entry never promises missing columns
@@ -50,7 +50,7 @@ def alter(
 
     def plan(_lost: int) -> Plan | None:
         entries = client.cache.catalog_entries()
-        mine, *followers = _involved(info, catalog.queues(entries), columns)
+        mine, *followers = involved(info, catalog.queues(entries), columns)
         wanted = [(mine, changed(mine, columns, settings))]
         wanted += [(one, changed(one, columns, {})) for one in followers]
         plans = [_write(client, new, entries) for old, new in wanted if new != old]
@@ -74,8 +74,9 @@ def changed(
     fixed = sorted(set(settings) - set(CHANGEABLE))
     if fixed:
         raise InvalidInput(
-            f"{fixed[0]}={settings[fixed[0]]!r}: this is fixed when the queue is created; create "
-            f"another queue and move the messages. {', '.join(CHANGEABLE)} can be changed.",
+            f"{fixed[0]}={shown(settings[fixed[0]])}: this is fixed when the queue is created; "
+            "create another queue and move the messages. "
+            f"{', '.join(CHANGEABLE)} can be changed.",
             name=fixed[0],
         )
     values: Any = dict(settings)
@@ -139,10 +140,20 @@ def _added(
     return added
 
 
-def _involved(
+def involved(
     info: QueueInfo, known: Mapping[str, QueueInfo], columns: StructType | None
 ) -> list[QueueInfo]:
-    """Return the queue as it is now and, if columns are added, its dead-letter queue."""
+    """Return the queue as it is now and, if columns are added, its dead-letter queue.
+
+    Args:
+        info: The queue.
+        known: The queues of the store, by name.
+        columns: The columns to add; None for none.
+
+    Raises:
+        QueueNotFound: The queue was dropped.
+        QueueInUse: The queue takes another queue's dead letters, and gets its columns from it.
+    """
     now = known.get(info.name)
     if now is None or now.queue_id != info.queue_id:
         raise QueueNotFound(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -98,18 +98,11 @@ def create_queue(
         exist_ok: Whether another client may create the queue first.
         complete: Whether the store has its layout; if not, the same append records it.
     """
-    target: QueueInfo | None = None
-    found: QueueInfo | None = None
-    if settings.dead_letter:
-        found = _dead_letter_queue(client, name, schema) if complete else None
-        target = found or _new_dead_letter_queue(client, name, schema, settings)
-    queue_id = f"{name}-{client.runtime.new_id()[:8]}"
-    dead_id = target.queue_id if target else None
-    info = QueueInfo(name, queue_id, queue_id, schema.jsonValue(), 1, settings, dead_id)
-    wanted = [info, *([target] if target and not found else [])]
+    here = client.cache.queues() if complete else {}
+    wanted, found = described(client, here, name, schema, settings)
     for one in wanted:
         client.store.payload.create(one.payload_id, schema)
-    existing = info
+    existing = wanted[0]
 
     def plan(_lost: int) -> Plan | None:
         nonlocal existing
@@ -154,14 +147,53 @@ def create_queue(
     return catalog.queues(landed.entries)[name]
 
 
-def _dead_letter_queue(client: Client, name: str, schema: StructType) -> QueueInfo | None:
+def described(
+    client: Client,
+    known: Mapping[str, QueueInfo],
+    name: str,
+    schema: StructType,
+    settings: QueueSettings,
+) -> tuple[list[QueueInfo], QueueInfo | None]:
+    """Describe a new queue; nothing is written.
+
+    Args:
+        client: The client of the store.
+        known: The queues of the store, by name.
+        name: The queue's name.
+        schema: The payload's columns.
+        settings: The queue's settings.
+
+    Returns:
+        The queue, with its dead-letter queue if that is new, too; and the existing queue that takes
+        its dead letters, if there is one.
+
+    Raises:
+        InvalidName: The name of its dead-letter queue would be too long.
+        QueueClosed: The queue that takes its dead letters is being dropped.
+        SchemaMismatch: That queue has other columns.
+    """
+    found: QueueInfo | None = None
+    new: list[QueueInfo] = []
+    if settings.dead_letter:
+        found = _dead_letter_queue(known, name, schema)
+        new = [] if found else [_new_dead_letter_queue(client, name, schema, settings)]
+    target = next(iter(new), found)
+    queue_id = f"{name}-{client.runtime.new_id()[:8]}"
+    dead_id = target.queue_id if target else None
+    info = QueueInfo(name, queue_id, queue_id, schema.jsonValue(), 1, settings, dead_id)
+    return [info, *new], found
+
+
+def _dead_letter_queue(
+    known: Mapping[str, QueueInfo], name: str, schema: StructType
+) -> QueueInfo | None:
     """Find the queue that takes the dead letters of a new one, if it exists.
 
     Raises:
         QueueClosed: That queue is being dropped.
         SchemaMismatch: That queue has other columns.
     """
-    found = client.cache.queues().get(_dead_letter_name(name))
+    found = known.get(_dead_letter_name(name))
     if found is None:
         return None
     if found.closing:

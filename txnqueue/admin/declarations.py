@@ -7,14 +7,23 @@ declaration, and one by the client that applies it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.admin import alteration
+from txnqueue.admin import alteration, creation
+from txnqueue.admin.drop import check_unused
 from txnqueue.client.client import Client
 from txnqueue.core.markup import Facts
-from txnqueue.core.settings import QueueInfo, QueueSettings, check_name, did_you_mean, shown
+from txnqueue.core.settings import (
+    QueueInfo,
+    QueueSettings,
+    check_name,
+    check_text,
+    did_you_mean,
+    is_text,
+    shown,
+)
 from txnqueue.errors import InvalidInput, StoreNotFound
 from txnqueue.storage.payload.schemas import check_schema, schema_from
 
@@ -22,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SECTIONS = ("queues", "drop")
-_SETTINGS = {one.name for one in fields(QueueSettings)}
+_SETTINGS = {one.name: one.default for one in fields(QueueSettings)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +81,15 @@ def read(client: Client, declared: Mapping[str, Any]) -> Declarations:
         if not isinstance(about.get("schema"), str):
             raise InvalidInput(f"queue {name!r}: schema is missing: give the columns as DDL.")
         settings = {key: value for key, value in about.items() if key != "schema"}
-        keys = QueueSettings(**settings)
+        for key, value in settings.items():
+            if value is None and _SETTINGS[key] is not None:
+                raise InvalidInput(
+                    f"queue {name!r}: {key}={shown(value)}: give a value, or leave it out.",
+                    name=key,
+                )
+        keys = [check_text(key, settings.get(key)) for key in ("group_by", "message_id")]
         columns = schema_from(client.store.spark, about["schema"])
-        columns = check_schema(columns, keys.group_by, keys.message_id)
+        columns = check_schema(columns, *keys)
         queues.append(Declared(name, columns, settings))
     drop = declared.get("drop") or []
     if not isinstance(drop, Sequence) or isinstance(drop, str):
@@ -87,35 +102,75 @@ def read(client: Client, declared: Mapping[str, Any]) -> Declarations:
     return Declarations(queues, drop)
 
 
-def plan(client: Client, declared: Declarations, *, drop: bool) -> list[DeclarationResult]:
+def plan(
+    client: Client,
+    declared: Declarations,
+    settings_of: Callable[[Mapping[str, Any]], QueueSettings],
+    *,
+    drop: bool,
+) -> list[DeclarationResult]:
     """Find the changes to make; an empty list if all is as declared.
+
+    Each change is checked against what the changes before it will have made of the store.
+
+    Args:
+        client: The client of the store.
+        declared: The declaration.
+        settings_of: Makes the settings of a new queue from those that are declared.
+        drop: Whether to drop what it lists in ``drop``.
 
     Raises:
         InvalidInput: An existing queue differs from the declaration in a fixed setting.
         SchemaMismatch: An existing queue has a column with another type.
+        QueueClosed: A queue is being dropped.
+        QueueInUse: A queue to drop, or to get columns, takes another queue's dead letters.
     """
     try:
-        known = client.cache.queues()
+        known = dict(client.cache.queues())
     except StoreNotFound:
         known = {}
     steps = []
     for one in declared.queues:
         info = known.get(one.name)
         if info is None:
+            settings = settings_of(one.settings)
+            new, _ = creation.described(client, known, one.name, one.columns, settings)
             steps.append(DeclarationResult("create", one.name))
-            continue
-        after = alteration.changed(info, one.columns, different(info, one.settings))
-        changes = alteration.differences(info, after)
-        if changes:
-            steps.append(DeclarationResult("alter", one.name, changes))
-    if drop:
-        steps += [DeclarationResult("drop", name) for name in declared.drop if name in known]
+        elif info.closing:
+            raise creation.taken(info)
+        else:
+            new = _altered(info, known, one)
+            changes = alteration.differences(info, new[0])
+            steps += [DeclarationResult("alter", one.name, changes)] if changes else []
+        known.update((each.name, each) for each in new)
+    # A queue goes before the one that takes its dead letters, whose name is longer.
+    for name in sorted(known.keys() & set(declared.drop), key=len) if drop else ():
+        check_unused(known.pop(name), known.values())
+        steps.append(DeclarationResult("drop", name))
     return steps
 
 
+def _altered(info: QueueInfo, known: Mapping[str, QueueInfo], one: Declared) -> list[QueueInfo]:
+    """Return an existing queue as declared, and its dead-letter queue if that gets columns, too."""
+    columns = lacking(info, one.columns)
+    mine, *others = alteration.involved(info, known, columns)
+    after = alteration.changed(mine, columns, different(info, one.settings))
+    return [after, *(alteration.changed(other, columns, {}) for other in others)]
+
+
+def lacking(info: QueueInfo, columns: StructType) -> StructType | None:
+    """Return the given columns if a queue lacks some of them; None if it has them all."""
+    return columns if alteration.grown(info, columns) != info else None
+
+
 def different(info: QueueInfo, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given settings that differ from a queue's."""
-    return {k: v for k, v in settings.items() if getattr(info.settings, k) != v}
+    """Return the given settings that differ from a queue's.
+
+    Raises:
+        InvalidInput: A value cannot be used, also beside the queue's other settings.
+    """
+    wanted = replace(info.settings, **settings)
+    return {k: v for k, v in settings.items() if getattr(info.settings, k) != getattr(wanted, k)}
 
 
 def _mapping(what: str, value: object) -> Mapping[str, Any]:
@@ -127,5 +182,5 @@ def _mapping(what: str, value: object) -> Mapping[str, Any]:
 def _known(what: str, said: Mapping[str, Any], known: Sequence[str]) -> None:
     for key in said:
         if key not in known:
-            near = did_you_mean(str(key), known)
-            raise InvalidInput(f"{what}: unknown key {key!r}; {near}", name=key)
+            near = did_you_mean(key if is_text(key) else shown(key), known)
+            raise InvalidInput(f"{what}: unknown key {shown(key)}; {near}", name=key)

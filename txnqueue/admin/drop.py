@@ -150,6 +150,26 @@ def _named(body: Mapping[str, Any]) -> set[str]:
     }
 
 
+def check_unused(info: QueueInfo, known: Iterable[QueueInfo]) -> None:
+    """Check that no queue's dead letters go to a queue.
+
+    Args:
+        info: The queue.
+        known: The queues of the store.
+
+    Raises:
+        QueueInUse: Another queue's dead letters go to it.
+    """
+    users = [one.name for one in known if one.dead_letter_id == info.queue_id]
+    if users:
+        raise QueueInUse(
+            f"{info.name!r} takes the dead letters of {users[0]!r}: drop that queue first. "
+            "Nothing was changed.",
+            name=info.name,
+            used_by=users[0],
+        )
+
+
 def _close_queue(client: Client, info: QueueInfo, reason: str | None) -> None:
     """Record that the queue is closing, unless that is recorded already."""
 
@@ -159,14 +179,7 @@ def _close_queue(client: Client, info: QueueInfo, reason: str | None) -> None:
         now = known.get(info.name)
         if now is None or now.queue_id != info.queue_id or now.closing:
             return None
-        users = [i.name for i in known.values() if i.dead_letter_id == info.queue_id]
-        if users:
-            raise QueueInUse(
-                f"{info.name!r} takes the dead letters of {users[0]!r}: drop that queue first. "
-                "Nothing was changed.",
-                name=info.name,
-                used_by=users[0],
-            )
+        check_unused(info, known.values())
         return _step(client, model.QUEUE_CLOSING, now, entries, reason)
 
     client.land(plan, "close queue", queue=info.name)

@@ -59,8 +59,11 @@ class PastReader:
             known = self._known.get(key)
             if known is not None:
                 self._known.move_to_end(key)
-        if known is None or known.upto < past.upto:
-            known = self._read_on(past, key, known or _Known(past.beginning, -1, ()))
+        if known is None or known.beginning != past.beginning:
+            # A past that was cut before a removal learns of it only when it is read.
+            known = _Known(past.beginning, -1, ())
+        if known.upto < past.upto:
+            known = self._read_on(past, key, known)
             self._keep(key, known)
         found = (entry for entry in known.entries if entry.commit_seq <= past.upto)
         return list(archive.known(found, known.beginning))

@@ -7,7 +7,7 @@ configuration and ``TXNQUEUE_RETRY_ATTEMPTS_MAX`` in the environment.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from txnqueue.core.settings import (
@@ -17,6 +17,7 @@ from txnqueue.core.settings import (
     REDELIVERY_DELAY_SECONDS_MAX,
     QueueSettings,
     RetryPolicy,
+    shown,
 )
 from txnqueue.errors import InvalidInput, LimitExceeded
 
@@ -155,6 +156,11 @@ class Configuration:
         }
         return QueueSettings(**values)
 
+    def declared_settings(self, given: Mapping[str, object]) -> QueueSettings:
+        """Make the settings of a new queue from some of them."""
+        names = (one.name for one in fields(QueueSettings))
+        return self.queue_settings({**dict.fromkeys(names), **given})
+
 
 def _read(option: Option, text: str, source: str) -> object:
     """Read a value from text.
@@ -163,7 +169,7 @@ def _read(option: Option, text: str, source: str) -> object:
         InvalidInput: The text is not a value of the option's type.
         LimitExceeded: The number is out of range.
     """
-    wrong = f"{source}={text!r}: {option.key} is {option.allowed}."
+    wrong = f"{source}={shown(text)}: {option.key} is {option.allowed}."
     stripped = text.strip()
     if option.kind is str:
         if not stripped:

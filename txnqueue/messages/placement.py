@@ -143,7 +143,9 @@ class SendOptions:
                 raise InvalidInput(f"{what}={shown(found)}: give a dict of strings.", name=what)
             for name, value in found.items():
                 if not is_text(name) or not name or not is_text(value):
-                    raise InvalidInput(f"{what}: {name!r}: {value!r} is not text.", name=what)
+                    raise InvalidInput(
+                        f"{what}: {shown(name)}: {shown(value)} is not text.", name=what
+                    )
         twice = sorted(headers.keys() & header_columns.keys())
         if twice:
             raise InvalidInput(

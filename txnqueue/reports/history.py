@@ -316,10 +316,9 @@ class History:
         for name, moment in (("after", after), ("upto", upto)):
             check_moment(name, moment)
         self._client.open()
-        cache = self._client.cache
-        last = cut(cache, upto)
-        first = None if after is None else cut(cache, after)
-        if first is not None and _is_later(first, last):
+        last = state_at(self._client, upto, name="upto")
+        first = None if after is None else cut(self._client.cache, after, name="after")
+        if first is not None and upto is not None and _is_later(first, last):
             raise InvalidInput(
                 f"upto={shown(upto)} comes before after={shown(after)}: give the earlier moment "
                 "first.",
@@ -428,8 +427,16 @@ def cut(
     cache: Cache,
     commit_seq: int | datetime.datetime | None = None,
     timestamp: datetime.datetime | None = None,
+    *,
+    name: str = "commit_seq",
 ) -> tuple[Past, int | None]:
     """Find the history up to a moment, as ``History.as_of`` takes it.
+
+    Args:
+        cache: The cache of the store.
+        commit_seq: The commit, or an instant; now when omitted.
+        timestamp: Instead, the instant.
+        name: The argument that the commit was given as.
 
     Returns:
         The history, and the instant that was asked for.
@@ -447,13 +454,9 @@ def cut(
     if commit_seq is None:
         return cache.past(), None
     newest = cache.store.journal.version()
-    _check_commit("commit_seq", commit_seq, _OR_INSTANT)
+    _check_commit(name, commit_seq, _OR_INSTANT)
     if commit_seq >> 10 > newest:
-        raise InvalidInput(
-            f"commit_seq={shown(commit_seq)}: give at most {model.commit_seq(newest)}, the newest "
-            "commit of this store.",
-            name="commit_seq",
-        )
+        raise _to_come(name, commit_seq, newest)
     return _known(cache.past(commit_seq)), None
 
 
@@ -461,12 +464,14 @@ def state_at(
     client: Client,
     commit_seq: int | datetime.datetime | None = None,
     timestamp: datetime.datetime | None = None,
+    *,
+    name: str = "commit_seq",
 ) -> tuple[Past, int | None]:
     """Find the history up to a moment as ``cut`` does, and now by the clock if none is given.
 
     Delays and times to live end without a commit: the clock of the newest one may be hours old.
     """
-    past, at_ms = cut(client.cache, commit_seq, timestamp)
+    past, at_ms = cut(client.cache, commit_seq, timestamp, name=name)
     is_now = commit_seq is None and timestamp is None
     return past, client.runtime.now_ms() if is_now else at_ms
 
@@ -480,8 +485,10 @@ def commits_between(client: Client, after: int, upto: int | None) -> Past:
     """
     client.open()
     _check_commits(after, upto)
-    past, _ = cut(client.cache, upto)
+    past, _ = cut(client.cache, upto, name="upto")
     if after > past.upto:
+        if upto is None:
+            raise _to_come("after", after, past.version)
         raise InvalidInput(
             f"upto={shown(upto)} comes before after={shown(after)}: give the earlier commit first.",
             name="upto",
@@ -529,6 +536,14 @@ def _check_commit(name: str, value: object, also: str = "") -> None:
             "bits, or -1 for the state before the first commit.",
             name=name,
         )
+
+
+def _to_come(name: str, commit_seq: int, newest: int) -> InvalidInput:
+    return InvalidInput(
+        f"{name}={shown(commit_seq)}: give at most {model.commit_seq(newest)}, the newest commit "
+        "of this store.",
+        name=name,
+    )
 
 
 def _by_then(cache: Cache, timestamp: datetime.datetime) -> tuple[Past, int]:

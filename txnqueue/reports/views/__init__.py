@@ -92,7 +92,7 @@ def _temporary(
     as_of: int | datetime.datetime | None,
 ) -> list[str]:
     """Create temporary views that stand still: those of queues from what the driver folds."""
-    past, at_ms = cut(client.cache, as_of)
+    past, at_ms = cut(client.cache, as_of, name="as_of")
     if at_ms is None:
         now_ms = client.runtime.now_ms()
         at_ms = now_ms if as_of is None else Snapshot(client, past).at_ms
@@ -166,7 +166,7 @@ def of_store(client: Client, prefix: str, as_of: int | datetime.datetime | None)
     if as_of is None:
         infos, ever = client.cache.queues(), catalog.every_queue(entries)
         return statements(names, infos, prefix, ever=ever, topology=Topology.of(entries))
-    snapshot = Snapshot(client, *cut(client.cache, as_of))
+    snapshot = Snapshot(client, *cut(client.cache, as_of, name="as_of"))
     commit_seq = as_of if isinstance(as_of, int) else snapshot.commit_seq
     entries = [e for e in entries if e.commit_seq <= commit_seq]
     infos, ever = catalog.queues(entries), catalog.every_queue(entries)

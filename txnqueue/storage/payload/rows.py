@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from txnqueue.core.settings import MESSAGE_COLUMN
+from txnqueue.core.settings import MESSAGE_COLUMN, shown
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.storage.journal.tables import identifier
 from txnqueue.storage.payload.conversion import converted, flaw
@@ -285,7 +285,7 @@ def _inferred(name: str, data: Any) -> tuple[StructField, pa.ChunkedArray]:
         if values is not None:
             for value, kept in zip(values, data.to_pylist(), strict=True):
                 if not _same(value, kept):
-                    raise pa.ArrowInvalid(f"{value!r} would become {kept!r}")
+                    raise pa.ArrowInvalid(f"{shown(value)} would become {shown(kept)}")
         column = StructField(name, spark_type(name, data.type))
         return column, converted(data, arrow_type(column.dataType))
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -310,7 +310,7 @@ def _of_values(column: StructField, values: Sequence[Any]) -> pa.ChunkedArray:
         raise wrong_type(column, str(error), in_rows=True) from error
     for value, kept in zip(values, read, strict=True):
         if not _same(value, kept):
-            raise wrong_type(column, f"{type(value).__name__} {value!r}", in_rows=True)
+            raise wrong_type(column, f"{type(value).__name__} {shown(value)}", in_rows=True)
     return _sound(column, data)
 
 
@@ -351,7 +351,7 @@ def _plain(kind: DataType, value: Any) -> Any:
             return {k: _plain(kinds[k], v) if k in kinds else v for k, v in value.items()}
     else:
         return value
-    raise TypeError(f"{type(value).__name__} {value!r} is not a {kind.typeName()}")
+    raise TypeError(f"{type(value).__name__} {shown(value)} is not a {kind.typeName()}")
 
 
 def _is_pair(value: object) -> bool:

@@ -12,6 +12,7 @@ from txnqueue.storage.journal.tables import identifier
 from txnqueue.storage.payload.schemas import matched_columns
 from txnqueue.storage.payload.types import folded, sql_type
 from txnqueue.storage.tables import APPEND, LINEAGE_COLUMN, Change, Filled, TableInfo
+from txnqueue.storage.tables.statements import closed
 
 _DEFAULT = "CURRENT_DEFAULT"
 """The key of a column's default, as SQL, in its metadata."""
@@ -80,7 +81,8 @@ def completed(info: TableInfo, given: Collection[str]) -> list[list[str]]:
     filled = info.filled
     return [
         [
-            f"CAST(({text}) AS {sql_type(info.schema[name].dataType)}) AS {identifier(name)}"
+            f"CAST(({closed(text)}) AS {sql_type(info.schema[name].dataType)}) "
+            f"AS {identifier(name)}"
             for name, text in added.items()
             if name not in given
         ]
@@ -119,7 +121,7 @@ def rules(info: TableInfo, given: Collection[str]) -> dict[str, str]:
             )
         if column.name in filled.generated and column.name in given:
             text = filled.generated[column.name]
-            found[f"the generated column {column.name!r}, {text},"] = f"{mine} <=> ({text})"
+            found[f"the generated column {column.name!r}, {text},"] = f"{mine} <=> ({closed(text)})"
     for name, text in info.constraints.items():
         # Delta considers a null constraint broken; constraints on unknown columns are left to it.
         about_unknown = any(folded(one) in folded(text) for one in unknown)
@@ -138,7 +140,7 @@ def broken(info: TableInfo, rule: str, count: int) -> InvalidInput:
 
 
 def _held(text: str, *, if_null: bool) -> str:
-    return f"coalesce(({text}), {str(if_null).lower()})"
+    return f"coalesce(({closed(text)}), {str(if_null).lower()})"
 
 
 def _required(kind: DataType, path: str, *, nullable: bool) -> Iterator[str]:

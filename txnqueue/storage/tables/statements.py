@@ -32,17 +32,19 @@ def merge(change: Change, source: str, transaction_id: str) -> str:
     using = identifier(source) if change.operation == MERGE else NOTHING
     clauses = []
     if change.delete is not None:
-        clauses.append(f"WHEN MATCHED AND ({change.delete}) THEN DELETE")
+        clauses.append(f"WHEN MATCHED AND ({closed(change.delete)}) THEN DELETE")
     lineage = {LINEAGE_COLUMN: literal(transaction_id)} if change.lineage else {}
     if change.update:
         written = {**change.update, **lineage}
-        sets = ", ".join(f"target.{identifier(name)} = {text}" for name, text in written.items())
+        sets = ", ".join(
+            f"target.{identifier(name)} = {closed(text)}" for name, text in written.items()
+        )
         clauses.append(f"WHEN MATCHED THEN UPDATE SET {sets}")
     if change.insert:
         clauses.append(f"WHEN NOT MATCHED THEN {_insert({**change.insert, **lineage})}")
     return (
         f"MERGE INTO {table_name(change.table)} AS target USING {using} AS source "
-        f"ON {change.condition} {' '.join(clauses)}"
+        f"ON {closed(change.condition or '')}{' '.join(clauses)}"
     )
 
 
@@ -56,7 +58,15 @@ def nothing(change: Change) -> str:
 
 def _insert(values: Mapping[str, str]) -> str:
     names = ", ".join(map(identifier, values))
-    return f"INSERT ({names}) VALUES ({', '.join(values.values())})"
+    return f"INSERT ({names}) VALUES ({', '.join(map(closed, values.values()))})"
+
+
+def closed(sql: str) -> str:
+    """End SQL that others wrote with its line, so that a comment in it ends there, too.
+
+    A backslash just before the end of the line would continue the comment.
+    """
+    return f"{sql} \n"
 
 
 def is_merge(change: Change) -> bool:
