@@ -128,6 +128,22 @@ def test_a_merge_may_delete_and_match_by_a_condition(lake: Lake) -> None:
     assert lake.rows(path) == [("b", 2.0)]
 
 
+def test_a_comment_in_the_users_sql_ends_with_it(lake: Lake) -> None:
+    path = lake.table(
+        "k string, total double, gone boolean", "('a', 1.0, false), ('b', 2.0, false)"
+    )
+    with lake.manager().transaction() as tx:
+        table = tx.table(path)
+        table.merge(
+            [{"k": "a", "total": 5.0, "gone": True}, {"k": "c", "total": 3.0, "gone": False}],
+            condition="target.k = source.k -- the key \\",
+            update={"total": "source.total -- the newest", "gone": "source.gone /* too */"},
+            insert={"k": "source.k -- the key", "total": "source.total"},
+        )
+        table.update({"total": "total * 2 -- twice", "gone": "NOT gone"}, where="k = 'b'")
+    assert lake.rows(path) == [("a", 5.0, True), ("b", 4.0, True), ("c", 3.0, None)]
+
+
 def test_what_finds_nothing_is_applied_all_the_same(lake: Lake) -> None:
     path = lake.table(rows="('a', 1.0)")
     with lake.manager().transaction() as tx:
