@@ -6,7 +6,13 @@ import hashlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.core.settings import check_column_names, is_text, plain_text, shown
+from txnqueue.core.settings import (
+    check_column_names,
+    check_predicate,
+    is_text,
+    plain_text,
+    shown,
+)
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.frames import check_not_streaming
@@ -120,7 +126,8 @@ class TableChanges:
         if (on is None) == (condition is None):
             raise InvalidInput("Give either on= (columns) or condition= (SQL).")
         keys = () if on is None else check_column_names("on", on)
-        condition, delete = _sql("condition", condition), _sql("delete", delete)
+        condition = None if condition is None else check_predicate(condition, "condition")
+        delete = None if delete is None else check_predicate(delete, "delete")
         _check_assignments(update=update, insert=insert)
         if not (update or insert or delete):
             raise InvalidInput("The merge does nothing: give update=, insert= or delete=.")
@@ -161,7 +168,7 @@ class TableChanges:
             raise InvalidInput(
                 f"set={shown(set)}: give at least one column and its new value.", name="set"
             )
-        condition = f"({_sql('where', where, given=True)})"
+        condition = check_predicate(where)
         info = self._begin()
         if info is not None:
             self._add(info, UPDATE, None, condition=condition, update=_written(set, ()))
@@ -175,7 +182,7 @@ class TableChanges:
         Raises:
             InvalidInput: The table would refuse the delete.
         """
-        condition = f"({_sql('where', where, given=True)})"
+        condition = check_predicate(where)
         info = self._begin()
         if info is not None:
             self._add(info, DELETE, None, condition=condition, delete="true")
@@ -298,7 +305,9 @@ def _check_assignments(*, star: bool = True, **given: object) -> None:
     for name, what in given.items():
         if what is None or (star and isinstance(what, str) and what == "*"):
             continue
-        if not isinstance(what, Mapping) or not all(map(is_text, (*what, *what.values()))):
+        if not isinstance(what, Mapping) or not all(
+            is_text(text) and text.strip() for text in (*what, *what.values())
+        ):
             otherwise = ", or '*'" if star else ""
             raise InvalidInput(
                 f"{name}={shown(what)}: give a dict of SQL by column, such as "
@@ -318,24 +327,6 @@ def _table_name(name: object) -> str:
             f"table({shown(name)}): give a path or the name of a table.", name="name"
         )
     return plain_text(name)
-
-
-def _sql(name: str, text: object, *, given: bool = False) -> str | None:
-    """Check that a condition is text, and give it as such.
-
-    Args:
-        name: The argument that it was given as.
-        text: The condition.
-        given: Whether it is required, so that None is an error.
-
-    Raises:
-        InvalidInput: It is not text.
-    """
-    if is_text(text):
-        return plain_text(text)
-    if given or text is not None:
-        raise InvalidInput(f"{name}={shown(text)}: give SQL as text.", name=name)
-    return None
 
 
 def _is_lineage(name: str) -> bool:

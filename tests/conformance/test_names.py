@@ -138,6 +138,8 @@ def test_columns_that_cannot_be_matched_are_refused(world: World) -> None:
         queue.receive(matching=world.spark.sql("SELECT array(1) AS n"), on="n")
     with pytest.raises(InvalidInput, match="not a column of both sides"):
         queue.receive(matching=world.spark.sql("SELECT 1 AS n, 2 AS n"), on="n")
+    with pytest.raises(InvalidInput, match="on="):
+        queue.receive(matching=world.spark.sql("SELECT 1 AS n"), on=[])
 
 
 def test_seconds_that_are_no_time_are_refused_in_every_form(

@@ -667,7 +667,7 @@ def test_changes_of_delta_tables_are_checked_and_not_made(world: World, tmp_path
             ("append", '{"n": 9, "total": 9}', 1, 0),
             ("delete", None, 1, 0),
         ]
-        assert json.loads(shown[-1]["how"]) == {"condition": "(n = 1)", "delete": "true"}
+        assert json.loads(shown[-1]["how"]) == {"condition": "n = 1", "delete": "true"}
         assert json.loads(shown[0]["how"])["update"] == {"total": "target.total + source.total"}
         one = manager.rehearse(handle, orders, where="n = 2", batch_size=5)
         assert (one.messages, one.batches, one.error) == (1, 1, None)

@@ -354,6 +354,12 @@ def test_a_transaction_is_not_made_with_a_lease_that_cannot_be(world: World) -> 
         lambda t: t.merge(rows(1), on="n", update=[("n", "1")]),
         lambda t: t.merge(rows(1), on="n", delete=True),
         lambda t: t.merge(rows(1), condition=True, update="*"),
+        lambda t: t.merge(rows(1), condition=" ", update="*"),
+        lambda t: t.merge(rows(1), on=[], update="*"),
+        lambda t: t.merge(rows(1), on="n", insert={"n": ""}),
+        lambda t: t.merge(rows(1), on="n", delete="\n"),
+        lambda t: t.update({"n": "0"}, ""),
+        lambda t: t.delete(" "),
     ],
 )
 def test_a_table_is_changed_by_sql_that_is_text(world: World, wrong: Any) -> None:

@@ -163,9 +163,11 @@ def check_column_names(name: str, value: object) -> tuple[str, ...]:
     Raises:
         InvalidInput: It names no columns.
     """
-    return check_texts(
-        name, (value,) if isinstance(value, str) else value, "one column name, or a list of them"
-    )
+    wanted = "one column name, or a list of them"
+    names = check_texts(name, (value,) if isinstance(value, str) else value, wanted)
+    if not names:
+        raise InvalidInput(f"{name}={shown(value)}: give {wanted}.", name=name)
+    return names
 
 
 def check_predicate(where: object, name: str = "where") -> str:

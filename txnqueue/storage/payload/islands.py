@@ -15,7 +15,7 @@ from txnqueue.core import ranges
 from txnqueue.core.model import Range
 from txnqueue.core.settings import MESSAGE_COLUMN, RANGES_PER_CALL_MAX
 from txnqueue.errors import LimitExceeded
-from txnqueue.storage.payload import StagedPlace, check_predicate, evaluating
+from txnqueue.storage.payload import StagedPlace, evaluating
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,7 +66,7 @@ def staged_places(rows: DataFrame, where: str) -> list[StagedPlace]:
         InvalidInput: The predicate cannot be evaluated.
         LimitExceeded: They are in too many ranges.
     """
-    with evaluating("where", check_predicate(where)):
+    with evaluating("where", where):
         meant = rows.where(where).selectExpr(
             "_slice AS slice", "_send_id AS send_id", "_send_offset AS send_offset"
         )

@@ -44,7 +44,7 @@ def merge(change: Change, source: str, transaction_id: str) -> str:
         clauses.append(f"WHEN NOT MATCHED THEN {_insert({**change.insert, **lineage})}")
     return (
         f"MERGE INTO {table_name(change.table)} AS target USING {using} AS source "
-        f"ON {closed(change.condition or '')}{' '.join(clauses)}"
+        f"ON ({closed(change.condition or '')}) {' '.join(clauses)}"
     )
 
 
