@@ -57,15 +57,15 @@ core="$core tests/delta/test_cost.py tests/delta/test_maintenance.py tests/delta
 core="$core tests/delta/test_ranges.py tests/delta/test_commit_times.py"
 servers="tests/delta/test_s3.py tests/delta/test_connect.py tests/delta/test_connect_sessions.py"
 shell="tests/shell"
-elsewhere="tests/conformance $shell tests/delta"
 named="$core $servers"
-# What takes longest begins first.
+elsewhere=$(find tests -mindepth 1 -maxdepth 1 -name '[a-z]*' -type d ! -name conformance \
+    ! -name shell ! -name delta | sort | xargs)
+# What takes longest begins first. Parts share a Java, which is slow at first.
 parts="\
 the rest on Delta: -m spark tests/delta ${named//tests\//--ignore=tests/}
+the core on Delta, and all else on Spark: -m spark $core $elsewhere
 in memory: -m 'not spark'
-the core on Delta: -m spark $core
 the demo, the notebooks and the pages: -m spark $shell
-all else on Spark: -m spark ${elsewhere//tests\//--ignore=tests/}
 S3 and Connect: -m spark $servers"
 
 if [ $# -gt 0 ]; then

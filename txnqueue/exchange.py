@@ -426,11 +426,6 @@ class Exchange:
         self._client.open()
         options = SendOptions(**placed)
         placed = {option: getattr(options, option) for option in placed}  # copies, not the caller's
-        if self.name == exchanges.DEFAULT_EXCHANGE:
-            queue = self._named(key, column)
-            options.check(queue.schema, queue.info.settings, queue.name)
-        else:
-            options.check(schema_of(self._info), QueueSettings(), self.name)
 
         def write(rows: DataFrame, tx: Transaction) -> None:
             published = self.publish(
@@ -450,7 +445,13 @@ class Exchange:
                 )
 
         target = self._info.exchange_id or "default"
-        return Sink(self._client, target, name, write, inside=self._bound)
+        made = Sink(self._client, target, name, write, inside=self._bound)
+        if self.name == exchanges.DEFAULT_EXCHANGE:
+            queue = self._named(key, column)
+            options.check(queue.schema, queue.info.settings, queue.name)
+        else:
+            options.check(schema_of(self._info), QueueSettings(), self.name)
+        return made
 
     # -------------------------------------------------------------------------- helpers
 

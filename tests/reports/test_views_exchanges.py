@@ -26,6 +26,7 @@ def frames(session: Any, view: str, report: Any) -> tuple[list[str], list[str]]:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.skipif(not LONG, reason="a minute: the other views show what is common to all")
 def test_views_show_bindings_and_what_was_published(spark: Any, tmp_path: Any) -> None:
     session = quick_session(spark)
     clock = Clock()
