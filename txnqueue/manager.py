@@ -99,7 +99,6 @@ _NOT_DECIDABLE = (
     TransactionNotPrepared,
     TransactionFinished,
     DecidedByDatabase,
-    ExchangeNotFound,
     HistoryRemoved,
 )
 """Errors that say that nothing is prepared under an id; an attempt of it may hold messages."""
