@@ -115,6 +115,9 @@ def test_a_dead_letter_queue_can_be_declared_beside_its_queue(world: World) -> N
     assert manager.queue("a.dead").info.settings.lease_seconds == 60
     gone = manager.declare({"drop": ["a.dead", "a", "a"]}, drop=True)
     assert [step.queue for step in gone] == ["a", "a.dead"] and manager.list_queues() == []
+    names = ["z", "b", "y", "c", "x", "d"]
+    manager.declare({"queues": {name: {"schema": schema, "dead_letter": False} for name in names}})
+    assert [step.queue for step in manager.declare({"drop": names}, drop=True)] == names
 
 
 @in_memory

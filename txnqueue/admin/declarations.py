@@ -144,7 +144,8 @@ def plan(
             steps += [DeclarationResult("alter", one.name, changes)] if changes else []
         known.update((each.name, each) for each in new)
     # A queue goes before the one that takes its dead letters, whose name is longer.
-    for name in sorted(known.keys() & set(declared.drop), key=len) if drop else ():
+    gone = dict.fromkeys(name for name in declared.drop if drop and name in known)
+    for name in sorted(gone, key=len):
         check_unused(known.pop(name), known.values())
         steps.append(DeclarationResult("drop", name))
     return steps
