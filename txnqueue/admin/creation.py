@@ -98,7 +98,7 @@ def create_queue(
         exist_ok: Whether another client may create the queue first.
         complete: Whether the store has its layout; if not, the same append records it.
     """
-    here = client.cache.queues() if complete else {}
+    here = client.cache.queues() if complete and settings.dead_letter else {}
     wanted, found = described(client, here, name, schema, settings)
     for one in wanted:
         client.store.payload.create(one.payload_id, schema)
