@@ -316,8 +316,8 @@ class History:
         for name, moment in (("after", after), ("upto", upto)):
             check_moment(name, moment)
         self._client.open()
-        last = state_at(self._client, upto, name="upto")
         first = None if after is None else cut(self._client.cache, after, name="after")
+        last = state_at(self._client, upto, name="upto")
         if first is not None and upto is not None and _is_later(first, last):
             raise InvalidInput(
                 f"upto={shown(upto)} comes before after={shown(after)}: give the earlier moment "
