@@ -60,7 +60,7 @@ shell="tests/shell"
 named="$core $servers"
 elsewhere=$(find tests -mindepth 1 -maxdepth 1 -name '[a-z]*' -type d ! -name conformance \
     ! -name shell ! -name delta | sort | xargs)
-# What takes longest begins first. Parts share a Java, which is slow at first.
+# What takes longest begins first. Each part has one Java, which is slow at first.
 parts="\
 the rest on Delta: -m spark tests/delta ${named//tests\//--ignore=tests/}
 the core on Delta, and all else on Spark: -m spark $core $elsewhere

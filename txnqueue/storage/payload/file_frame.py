@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
 
@@ -32,7 +33,7 @@ from txnqueue.storage.payload.queries import (
 from txnqueue.storage.payload.types import some_value, sql_type
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 logger = logging.getLogger("txnqueue")
 FILES_MAX = 256
@@ -119,8 +120,6 @@ def file_frame(
 
 def _read(session: SparkSession, reader: Any, paths: Sequence[str]) -> DataFrame:
     """Read some files; their names go to Java as one text, and not by one call for each."""
-    from pyspark.sql import DataFrame
-
     java: Any = session._jvm
     named = java.java.util.regex.Pattern.compile("\0").split(
         "\0".join(f"file:{path}" for path in paths)
