@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +68,18 @@ def main(what: str, start: str, folder: str) -> None:
 
     Args:
         what: "queue" or "raw".
-        start: "archived", as after ``txnqueue setup``, or "plain".
+        start: "archived", as after ``txnqueue setup``; "short", as the command line starts it
+            then; or "plain".
         folder: Where tables go.
     """
     from txnqueue import local_spark
 
-    session = local_spark if start == "archived" else plain_session
+    sessions: dict[str, Callable[[], Any]] = {
+        "archived": local_spark,
+        "short": partial(local_spark, short_lived=True),
+        "plain": plain_session,
+    }
+    session = sessions[start]
     parts = (queue if what == "queue" else raw)(session, Path(folder))
     print(json.dumps(parts), flush=True)
     session().stop()

@@ -49,6 +49,10 @@ DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 # The first of Java's two compilers only: what it makes is slower, and there at once.
 _QUICK = "-XX:TieredStopAtLevel=1"
 
+# Spark and Delta load classes of about 150 MB. Java begins with room for 21 MB of them, and each
+# time that it gets more, it collects all garbage first.
+_ROOM_FOR_CLASSES = "-XX:MetaspaceSize=256m"
+
 # Whoever set one of these chose a log store for local files.
 _CHOOSES_LOG_STORE = (
     "spark.delta.logStore.class",
@@ -328,7 +332,7 @@ def _settings(
     short_lived: bool = False,
     archive: Path | None = None,
 ) -> dict[str, str]:
-    options = ["-Duser.timezone=UTC", "-XX:ReservedCodeCacheSize=512m"]
+    options = ["-Duser.timezone=UTC", "-XX:ReservedCodeCacheSize=512m", _ROOM_FOR_CLASSES]
     if short_lived:
         options.append(_QUICK)
     if "GC" not in given.get("spark.driver.extraJavaOptions", ""):

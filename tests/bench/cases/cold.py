@@ -29,12 +29,20 @@ def _cold(world: World) -> Case:
             "archived": Side(
                 "txnqueue with a class archive", lambda: _started(world, "queue", "archived")
             ),
+            "short": Side(
+                "txnqueue with a class archive, short_lived=True",
+                lambda: _started(world, "queue", "short"),
+            ),
             "txnqueue": Side("txnqueue", lambda: _started(world, "queue", "plain")),
             "floor": Side(
                 "session, CREATE, INSERT, MERGE, read", lambda: _started(world, "raw", "plain")
             ),
         },
-        [Comparison(target=TARGET), Comparison("archived", target=TARGET_ARCHIVED)],
+        [
+            Comparison(target=TARGET),
+            Comparison("archived", target=TARGET_ARCHIVED),
+            Comparison("short", target=TARGET_ARCHIVED),
+        ],
         rounds_max=5,
         warms=False,
     )
