@@ -276,8 +276,8 @@ class Batch:
         Args:
             where: A SQL predicate over the columns of ``df``; all unsettled messages when left
                 out.
-            matching: Messages of this batch: a DataFrame or Arrow table with ``_message``,
-                dicts from ``messages()``, or message ids.
+            matching: Messages of this batch: a DataFrame, pandas or Arrow table with
+                ``_message``, dicts from ``messages()``, or message ids.
             reason: The reason, recorded in the history.
             transaction: The transaction to settle in; None settles at once.
 

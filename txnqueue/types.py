@@ -38,7 +38,7 @@ Tabular = Union["DataFrame", ArrowTable, PandasFrame]
 """A Spark DataFrame, a pandas DataFrame or an Arrow table."""
 Rows = Union["DataFrame", ArrowTable, PandasFrame, Sequence[Mapping[str, Any]]]
 """Rows that can be sent, published or written to a table: a table, or a list of dicts."""
-Matching = Union["DataFrame", ArrowTable, Iterable[str | Mapping[str, Any]]]
+Matching = Union["DataFrame", ArrowTable, PandasFrame, Iterable[str | Mapping[str, Any]]]
 """Messages of a batch: a table with ``_message``, dicts from ``messages()``, or message ids."""
 
 # ------------------------------------------------------------------------------- messages

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pyspark.sql import Row
 
 from tests.conformance.conftest import World, in_memory, numbers, rows
 from tests.conformance.working import understand_divisors
@@ -204,6 +205,29 @@ def test_of_an_arrow_table_only_the_ids_are_read(world: World) -> None:
         batch.accept(matching=table.drop_columns("_message"))
     dead = world.manager().queue(f"{queue.name}.dead").peek_messages()
     assert {row["_message"]["origin"]["reason"] for row in dead} == {"a"}
+
+
+@in_memory
+def test_rows_of_pandas_name_messages(world: World) -> None:
+    pandas = pytest.importorskip("pandas")
+    queue = world.queue(dead_letter=True)
+    queue.send(rows(*range(6)))
+    batch = queue.receive()
+    frame = batch.to_arrow().to_pandas().iloc[::-1].reset_index(drop=True)  # of n: 5 to 0
+    frame["why"] = pandas.Series(["odd", None, "odd", float("nan"), "odd", "even"])
+    assert batch.reject(matching=frame[frame.n > 3], reason_column="why") == 2
+    with_rows = frame[frame.n == 3].assign(_message=[Row(**frame["_message"][2])])
+    assert batch.reject(matching=with_rows, reason_column="why") == 1  # as toPandas() makes them
+    with pytest.raises(InvalidInput, match="keep this column of df"):
+        batch.accept(matching=frame[["n"]])
+    with pytest.raises(InvalidInput, match="'whither' is not a column"):
+        batch.reject(matching=frame, reason_column="whither")
+    assert batch.accept(matching=frame["_message"][frame.n < 2].map(lambda one: one["id"])) == 2
+    assert batch.accept(matching=frame[frame.n > 9]) == 0
+    assert batch.accept() == 1
+    dead = world.manager().queue(f"{queue.name}.dead").peek_messages()
+    found = {row["n"]: row["_message"]["origin"]["reason"] for row in dead}
+    assert found == {3: "odd", 4: None, 5: "odd"}
 
 
 @in_memory

@@ -63,6 +63,8 @@ def ranges_of(matching: Matching, reason_column: str | None) -> Reasons:
     rows: Iterable[object]
     if isinstance(matching, (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray)):
         rows = _rows_of(matching, reason_column)
+    elif _is_of_pandas(matching):
+        rows = _rows_of_pandas(matching, reason_column)
     elif isinstance(matching, Iterable) and not isinstance(matching, (str, bytes, Mapping)):
         rows = matching
     else:
@@ -133,6 +135,32 @@ def _rows_of(matching: Any, reason_column: str | None) -> Iterator[object]:
         matching = matching.select([nth for nth, name in enumerate(names) if name in needed])
     for start in range(0, len(matching), _ROWS):
         yield from matching.slice(start, _ROWS).to_pylist()
+
+
+def _is_of_pandas(matching: object) -> bool:
+    """Return whether it is a pandas DataFrame or Series; pandas need not be installed."""
+    return type(matching).__module__.partition(".")[0] == "pandas" and hasattr(matching, "iloc")
+
+
+def _rows_of_pandas(matching: Any, reason_column: str | None) -> Iterator[object]:
+    """Yield the rows of a pandas DataFrame, or the values of a Series; what is missing is null."""
+    if not hasattr(matching, "columns"):
+        yield from matching.tolist()
+        return
+    names = list(matching.columns)
+    needed = [name for name in (MESSAGE_COLUMN, reason_column) if name in names]
+    if MESSAGE_COLUMN not in needed:
+        raise InvalidInput(
+            f"matching= is a pandas DataFrame without {MESSAGE_COLUMN}: keep this column of df, or "
+            "give messages, or message ids.",
+            name="matching",
+        )
+    columns = [matching.iloc[:, names.index(name)] for name in needed]
+    values = [column.astype(object).where(column.notna(), None).tolist() for column in columns]
+    for each in zip(*values, strict=True):
+        row = dict(zip(needed, each, strict=True))
+        message = row[MESSAGE_COLUMN]
+        yield {**row, MESSAGE_COLUMN: message.asDict() if hasattr(message, "asDict") else message}
 
 
 def _row(row: object, reason_column: str | None) -> tuple[object, str | None]:
