@@ -18,7 +18,7 @@ from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import model
-from txnqueue.core.settings import QueueInfo, check_name, check_number, is_whole
+from txnqueue.core.settings import QueueInfo, check_name, check_number, is_whole, shown
 from txnqueue.core.state import catalog
 from txnqueue.errors import (
     FilesNotReadable,
@@ -414,22 +414,31 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         upto = [one for one in found if one.commit_seq <= end["commit_seq"]]
         return self._partitions(looked, upto)
 
-    def _check_offset(self, looked: _Looked, offset: Mapping[str, Any]) -> None:
+    def _check_offset(self, looked: _Looked, offset: object) -> None:
         """Check that an offset belongs to this queue, and to this store as it is.
 
         Raises:
+            InvalidInput: This source writes no such offset.
             QueueNotFound: The offset belongs to another queue of the same name.
             StoreSetBack: The offset's commit is later than the store's last one.
         """
-        if offset["queue_id"] != looked.info.queue_id:
+        given: dict[str, Any] = offset if isinstance(offset, dict) else {}
+        commit_seq = given.get("commit_seq")
+        if not isinstance(given.get("queue_id"), str) or type(commit_seq) is not int:
+            raise InvalidInput(
+                f"{shown(offset)} in this checkpoint is not how far a stream of messages has read: "
+                "begin with a new checkpoint.",
+                name="checkpointLocation",
+            )
+        if given["queue_id"] != looked.info.queue_id:
             raise QueueNotFound(
                 f"The queue {looked.queue!r} of this checkpoint was dropped, and another one has "
                 "its name now: begin with a new checkpoint.",
                 name=looked.queue,
             )
-        if offset["commit_seq"] > looked.past.upto:
+        if commit_seq > looked.past.upto:
             raise StoreSetBack(
-                f"This checkpoint has read {looked.root!r} up to {offset['commit_seq']}, and the "
+                f"This checkpoint has read {looked.root!r} up to {commit_seq}, and the "
                 f"newest commit is {looked.past.upto}: an older copy has taken its place, and its "
                 "next commits would be skipped as already read. Begin with a new checkpoint.",
                 root=looked.root,

@@ -126,6 +126,23 @@ def test_a_checkpoint_that_is_ahead_of_the_store_is_refused(root: str) -> None:
             ask()
 
 
+@pytest.mark.parametrize(
+    "written", [{}, [], 7, {"queue_id": "q", "commit_seq": "7"}, {"commit_seq": 7}], ids=str
+)
+def test_a_checkpoint_that_no_stream_of_messages_wrote_is_refused(root: str, written: Any) -> None:
+    reader = stream(root)
+    end = reader.latestOffset()
+    for ask in (
+        lambda: reader.latestOffset(written),
+        lambda: reader.partitions(written, end),
+        lambda: reader.partitions(end, written),
+    ):
+        with pytest.raises(
+            InvalidInput, match=r"in this checkpoint .* begin with a new checkpoint"
+        ):
+            ask()
+
+
 def test_a_wrong_option_is_called_as_it_was_given(root: str) -> None:
     with pytest.raises(InvalidInput, match="messagesPerPartition='abc'"):
         source(root, messagesPerPartition="abc").reader(source(root).schema())
