@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.case import Parts, steps
-from tests.bench.floors import RawTable
+from tests.bench.floors import Journal, RawTable
 
 
 def queue(spark: Callable[[], Any], folder: Path) -> Parts:
@@ -54,6 +54,28 @@ def raw(spark: Callable[[], Any], folder: Path) -> Parts:
     )()
 
 
+def statements(spark: Callable[[], Any], folder: Path) -> Parts:
+    """Execute as many statements of plain Delta as the library does, and set as it sets them."""
+    tables: list[RawTable] = []
+    journals: list[Journal] = []
+
+    def create() -> None:
+        journals.append(Journal.make(spark(), folder / "journal", versions=0))
+        tables.extend(RawTable(spark(), folder / name) for name in ("orders", "dead"))
+        journals[0].merge()
+
+    def send() -> None:
+        tables[0].insert(1)
+        journals[0].merge()
+
+    def receive() -> None:
+        journals[0].merge()
+        tables[0].aggregate(1, 1)
+        journals[0].merge()
+
+    return steps(session=spark, create=create, send=send, receive=receive)()
+
+
 def plain_session() -> Any:
     """Start a session as Spark's users do, who name Delta's jars: it has no class archive."""
     from txnqueue import local_spark
@@ -67,7 +89,7 @@ def main(what: str, start: str, folder: str) -> None:
     """Do the first things.
 
     Args:
-        what: "queue" or "raw".
+        what: "queue", "raw" or "statements".
         start: "archived", as after ``txnqueue setup``; "short", as the command line starts it
             then; or "plain".
         folder: Where tables go.
@@ -80,7 +102,8 @@ def main(what: str, start: str, folder: str) -> None:
         "plain": plain_session,
     }
     session = sessions[start]
-    parts = (queue if what == "queue" else raw)(session, Path(folder))
+    work = {"queue": queue, "raw": raw, "statements": statements}[what]
+    parts = work(session, Path(folder))
     print(json.dumps(parts), flush=True)
     session().stop()
 

@@ -34,6 +34,11 @@ def _cold(world: World) -> Case:
                 lambda: _started(world, "queue", "short"),
             ),
             "txnqueue": Side("txnqueue", lambda: _started(world, "queue", "plain")),
+            "statements": Side(
+                "as many statements of plain Delta with a class archive: "
+                "3 CREATE, INSERT, 4 MERGE, read",
+                lambda: _started(world, "statements", "archived"),
+            ),
             "floor": Side(
                 "session, CREATE, INSERT, MERGE, read", lambda: _started(world, "raw", "plain")
             ),
@@ -42,6 +47,8 @@ def _cold(world: World) -> Case:
             Comparison(target=TARGET),
             Comparison("archived", target=TARGET_ARCHIVED),
             Comparison("short", target=TARGET_ARCHIVED),
+            Comparison("archived", "statements"),
+            Comparison("statements", target=TARGET_ARCHIVED),
         ],
         rounds_max=5,
         warms=False,
