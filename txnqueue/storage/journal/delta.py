@@ -13,7 +13,7 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry, Unit
 from txnqueue.errors import StatementRefused, StoreCorrupt, StoreSetBack
 from txnqueue.storage import setbacks
-from txnqueue.storage.journal import Appended, Audit, Newest, Order, Reading
+from txnqueue.storage.journal import AppendConflict, Appended, Audit, Newest, Order, Reading
 from txnqueue.storage.journal.archive import IDS, DeltaArchive, name_ids
 from txnqueue.storage.journal.exceptions import is_absent, surely_not_begun
 from txnqueue.storage.journal.feed import ChangeFeed, changes
@@ -160,7 +160,8 @@ class DeltaJournal:
         """Append units, each entirely or not at all, by one MERGE.
 
         Raises:
-            AppendConflict: Delta reports that another commit won.
+            AppendConflict: Delta reports that another commit won, or only some units of the MERGE
+                landed and the journal could not be read to find out which.
             StatementRefused: Spark cannot parse the MERGE; nothing landed.
         """
         request = Request(tuple(units), metadata, self._insert)
@@ -173,7 +174,10 @@ class DeltaJournal:
             if surely_not_begun(error, lambda: self._analyse(inserted(self._table, units))):
                 raise StatementRefused() from error
             raise
-        appended = self._groups.resolved(answer, units, lambda v: self._landed(units, v))
+        try:
+            appended = self._groups.resolved(answer, units, lambda v: self._landed(units, v))
+        except Exception as error:  # as it is, the library's own would say that nothing was done
+            raise AppendConflict("only some appends of the MERGE landed") from error
         if appended.version is not None:
             self._learn_newest(appended.version)
         return appended
