@@ -150,6 +150,21 @@ def test_a_driver_that_is_not_heard_of_any_more_is_followed(bucket: Any) -> None
     assert refused.value.driver == "b"
 
 
+def test_a_driver_whose_machine_slept_looks_again(bucket: Any) -> None:
+    """Linux's monotonic clock stands still meanwhile: it took itself for the only driver."""
+    first, second = driver(bucket, "a"), driver(bucket, "b")
+    stood_still_at = bucket.now
+    vars(first)["_monotonic"] = lambda: stood_still_at
+    append(first, bucket)
+    bucket.now += SILENCE_SECONDS + 1
+    append(second, bucket)
+    before = list(bucket.commits)
+    with pytest.raises(SecondDriver) as refused:
+        append(first, bucket)
+    assert refused.value.driver == "b"
+    assert bucket.commits == before
+
+
 def test_a_driver_that_works_without_appending_is_heard_of(bucket: Any) -> None:
     first, second = driver(bucket, "a"), driver(bucket, "b")
     append(first, bucket)
