@@ -198,8 +198,12 @@ def test_who_cannot_read_where_a_part_of_a_group_went_is_in_doubt() -> None:
         session = compiling = user = None
         names = TableNames.of("/lake")
 
+        @staticmethod
+        def wait() -> None:
+            assert gate.begun.wait(WAIT_SECONDS)
+
         def result_of_append(self, answer: Any, begin: Callable[[], object]) -> Any:
-            gate.groups._worker.submit(lambda: gate.begun.wait(WAIT_SECONDS))
+            gate.groups._worker.submit(self.wait)
             begin()
             gate.groups.submit(request(unit("other", lane=0), gate.insert))
             gate.begun.set()
