@@ -224,6 +224,41 @@ def test_who_cannot_read_where_a_part_of_a_group_went_is_in_doubt() -> None:
     assert there == ["lane/q/0", "lane/q/1"], "it has landed"
 
 
+def test_where_an_append_landed_is_read_if_the_session_does_not_tell() -> None:
+    """It was told as a damaged store, although it had landed."""
+    there = MemoryJournal()
+    there.append([unit("before", lane=1)], {})
+    mine = unit("mine")
+
+    class Silent:
+        """Statements on a platform whose sessions do not tell the version of a commit."""
+
+        session = compiling = user = None
+        names = TableNames.of("/lake")
+
+        def result_of_append(self, answer: Any, begin: Callable[[], object]) -> Any:
+            begin()
+            return answer.result(WAIT_SECONDS)
+
+        def append(self, statement: Callable[[Any], Any]) -> Any:
+            conf = SimpleNamespace(set=lambda *_: None, unset=lambda _: None, get=lambda *_: None)
+
+            def sql(merge: str) -> Any:
+                (tried,) = vars(append)["_tried"]
+                there.append([tried], {})
+                return SimpleNamespace(collect=lambda: [{"num_inserted_rows": 1}])
+
+            return statement(SimpleNamespace(conf=conf, sql=sql))
+
+    silent: Any = Silent()
+    journal = DeltaJournal(silent, groups=Groups())
+    vars(journal).update(read=there.read, known_version=there.known_version)
+    append = Append(journal, Runtime(), "commit", transaction_id="t")
+    landed = append.land(lambda _lost: Plan(mine.entries, mine.conditions))
+    assert landed is not None and landed.version == 2
+    assert [entry.version for entry in there.entries()] == [1, 2]
+
+
 @pytest.mark.parametrize("names", [["a", "bad", "b"], ["a", "bad"]])
 def test_one_that_cannot_be_read_does_not_take_the_others_with_it(names: list[str]) -> None:
     gate = Gate()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.core import model
 from txnqueue.core.model import Entry, Unit
-from txnqueue.errors import StatementRefused, StoreCorrupt, StoreSetBack
+from txnqueue.errors import StatementRefused, StoreSetBack
 from txnqueue.storage import setbacks
 from txnqueue.storage.journal import AppendConflict, Appended, Audit, Newest, Order, Reading
 from txnqueue.storage.journal.archive import IDS, DeltaArchive, name_ids
@@ -160,8 +160,9 @@ class DeltaJournal:
         """Append units, each entirely or not at all, by one MERGE.
 
         Raises:
-            AppendConflict: Delta reports that another commit won, or only some units of the MERGE
-                landed and the journal could not be read to find out which.
+            AppendConflict: Delta reports that another commit won; or only some units of the MERGE
+                landed, and the journal could not be read to find out which; or the session does
+                not tell where they landed.
             StatementRefused: Spark cannot parse the MERGE; nothing landed.
         """
         request = Request(tuple(units), metadata, self._insert)
@@ -196,10 +197,8 @@ class DeltaJournal:
 
         count, version = self._statements.append(run)
         if count and version is None:
-            raise StoreCorrupt(
-                "The MERGE inserted rows, but the session does not tell in which Delta commit: "
-                "ask manager.outcome() for the outcome, and report the versions of Spark and Delta."
-            )
+            logger.warning("the version of an append is not told by the session, and read")
+            raise AppendConflict("it landed, in a Delta commit that the session does not tell")
         return count, int(version) if count and version is not None else None
 
     def remove(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
