@@ -391,6 +391,9 @@ class Transaction:
                 except Exception as failed:
                     commit.roll_back_after(attempt, failed)
                     raise
+                except BaseException as interrupt:  # nobody may hold the transaction any more
+                    commit.end_interrupted(attempt, interrupt)
+                    raise
             return None
         commit.roll_back_after(attempt, error)
         return None

@@ -12,10 +12,14 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 
+from txnqueue.client.append import Append
+from txnqueue.client.runtime import Runtime
 from txnqueue.core.model import Condition, Entry, Unit, next_sequence
-from txnqueue.errors import StoreBusy
+from txnqueue.core.planning import Plan
+from txnqueue.errors import PlatformMissing, StoreBusy, TransactionUnknown
 from txnqueue.storage.journal import Appended
 from txnqueue.storage.journal import groups as groups_module
+from txnqueue.storage.journal.delta import DeltaJournal
 from txnqueue.storage.journal.groups import (
     ENTRIES_MAX,
     UNITS_MAX,
@@ -180,6 +184,79 @@ def test_what_is_known_of_a_group_is_not_read() -> None:
 
     for appended in (Appended((True,), 3, 0), Appended((False,), None)):
         assert Groups.resolved(Answer(appended), [fact("a")], landed) == appended
+
+
+def test_who_cannot_read_where_a_part_of_a_group_went_is_in_doubt() -> None:
+    """The manager was closed after the statement: nothing was done, said the reading's error."""
+    gate = Gate()
+    gate.journal.append([unit("theirs", lane=0)], {})  # by another process
+    gate.open.set()
+
+    class Closed:
+        """Statements of a manager that is closed while its append is on its way."""
+
+        session = compiling = user = None
+        names = TableNames.of("/lake")
+
+        @staticmethod
+        def wait() -> None:
+            assert gate.begun.wait(WAIT_SECONDS)
+
+        def result_of_append(self, answer: Any, begin: Callable[[], object]) -> Any:
+            gate.groups._worker.submit(self.wait)
+            begin()
+            gate.groups.submit(request(unit("other", lane=0), gate.insert))
+            gate.begun.set()
+            return answer.result(WAIT_SECONDS)
+
+        def run(self, statement: object) -> Any:
+            raise PlatformMissing("This manager is closed, and nothing was done.")
+
+    closed: Any = Closed()
+    journal = DeltaJournal(closed, groups=gate.groups)
+    vars(journal).update(_insert=gate.insert, known_version=lambda: 0)
+    mine = unit("mine", lane=1)
+    append = Append(journal, Runtime(), "commit", transaction_id="t")
+    with pytest.raises(TransactionUnknown):
+        append.land(lambda _lost: Plan(mine.entries, mine.conditions))
+    assert len(gate.statements[0]) == 2, "they shared it"
+    there = [entry.shard for entry in gate.journal.entries()]
+    assert there == ["lane/q/0", "lane/q/1"], "it has landed"
+
+
+def test_where_an_append_landed_is_read_if_the_session_does_not_tell() -> None:
+    """It was told as a damaged store, although it had landed."""
+    there = MemoryJournal()
+    there.append([unit("before", lane=1)], {})
+    mine = unit("mine")
+
+    class Silent:
+        """Statements on a platform whose sessions do not tell the version of a commit."""
+
+        session = compiling = user = None
+        names = TableNames.of("/lake")
+
+        def result_of_append(self, answer: Any, begin: Callable[[], object]) -> Any:
+            begin()
+            return answer.result(WAIT_SECONDS)
+
+        def append(self, statement: Callable[[Any], Any]) -> Any:
+            conf = SimpleNamespace(set=lambda *_: None, unset=lambda _: None, get=lambda *_: None)
+
+            def sql(merge: str) -> Any:
+                (tried,) = vars(append)["_tried"]
+                there.append([tried], {})
+                return SimpleNamespace(collect=lambda: [{"num_inserted_rows": 1}])
+
+            return statement(SimpleNamespace(conf=conf, sql=sql))
+
+    silent: Any = Silent()
+    journal = DeltaJournal(silent, groups=Groups())
+    vars(journal).update(read=there.read, known_version=there.known_version)
+    append = Append(journal, Runtime(), "commit", transaction_id="t")
+    landed = append.land(lambda _lost: Plan(mine.entries, mine.conditions))
+    assert landed is not None and landed.version == 2
+    assert [entry.version for entry in there.entries()] == [1, 2]
 
 
 @pytest.mark.parametrize("names", [["a", "bad", "b"], ["a", "bad"]])

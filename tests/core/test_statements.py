@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -19,12 +20,16 @@ pytest.importorskip("delta")
 
 from filelock import FileLock, Timeout
 
+from tests.inside import client_of
+from txnqueue import QueueManager
 from txnqueue.errors import InvalidInput, PlatformMissing
+from txnqueue.storage import transient
 from txnqueue.storage.journal import statements as statements_module
 from txnqueue.storage.journal.exceptions import surely_not_begun
 from txnqueue.storage.journal.sessions import APPLICATION
 from txnqueue.storage.journal.statements import THREADS_MAX, Statements
 from txnqueue.storage.journal.tables import TableNames
+from txnqueue.storage.store import MemoryStore
 
 WAIT_SECONDS = 20
 
@@ -128,7 +133,23 @@ def test_what_takes_long_keeps_nobody_from_appending_or_reading(
     thread.join()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="where no process is forked")
+def in_a_fork(child: Callable[[], int]) -> int:
+    """Do something in a forked process, and return what it returns; 99 if it fails."""
+    forked = os.fork()
+    if not forked:
+        signal.alarm(WAIT_SECONDS)
+        code = 99
+        try:
+            code = child()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])
+
+
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="where no process is forked")
+
+
+@forks
 def test_a_forked_process_is_refused_and_leaves_its_parents_things_alone(
     statements: Statements, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,17 +171,49 @@ def test_a_forked_process_is_refused_and_leaves_its_parents_things_alone(
         statements._locks.leave()
         return len(left)
 
-    forked = os.fork()
-    if not forked:
-        signal.alarm(WAIT_SECONDS)
-        code = 99
-        try:
-            code = child()
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
+    assert in_a_fork(child) == 0
     statements.close()
     assert left[0] == "left" and len(left) > 1
+
+
+@forks
+def test_a_forked_process_does_not_wait_for_locks_of_threads_that_it_lacks() -> None:
+    """Such as a stream's, which reads: nobody releases them there, and it waited for ever."""
+    manager = QueueManager(None, "memory", store=MemoryStore())
+    queue = manager.create_queue("orders", "n long", dead_letter=False)
+    queue.send([{"n": 1}])
+    client, held, done = client_of(manager), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with client.lock, vars(client.cache)["_shards"]._lock:
+            held.set()
+            done.wait(WAIT_SECONDS)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(WAIT_SECONDS)
+    found = in_a_fork(lambda: queue.depth() + len(manager.recover().prepared))
+    done.set()
+    thread.join()
+    assert found == 1
+
+
+@forks
+def test_a_forked_process_has_no_messages_in_memory() -> None:
+    """It received those of its parent, too, and what it sent was lost at its end."""
+    manager = QueueManager(None, "memory", store=MemoryStore())
+    queue = manager.create_queue("fast", "n long", durable=False)
+    queue.send([{"n": 1}])
+    kept = transient.of_root("/forked")
+
+    def child() -> int:
+        for way in (queue.receive, queue.depth, lambda: queue.send([{"n": 2}])):
+            with pytest.raises(PlatformMissing, match="'spawn'"):
+                way()
+        return int(transient.of_root("/forked") is kept)
+
+    assert in_a_fork(child) == 0
+    assert [row["n"] for row in queue.receive().messages()] == [1]
 
 
 def test_appends_have_a_session_and_a_thread_for_themselves(statements: Statements) -> None:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 pytest.importorskip("pyspark")
 pytest.importorskip("delta")
 
-from txnqueue.errors import SecondDriver, StoreError
+from txnqueue.errors import SecondDriver, StoreBusy, StoreError
 from txnqueue.platform.log_store import CONDITIONAL_PUT, scheme_of
 from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.journal import lock as lock_module
 from txnqueue.storage.journal.lock import TableLock
 from txnqueue.storage.journal.storage import (
     EVERY_DRIVER,
@@ -148,6 +153,21 @@ def test_a_driver_that_is_not_heard_of_any_more_is_followed(bucket: Any) -> None
     with pytest.raises(SecondDriver) as refused:  # it was not dead, and looks again
         append(first, bucket)
     assert refused.value.driver == "b"
+
+
+def test_a_driver_whose_machine_slept_looks_again(bucket: Any) -> None:
+    """Linux's monotonic clock stands still meanwhile: it took itself for the only driver."""
+    first, second = driver(bucket, "a"), driver(bucket, "b")
+    stood_still_at = bucket.now
+    vars(first)["_monotonic"] = lambda: stood_still_at
+    append(first, bucket)
+    bucket.now += SILENCE_SECONDS + 1
+    append(second, bucket)
+    before = list(bucket.commits)
+    with pytest.raises(SecondDriver) as refused:
+        append(first, bucket)
+    assert refused.value.driver == "b"
+    assert bucket.commits == before
 
 
 def test_a_driver_that_works_without_appending_is_heard_of(bucket: Any) -> None:
@@ -502,3 +522,66 @@ def test_a_store_that_this_user_must_not_write_is_told(
     monkeypatch.undo()
     with TableLock(tmp_path / ".locks" / "journal.lock", lambda: None).held():
         pass  # the lock was let go
+
+
+def left_behind(folder: Path, java: int) -> TableLock:
+    """Leave a lock as a driver does that is killed while its Java commits."""
+    lock = TableLock(folder / ".locks" / "journal.lock", lambda: java)
+    with pytest.raises(ConnectionError), lock.held():
+        raise ConnectionError
+    return TableLock(folder / ".locks" / "journal.lock", lambda: None)
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the clock an hour ahead, which moves the times at which processes were created."""
+    known = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda process: known(process) + 3_600)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only the clock tells")
+def test_a_java_that_still_commits_is_waited_for_though_the_clock_was_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken for another process, and two drivers wrote the same commit."""
+    monkeypatch.setattr(lock_module, "WAIT_SECONDS", 0.2)
+    java = subprocess.Popen(["sleep", "60"])
+    try:
+        lock = left_behind(tmp_path, java.pid)
+        set_clock(monkeypatch)
+        with pytest.raises(StoreBusy, match="still running"), lock.held():
+            pass
+    finally:
+        java.kill()
+        java.wait()
+    with lock.held():
+        pass
+
+
+def test_a_lock_that_an_earlier_version_left_is_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_module, "WAIT_SECONDS", 0.2)
+    java = subprocess.Popen(["sleep", "60"])
+    try:
+        lock = left_behind(tmp_path, java.pid)
+        owner = tmp_path / ".locks" / "journal.owner"
+        said = json.loads(owner.read_text())
+        owner.write_text(json.dumps({name: one[:2] for name, one in said.items()}))
+        with pytest.raises(StoreBusy, match="still running"), lock.held():
+            pass
+        said["jvm"] = [java.pid, said["jvm"][1] - 3_600]  # another process of that number
+        owner.write_text(json.dumps(said))
+        with lock.held():
+            pass
+    finally:
+        java.kill()
+        java.wait()
+
+
+def test_the_own_java_is_not_waited_for_though_the_clock_was_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_behind(tmp_path, os.getpid())
+    set_clock(monkeypatch)
+    with TableLock(tmp_path / ".locks" / "journal.lock", os.getpid).held():
+        pass

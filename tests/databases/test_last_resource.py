@@ -286,6 +286,41 @@ def test_interrupted_before_its_commit_the_row_says_nothing(world: World, file: 
     assert manager.outcome(key).status is Status.ROLLED_BACK
 
 
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.parametrize("last", [True, False])
+def test_a_block_whose_commit_is_interrupted_holds_nothing(
+    world: World, file: str, *, last: bool, lands: bool
+) -> None:
+    """Its connection kept the database locked, and its messages waited for their lease to end."""
+    connection, key = sqlite3.connect(file), next(_KEYS)
+    manager = world.manager("A")
+    manager.queue("in").send([{"i": 1}])
+    journal: Any = client_of(manager).store.journal
+    append = journal.append
+
+    def interrupted(units: Any, metadata: Any) -> Any:
+        journal.append = append
+        if lands:
+            append(units, metadata)
+        raise KeyboardInterrupt
+
+    def work(tx: Any) -> None:
+        tx.queue("in").receive(1)
+        enlist = (lambda *named: tx.enlist(*named, last=True)) if last else tx.auxiliary
+        insert(enlist("ledger", connection), 1)
+
+    with pytest.raises(KeyboardInterrupt), manager.transaction(key) as tx:
+        work(tx)
+        journal.append = interrupted
+    committed = lands and not last  # with a last resource, only the prepare had landed
+    other = sqlite3.connect(file, timeout=0)
+    insert(other, 2)
+    assert values(other) == ([1, 2] if committed else [2])
+    assert manager.queue("in").depth() == (0 if committed else 1)
+    told = manager.outcome(key)
+    assert told.status is tx.status is (Status.COMMITTED if committed else Status.ROLLED_BACK)
+
+
 def test_what_a_repeated_body_does_again_is_undone(world: World, file: str) -> None:
     connection, log = sqlite3.connect(file), sqlite3.connect(":memory:")
     log.execute("CREATE TABLE ledger (n integer)")

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from txnqueue import errors
 from txnqueue.storage.files import roots
 from txnqueue.storage.files.delta_log import DataFile, DeltaLog, TableVersion
 from txnqueue.storage.files.entries import TABLE, EntryFiles
+from txnqueue.storage.files.journal import FilesArchive, FilesJournal
 from txnqueue.storage.journal import EntryFilter, Order
 
 HERE = Path(__file__).parent
@@ -667,6 +669,58 @@ def test_a_look_stays_at_its_moment_until_it_is_refreshed(folder: Path, tmp_path
     store.refresh()
     assert store.entries().num_rows > before
     assert store.queue("orders").depth() == 7 and time.monotonic() - started < 60
+
+
+def test_two_threads_that_refresh_do_not_take_each_other_for_a_set_back(
+    folder: Path, tmp_path: Path
+) -> None:
+    """The slower one compared what it had read with the later moment of the other."""
+    shutil.copytree(folder / "store", tmp_path / "store")
+    log = tmp_path / "store/journal/_delta_log"
+    version = max(log.glob("*.json")).stem
+    newest = [*log.glob(f"{version}.*"), *log.glob(f".{version}.*")]
+    for file in newest:
+        file.rename(tmp_path / file.name)
+    store = txnqueue.look(str(tmp_path / "store"))
+    before, files = store.entries().num_rows, vars(store)["_store"]
+    read, others = files._journal.newest, [threading.Thread(target=store.refresh)]
+
+    def slowly(known: TableVersion | None) -> TableVersion:
+        found: TableVersion = read(known)
+        if not others[0].is_alive() and others[0].ident is None:
+            for file in newest:
+                (tmp_path / file.name).rename(file)
+            others[0].start()
+            others[0].join(1)
+        return found
+
+    files._journal.newest = slowly
+    store.refresh()
+    others[0].join()
+    assert store.entries().num_rows > before
+
+
+def test_what_a_reading_covers_is_there_though_another_thread_refreshes(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Maintenance had moved entries meanwhile: they were missing, and never looked for again."""
+    disk, table, before = LocalFileSystem(), folder / "store/journal", tmp_path / "journal"
+    shutil.copytree(table, before)
+    for file in before.glob("_delta_log/*"):
+        if file.is_file() and re.search(r"000(1[5-9]|2\d)\.", file.name):
+            file.unlink()  # what came after the horizon had advanced
+    (before / "_delta_log/_last_checkpoint").unlink(missing_ok=True)
+    early, late = (DeltaLog(disk, str(one)).newest() for one in (before, table))
+    moments = [early, late]
+
+    def moment() -> TableVersion:
+        return moments.pop(0) if len(moments) > 1 else late
+
+    files = EntryFiles(disk, str(table), moment)
+    reading = FilesJournal(files, moment, FilesArchive(files)).read_all()
+    there = EntryFiles(disk, str(before), lambda: early).entries()
+    assert reading.version == early.version
+    assert {e.entry_id for e in reading.entries} == {e.entry_id for e in there}
 
 
 @pytest.mark.parametrize(

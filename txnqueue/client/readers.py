@@ -29,7 +29,7 @@ class ShardReader:
     def __init__(self, journal: Journal) -> None:
         """Read from a journal; nothing is remembered yet."""
         self._journal = journal
-        self._lock = threading.Lock()
+        self._lock = custody.freed_in_forks(threading.Lock())
         self._known: dict[str, tuple[int, tuple[Entry, ...]]] = {}
         self._horizon = self._kept_since = -1
 

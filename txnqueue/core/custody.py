@@ -9,13 +9,42 @@ lock.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakSet
 
+LockT = TypeVar("LockT", threading.Lock, threading.RLock)
 CHECKED = False
 """Whether each touch is checked."""
-new_lock: Callable[[], threading.RLock] = threading.RLock
+_locks: WeakSet[Any] = WeakSet()
+
+
+def freed_in_forks(lock: LockT) -> LockT:
+    """Let a forked process find a lock free, which a thread of the first process may hold for long.
+
+    That thread does not exist there: who waited for the lock would wait for ever, instead of being
+    told that a manager belongs to the process that made it.
+    """
+    _locks.add(lock)
+    return lock
+
+
+def _free() -> None:
+    for lock in list(_locks):
+        lock._at_fork_reinit()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free)
+
+
+def _new_lock() -> threading.RLock:
+    return freed_in_forks(threading.RLock())
+
+
+new_lock: Callable[[], threading.RLock] = _new_lock
 """Makes a lock; the tests make some that refuse a second one to the same thread."""
 
 

@@ -6,8 +6,9 @@ step without conflicts, and what is no longer needed is forgotten.
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,7 +21,8 @@ from txnqueue.core.model import Entry, Unit
 from txnqueue.core.settings import TRANSIENT_BYTES_MAX, TRANSIENT_KEYS_MAX
 from txnqueue.core.state import AttemptOwner, QueueState
 from txnqueue.errors import LimitExceeded, PayloadRemoved
-from txnqueue.storage.journal import Appended
+from txnqueue.storage.forks import check_process
+from txnqueue.storage.journal import Appended, Reading
 from txnqueue.storage.journal.memory import MemoryJournal, Step, _no_step, numbered
 from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.arrangement import Arranged
@@ -53,6 +55,7 @@ class TransientJournal(MemoryJournal):
     def __init__(self, step: Step = _no_step) -> None:
         """Create an empty journal at version 0."""
         super().__init__(step)
+        self._process = os.getpid()
         self._version = 0
         self.size = 0
         self.prepared: dict[str, Entry] = {}
@@ -61,8 +64,22 @@ class TransientJournal(MemoryJournal):
         """Return the newest version."""
         return self._version
 
+    def read(self, shards: Collection[str], after: int = -1, upto: int | None = None) -> Reading:
+        """Read the entries of some shards, one consistent cut.
+
+        Raises:
+            PlatformMissing: This process was forked, and has a mere copy of the messages.
+        """
+        check_process(self._process)
+        return super().read(shards, after, upto)
+
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
-        """Append units, each entirely or not at all, in one step."""
+        """Append units, each entirely or not at all, in one step.
+
+        Raises:
+            PlatformMissing: This process was forked, and has a mere copy of the messages.
+        """
+        check_process(self._process)
         self.step("append starts")
         with self._lock:
             admitted = tuple(self._admitted(unit, self._version) for unit in units)
@@ -343,6 +360,8 @@ def _is_answer(entry: Entry) -> bool:
 
 _stores: dict[str, TransientStore] = {}
 _lock = threading.Lock()
+if hasattr(os, "register_at_fork"):  # a manager that is made in a forked process begins anew
+    os.register_at_fork(after_in_child=_stores.clear)
 
 
 def of_root(root: str) -> TransientStore:

@@ -178,6 +178,18 @@ def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool = T
         logger.warning("rollback failed transaction_id=%s error=%s", attempt.id, failed)
 
 
+def end_interrupted(attempt: Attempt, error: BaseException) -> None:
+    """End a commit that was interrupted: carry it out if it has landed, else undo it.
+
+    What it has not undone stays as it is until somebody asks: messages until their leases end,
+    rows of a database until its connection is closed, and prepared work until a recovery.
+    """
+    if attempt.status is Status.COMMITTED:
+        _carry_out(attempt)
+    else:
+        roll_back_after(attempt, error, counted=False)
+
+
 def commit_alone(attempt: Attempt) -> Receipt:
     """Commit the transaction that a call began for itself."""
     with of_a_call(attempt):
@@ -199,10 +211,8 @@ def of_a_call(attempt: Attempt) -> Iterator[None]:
             raise error.__cause__ from None
         raise
     except BaseException as error:
-        if attempt.status is Status.COMMITTED:
-            _carry_out(attempt)
-        elif attempt.claimed or attempt.participants.transient:
-            roll_back_after(attempt, error, counted=False)
+        if attempt.status is Status.COMMITTED or attempt.claimed or attempt.participants.transient:
+            end_interrupted(attempt, error)
         raise
 
 

@@ -79,14 +79,20 @@ class EntryFiles:
         self._known: dict[str, pa.Table] = {}
         self._known_bytes = 0
 
-    def table(self, shards: Collection[str] | None = None, after: int = -1) -> pa.Table:
+    def table(
+        self,
+        shards: Collection[str] | None = None,
+        after: int = -1,
+        moment: TableVersion | None = None,
+    ) -> pa.Table:
         """Read entries as an Arrow table with the columns of ``TABLE``.
 
         Args:
             shards: The shards; None: all.
             after: Only entries of later versions of the journal are read.
+            moment: The version of the table; the present one when omitted.
         """
-        moment = self._moment()
+        moment = moment or self._moment()
         wanted = [one for one in moment.files.values() if _may_hold(one, shards, after)]
         parts = self._read(wanted, moment)
         found = pa.concat_tables([empty(TABLE), *parts])
@@ -97,9 +103,14 @@ class EntryFiles:
             found = found.filter(pc.greater_equal(found["commit_seq"], since))
         return found
 
-    def entries(self, shards: Collection[str] | None = None, after: int = -1) -> list[Entry]:
+    def entries(
+        self,
+        shards: Collection[str] | None = None,
+        after: int = -1,
+        moment: TableVersion | None = None,
+    ) -> list[Entry]:
         """Read entries in no particular order; arguments as for ``table``."""
-        return entries_of(self.table(shards, after))
+        return entries_of(self.table(shards, after, moment))
 
     def find(self, wanted: Collection[EntryFilter]) -> tuple[Entry, ...]:
         """Read the entries that match any of some filters, each once."""

@@ -147,10 +147,11 @@ class FilesJournal:
         _refuse("journal.append")
 
     def _reading(self, shards: frozenset[str] | None, after: int, upto: int | None) -> Reading:
-        last = self.version() if upto is None else upto
+        moment = self._moment()  # once: another thread may move on to a later one meanwhile
+        last = moment.version if upto is None else upto
         if upto is None and after >= last:
             return Reading((), last)
-        entries = self._files.entries(shards, after)
+        entries = self._files.entries(shards, after, moment)
         return Reading(tuple(e for e in entries if e.version <= last), last)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -47,6 +48,7 @@ class FilesStore:
         self._journal = DeltaLog(self.filesystem, f"{self.folder}/journal")
         self._archive = DeltaLog(self.filesystem, f"{self.folder}/archive")
         self._moment: tuple[TableVersion, TableVersion] | None = None
+        self._moving = threading.Lock()
         fs = self.filesystem
         self.journal_files = EntryFiles(fs, self._journal.folder, lambda: self._seen()[0])
         self.archive_files = EntryFiles(fs, self._archive.folder, lambda: self._seen()[1])
@@ -72,7 +74,8 @@ class FilesStore:
         """
         for last in (False,) * (_TRIES - 1) + (True,):
             try:
-                return self._look_anew()
+                with self._moving:  # else a slower thread would go back to an earlier moment
+                    return self._look_anew()
             except FileNotFoundError as error:
                 if not self._journal.exists():
                     raise StoreNotFound(

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.core import model
 from txnqueue.core.model import Entry, Unit
-from txnqueue.errors import StatementRefused, StoreCorrupt, StoreSetBack
+from txnqueue.errors import StatementRefused, StoreSetBack
 from txnqueue.storage import setbacks
-from txnqueue.storage.journal import Appended, Audit, Newest, Order, Reading
+from txnqueue.storage.journal import AppendConflict, Appended, Audit, Newest, Order, Reading
 from txnqueue.storage.journal.archive import IDS, DeltaArchive, name_ids
 from txnqueue.storage.journal.exceptions import is_absent, surely_not_begun
 from txnqueue.storage.journal.feed import ChangeFeed, changes
@@ -160,7 +160,9 @@ class DeltaJournal:
         """Append units, each entirely or not at all, by one MERGE.
 
         Raises:
-            AppendConflict: Delta reports that another commit won.
+            AppendConflict: Delta reports that another commit won; or only some units of the MERGE
+                landed, and the journal could not be read to find out which; or the session does
+                not tell where they landed.
             StatementRefused: Spark cannot parse the MERGE; nothing landed.
         """
         request = Request(tuple(units), metadata, self._insert)
@@ -173,7 +175,10 @@ class DeltaJournal:
             if surely_not_begun(error, lambda: self._analyse(inserted(self._table, units))):
                 raise StatementRefused() from error
             raise
-        appended = self._groups.resolved(answer, units, lambda v: self._landed(units, v))
+        try:
+            appended = self._groups.resolved(answer, units, lambda v: self._landed(units, v))
+        except Exception as error:  # as it is, the library's own would say that nothing was done
+            raise AppendConflict("only some appends of the MERGE landed") from error
         if appended.version is not None:
             self._learn_newest(appended.version)
         return appended
@@ -192,10 +197,8 @@ class DeltaJournal:
 
         count, version = self._statements.append(run)
         if count and version is None:
-            raise StoreCorrupt(
-                "The MERGE inserted rows, but the session does not tell in which Delta commit: "
-                "ask manager.outcome() for the outcome, and report the versions of Spark and Delta."
-            )
+            logger.warning("the version of an append is not told by the session, and read")
+            raise AppendConflict("it landed, in a Delta commit that the session does not tell")
         return count, int(version) if count and version is not None else None
 
     def remove(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:

@@ -94,11 +94,11 @@ class TableLock:
             self._me = {"python": self._process(os.getpid()), "jvm": self._process(self._jvm_pid())}
         return self._me
 
-    def _process(self, pid: int | None) -> list[float] | None:
+    def _process(self, pid: int | None) -> list[Any] | None:
         if pid is None:
             return None
         try:
-            return [pid, self._psutil.Process(pid).create_time()]
+            return [pid, self._psutil.Process(pid).create_time(), _started(pid)]
         except self._psutil.NoSuchProcess:
             return None
 
@@ -112,7 +112,9 @@ class TableLock:
     def _wait_for_jvm_of(self, owner: dict[str, Any] | None) -> None:
         """Wait until the JVM of a holder that ended without releasing the lock has ended."""
         me = self._myself()
-        if owner is None or owner == me or (me["jvm"] and owner["jvm"] == me["jvm"]):
+        if owner is None or _is_same(owner["jvm"], me["jvm"]):
+            return
+        if owner["jvm"] is me["jvm"] is None and _is_same(owner["python"], me["python"]):
             return
         if owner["jvm"] is None:
             raise StoreBusy(
@@ -130,15 +132,42 @@ class TableLock:
                 )
             time.sleep(POLL_SECONDS)
 
-    def _alive(self, process: list[float]) -> bool:
+    def _alive(self, process: list[Any]) -> bool:
+        pid = int(process[0])
         try:
-            found = self._psutil.Process(int(process[0]))
-            return bool(
-                abs(found.create_time() - process[1]) < 1
-                and found.status() != self._psutil.STATUS_ZOMBIE
-            )
+            zombie = self._psutil.Process(pid).status() == self._psutil.STATUS_ZOMBIE
         except self._psutil.NoSuchProcess:
             return False
+        return not zombie and _is_same(process, self._process(pid))
+
+
+def _started(pid: int) -> str | None:
+    """Return when a process started, in a form that setting the clock does not change.
+
+    Returns:
+        The boot, and the clock ticks since it; None except on Linux.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    ticks = stat.rpartition(b")")[2].split()[19]  # the name before it may contain anything
+    return f"{boot} {ticks.decode()}"
+
+
+def _is_same(one: list[Any] | None, other: list[Any] | None) -> bool:
+    """Return whether two descriptions are of one process.
+
+    The time at which it was created follows the clock, which may have been set meanwhile. Earlier
+    versions wrote nothing else.
+    """
+    if one is None or other is None or one[0] != other[0]:
+        return False
+    starts = [described[2] for described in (one, other) if len(described) > 2 and described[2]]
+    if len(starts) == 2:
+        return bool(starts[0] == starts[1])
+    return abs(float(one[1]) - float(other[1])) < 1
 
 
 @contextmanager

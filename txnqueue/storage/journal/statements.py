@@ -24,6 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from txnqueue.errors import PlatformMissing
+from txnqueue.storage.forks import check_process
 from txnqueue.storage.journal.exceptions import conflicts, damage
 from txnqueue.storage.journal.locks import Locks
 from txnqueue.storage.journal.sessions import (
@@ -254,12 +255,7 @@ class Statements:
         Raises:
             PlatformMissing: It would be.
         """
-        if self._is_copy:
-            raise PlatformMissing(
-                f"This manager belongs to process {self._process}, from which this one was forked: "
-                "nothing was done. Let multiprocessing start processes by the method 'spawn', and "
-                "make a Spark session and a QueueManager in each."
-            )
+        check_process(self._process)
 
     def vacuum(self, table: str, name: str, seconds_min: float, *, full: bool) -> str | None:
         """Remove a table's files that no retained version names.

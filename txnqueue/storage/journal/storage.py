@@ -226,7 +226,7 @@ class Admission:
         self._monotonic = monotonic
         self._sleep = sleep
         self._lock = threading.Lock()
-        self._sure_at: float | None = None
+        self._sure_at: tuple[float, int] | None = None
         self._has_written = False
         self._seen: tuple[str | None, int] | None = None
         self._seen_at = 0.0
@@ -239,8 +239,7 @@ class Admission:
             SecondDriver: Another driver does; nothing was written.
         """
         with self._lock:
-            now = self._monotonic()
-            if self._sure_at is None or now - self._sure_at > LOOK_SECONDS:
+            if not self._is_sure():
                 self._sure_at = None
                 presence = self._presence()
                 with presence.lock:
@@ -289,8 +288,20 @@ class Admission:
                 if found is not None and found.driver == self._driver():
                     self._register.write(None, {})
 
+    def _is_sure(self) -> bool:
+        """Return whether it was recently the registered driver, by both clocks.
+
+        The monotonic one may stand still while a machine sleeps; meanwhile another driver may have
+        begun.
+        """
+        if self._sure_at is None:
+            return False
+        monotonic, now_ms = self._sure_at
+        passed = abs(self._now_ms() - now_ms) / 1000
+        return max(self._monotonic() - monotonic, passed) <= LOOK_SECONDS
+
     def _admit(self, presence: _Presence) -> None:
-        self._sure_at, self._has_written = self._monotonic(), True
+        self._sure_at, self._has_written = (self._monotonic(), self._now_ms()), True
         presence.admitted.add(self)
 
     def _presence(self) -> _Presence:
