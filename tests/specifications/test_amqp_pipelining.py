@@ -36,6 +36,7 @@ from txnqueue.protocols.amqp import (
 ROLLBACK = "amqp:transaction:rollback"
 ONLY_ACCEPTED = Source(outcomes=("amqp:accepted:list",))
 State = TransactionalState
+LAST_NUMBER = 2**32 - 1
 
 
 class Pipe(Pipeline):
@@ -642,7 +643,7 @@ def test_a_state_that_is_no_outcome_changes_nothing(world: Any) -> None:
 def test_delivery_counts_begin_where_the_sender_says(world: Any) -> None:
     scene = Scene(world)
     session = scene.resource.connect().begin()
-    first = 2**32 - 1
+    first = LAST_NUMBER
     answer, credit = session.handle(
         Attach(
             name="s",
@@ -661,6 +662,42 @@ def test_delivery_counts_begin_where_the_sender_says(world: Any) -> None:
         Attach(name="r", handle=1, role=Role.RECEIVER, source=Source(scene.name))
     )
     assert answer.initial_delivery_count == 0
+
+
+@in_memory
+@pytest.mark.parametrize("transacted", [True, False])
+def test_delivery_ids_go_on_with_zero_after_the_last_number(world: Any, transacted: bool) -> None:
+    pipe = Pipe(world)
+    txn_id = pipe.declare() if transacted else None
+    mode = ReceiverSettleMode.SECOND
+    handle = pipe.sender(pipe.scene.name, rcv_settle_mode=mode)
+    for number in (LAST_NUMBER, 0, 1):
+        pipe.transfer(handle, message(number), txn_id, delivery_id=number)
+    state = State(txn_id, Accepted()) if txn_id else Accepted()
+    settled = Disposition(role=Role.SENDER, first=LAST_NUMBER, last=1, settled=True, state=state)
+    pipe.do(settled)
+    assert not pipe.session.incoming
+    assert txn_id is None or pipe.discharge(txn_id) == "accepted"
+    assert pipe.scene.counts == (3, 0)
+
+
+@in_memory
+@pytest.mark.parametrize("transacted", [True, False])
+@pytest.mark.parametrize("others", [0, 9])
+def test_outcomes_are_for_ids_on_both_sides_of_the_last_number(
+    world: Any, others: int, transacted: bool
+) -> None:
+    """The resource counts so far only in a long-lived session: here it is told to."""
+    pipe = Pipe(world)
+    pipe.session._next_delivery_id = LAST_NUMBER - others
+    pipe.held(*range(others + 3))
+    txn_id = pipe.declare() if transacted else None
+    state = State(txn_id, Accepted()) if txn_id else Accepted()
+    pipe.dispose(state, LAST_NUMBER, 1, settled=True)
+    assert txn_id is None or pipe.discharge(txn_id) == "accepted"
+    assert pipe.scene.counts == (0, others)
+    pipe.dispose(Accepted(), 5, 3, settled=True)  # its last one is before its first
+    assert pipe.scene.counts == (0, others)
 
 
 @in_memory

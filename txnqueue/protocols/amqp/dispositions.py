@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from txnqueue.errors import LeaseLost
+from txnqueue.protocols.amqp.frames import NUMBERS
 from txnqueue.protocols.amqp.performatives import Disposition, Role, transactions_named
 from txnqueue.protocols.amqp.transactions import (
     IncomingDelivery,
@@ -41,7 +42,7 @@ def take(session: Session, frame: Disposition) -> str | None:
     Returns:
         Why it was not carried out, or not for every delivery that it names; None if it was.
     """
-    named = range(frame.first, (frame.first if frame.last is None else frame.last) + 1)
+    named = _named(frame)
     if frame.role is Role.SENDER:
         return _settle_postings(session, frame, named)
     found = [one for one in _known(session.unsettled, named) if one.started]
@@ -144,7 +145,7 @@ def _settle_postings(session: Session, frame: Disposition, named: range) -> str 
         return None
     live = [one for one in session.connection.transactions() if one.txn_id in txn_ids]
     for number in named:
-        key = (session, number)
+        key = (session, number % NUMBERS)
         found = next((one.incoming[key] for one in live if key in one.incoming), None)
         if found is None:
             return f"delivery {number} is not posted in the transaction"
@@ -154,8 +155,18 @@ def _settle_postings(session: Session, frame: Disposition, named: range) -> str 
     return None if named else "it names no delivery"
 
 
+def _named(frame: Disposition) -> range:
+    """Number the deliveries that a disposition names; after the last id, 0 is ``NUMBERS``."""
+    last = frame.first if frame.last is None else frame.last
+    if last < frame.first and last + NUMBERS - frame.first < NUMBERS // 2:
+        last += NUMBERS
+    return range(frame.first, last + 1)
+
+
 def _known(deliveries: dict[int, Known], named: range) -> list[Known]:
     """Find the deliveries that a disposition names, in their order."""
     if len(named) <= len(deliveries):
-        return [deliveries[number] for number in named if number in deliveries]
-    return [found for number, found in sorted(deliveries.items()) if number in named]
+        ids = (number % NUMBERS for number in named)
+        return [deliveries[number] for number in ids if number in deliveries]
+    places = {(number - named.start) % NUMBERS: found for number, found in deliveries.items()}
+    return [found for place, found in sorted(places.items()) if place < len(named)]

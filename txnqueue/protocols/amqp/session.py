@@ -12,6 +12,7 @@ from txnqueue.protocols.amqp import dispositions
 from txnqueue.protocols.amqp.bodies import is_plain, unwritable_property
 from txnqueue.protocols.amqp.columns import unwritable
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
+from txnqueue.protocols.amqp.frames import NUMBERS
 from txnqueue.protocols.amqp.links import IncomingLink, Link, ReceivingLink, terminus
 from txnqueue.protocols.amqp.performatives import (
     Attach,
@@ -139,8 +140,9 @@ class Session:
 
     def next_delivery_id(self) -> int:
         """Return the number of the next delivery to the controller."""
-        self._next_delivery_id += 1
-        return self._next_delivery_id - 1
+        number = self._next_delivery_id
+        self._next_delivery_id = (number + 1) % NUMBERS
+        return number
 
     def transaction(self, txn_id: object) -> LiveTransaction:
         """Find the transaction in which work is requested.
