@@ -665,6 +665,22 @@ def test_delivery_counts_begin_where_the_sender_says(world: Any) -> None:
 
 
 @in_memory
+def test_delivery_counts_go_on_with_zero_after_the_last_number(world: Any) -> None:
+    """A controller that drains moves the count by as much credit as it likes to give."""
+    pipe = Pipe(world)
+    handle = pipe.receiver(pipe.scene.name)
+    for known, credit, count in ((0, LAST_NUMBER, LAST_NUMBER), (LAST_NUMBER, 10, 9)):
+        drain = Flow(handle=handle, delivery_count=known, link_credit=credit, drain=True)
+        (told,) = pipe.do(drain)
+        assert (told.delivery_count, told.link_credit) == (count, 0)
+    pipe.scene.orders.send([row(1), row(2), row(3)])
+    pipe.do(Flow(handle=handle, delivery_count=9, link_credit=1))
+    assert pipe.scene.counts == (2, 1)
+    pipe.do(Flow(handle=handle, delivery_count=9, link_credit=2))  # one of them is under way
+    assert pipe.scene.counts == (1, 2)
+
+
+@in_memory
 @pytest.mark.parametrize("transacted", [True, False])
 def test_delivery_ids_go_on_with_zero_after_the_last_number(world: Any, transacted: bool) -> None:
     pipe = Pipe(world)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.protocols.amqp.links import Link
+from txnqueue.protocols.amqp.links import COUNTS, Link
 from txnqueue.protocols.amqp.messages import sections_of
 from txnqueue.protocols.amqp.performatives import TXN_ID, Attach, Flow, Transfer
 from txnqueue.protocols.amqp.transactions import (
@@ -71,7 +71,8 @@ class SendingLink(Link):
             moved = self._enter(frame.properties[TXN_ID])
         if frame.link_credit is not None:
             known = frame.delivery_count if frame.delivery_count is not None else 0
-            self.credit = max(0, known + frame.link_credit - self._delivery_count)
+            under_way = (self._delivery_count - known) % COUNTS
+            self.credit = max(0, frame.link_credit - under_way)
         self._drain = frame.drain
         drained = self.pump()
         if (frame.echo or moved) and not drained:
@@ -104,7 +105,7 @@ class SendingLink(Link):
             more = self.sends_settled
         if more or not (self._drain and self._may_acquire()):
             return False
-        self._delivery_count += self.credit
+        self._count(self.credit)
         self.credit, self._drain = 0, False
         self._tell()
         return True
@@ -218,7 +219,10 @@ class SendingLink(Link):
                 self.session.unsettled[delivery.delivery_id] = delivery
             self._waiting.append(delivery)
         self.credit -= len(batch)
-        self._delivery_count += len(batch)
+        self._count(len(batch))
+
+    def _count(self, deliveries: int) -> None:
+        self._delivery_count = (self._delivery_count + deliveries) % COUNTS
 
     def _accept_going(self) -> None:
         """Accept messages that go settled and complete now, with one commit for each claim.
