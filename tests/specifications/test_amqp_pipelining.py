@@ -518,7 +518,8 @@ def test_what_a_codec_cannot_write_goes_back(world: Any) -> None:
 
 @in_memory
 @pytest.mark.rule("S1-41", "S1-43")
-def test_what_goes_settled_and_has_not_gone_is_not_consumed(world: Any) -> None:
+@pytest.mark.parametrize("fail", [False, True])
+def test_what_goes_settled_and_has_not_gone_is_not_consumed(world: Any, fail: bool) -> None:
     scene = Scene(world)
     scene.orders.send([row(1)])
     pipe = Pipeline(scene.resource.connect(payload_max=1))
@@ -528,7 +529,9 @@ def test_what_goes_settled_and_has_not_gone_is_not_consumed(world: Any) -> None:
     handle = pipe.attach(Role.RECEIVER, source=Source(scene.name), snd_settle_mode=mode)
     pipe.do(Flow(handle=handle, link_credit=1, properties={"txn-id": txn_id}))
     pipe.do(Detach(handle=handle))
-    assert pipe.discharge(txn_id) == "accepted" and scene.counts == (1, 0)
+    pipe.frames.clear()
+    assert pipe.discharge(txn_id, fail) == "accepted" and scene.counts == (1, 0)
+    assert [one for one in pipe.frames if isinstance(one, Transfer)] == [], "the link is gone"
 
 
 @in_memory

@@ -148,6 +148,7 @@ class SendingLink(Link):
         left = [one for one in self._waiting if self.sends_settled]
         self._waiting.clear()
         for delivery in left:
+            delivery.rest = ()  # a rollback must not abort it on a link that is gone
             if delivery.transaction is not None:
                 delivery.outcome = Released()
         self._release(one for one in left if one.outcome is None)
