@@ -39,6 +39,7 @@ from txnqueue.protocols.amqp import (
     TxnCapability,
 )
 from txnqueue.protocols.amqp.connection import Connection
+from txnqueue.protocols.amqp.links import CREDIT
 from txnqueue.protocols.amqp.types import AmqpValue
 
 SECOND = ReceiverSettleMode.SECOND
@@ -223,6 +224,20 @@ def test_a_discharge_of_half_a_delivery_ends_the_control_link(world: Any) -> Non
         sender.transfer(message(3), state=TransactionalState(first), part_of=part)
     assert condition(caught.value) == "amqp:transaction:unknown-id"
     assert scene.waiting() == [], "all transactions of the link are rolled back"
+
+
+@in_memory
+def test_a_control_link_that_has_ended_grants_no_more_credit(world: Any) -> None:
+    """The request that ends it is the one after which more credit is due."""
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    for _ in range(CREDIT // 4 - 1):
+        assert pipe.discharge(pipe.declare()) == "accepted"
+    txn_id = pipe.declare()
+    pipe.transfer(pipe.sender(scene.name), (Header(),), txn_id, more=True)
+    pipe.frames.clear()
+    pipe.transfer(pipe.control, (AmqpValue(Discharge(txn_id, False)),))
+    assert [type(one) for one in pipe.frames] == [Detach]
 
 
 @on_delta_when_long
