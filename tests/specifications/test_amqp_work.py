@@ -823,6 +823,27 @@ def test_an_outcome_that_came_too_late_is_told_to_have_failed(world: Any) -> Non
 
 
 @in_memory
+@pytest.mark.parametrize("kept", [0, 1])
+def test_an_outcome_that_came_too_late_for_one_delivery_is_applied_to_the_other(
+    world: Any, kept: int
+) -> None:
+    """The resource was busy when one of two leases had to be extended."""
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    pipe = Pipeline(scene.resource.connect())
+    handle = pipe.receiver(scene.name, 1)
+    pipe.do(Flow(handle=handle, delivery_count=1, link_credit=1))
+    world.clock.advance(200)
+    pipe.session.unsettled[kept].batch.extend_lease(300)
+    world.clock.advance(150)
+    assert len(scene.orders.receive()) == 1, "somebody else has the other one"
+    pipe.dispose(Accepted(), 0, 1)
+    told = pipe.outcomes(Role.SENDER)
+    assert told == {kept: Accepted(), 1 - kept: Modified(delivery_failed=True)}
+    assert scene.counts == (0, 1)
+
+
+@in_memory
 def test_the_resource_keeps_leases_alive(world: Any) -> None:
     scene = Scene(world, settings={"lease_seconds": 60})
     scene.orders.send([row(1), row(2)])

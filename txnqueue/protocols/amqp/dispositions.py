@@ -30,6 +30,7 @@ from txnqueue.protocols.amqp.types import (
 )
 
 if TYPE_CHECKING:
+    from txnqueue.batch import Batch
     from txnqueue.protocols.amqp.session import Session
 
 logger = logging.getLogger("txnqueue")
@@ -118,16 +119,23 @@ def _apply(
 
 
 def _retire(deliveries: list[OutgoingDelivery], outcome: Outcome, *, settled: bool) -> None:
-    """Apply an outcome at once; deliveries lost meanwhile are reported as failed."""
-    state = outcome
-    try:
-        apply([(delivery, outcome) for delivery in deliveries], None)
-    except LeaseLost as error:
-        logger.warning("outcome not applied link=%s error=%s", deliveries[0].link.name, error)
-        state = Modified(delivery_failed=True)
+    """Apply an outcome at once; deliveries lost meanwhile are reported as failed.
+
+    Claims are lost one by one: what was applied to the others must not be reported as failed.
+    """
+    batches: dict[Batch, list[OutgoingDelivery]] = {}
     for delivery in deliveries:
-        delivery.settled = settled
-        delivery.link.session.settle(delivery, state)
+        batches.setdefault(delivery.batch, []).append(delivery)
+    for mine in batches.values():
+        state = outcome
+        try:
+            apply([(delivery, outcome) for delivery in mine], None)
+        except LeaseLost as error:
+            logger.warning("outcome not applied link=%s error=%s", mine[0].link.name, error)
+            state = Modified(delivery_failed=True)
+        for delivery in mine:
+            delivery.settled = settled
+            delivery.link.session.settle(delivery, state)
 
 
 def _settle_postings(session: Session, frame: Disposition, named: range) -> str | None:
