@@ -561,3 +561,39 @@ def test_a_discharge_in_doubt_is_answered_once_it_is_known(world: Any, landed: b
     scene.controller.tick()
     assert isinstance(delivery.state, Accepted if landed else Rejected)
     assert scene.waiting() == ([1] if landed else [])
+
+
+@in_memory
+@pytest.mark.parametrize("landed", [True, False])
+@pytest.mark.parametrize("drain", [True, False])
+def test_a_link_waits_for_a_discharge_in_doubt(world: Any, landed: bool, drain: bool) -> None:
+    """Its credit remains, and is for no transaction once the outcome is known."""
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    pipe = Pipeline(scene.resource.connect())
+    txn_id, handle = pipe.declare(), pipe.receiver(scene.name)
+    pipe.do(Flow(handle=handle, link_credit=2, properties={"txn-id": txn_id}))
+    journal = world.store.journal
+    append, read = journal.append, journal.read
+
+    def lost(units: Any, metadata: Any) -> Any:
+        if landed:
+            append(units, metadata)
+        journal.read = failing
+        raise OSError("no reply")
+
+    journal.append = lost
+    asked = pipe.transfer(pipe.control, (AmqpValue(Discharge(txn_id, False)),))
+    journal.read = read
+    pipe.do(Flow(handle=handle, delivery_count=1, link_credit=2, drain=drain))
+    journal.append = append
+    assert handle in pipe.session.links and asked not in pipe.outcomes()
+    pipe.session.tick()
+    pipe.frames += pipe.session.frames()
+    assert isinstance(pipe.outcomes()[asked], Accepted if landed else Rejected)
+    link: Any = pipe.session.links[handle]
+    assert link.credit == (0 if drain else 2 if landed else 1)
+    sent = [one.state for one in pipe.frames if isinstance(one, Transfer) and one.handle == handle]
+    assert sent == [TransactionalState(txn_id)] + [None] * (not landed)
+    told = [one for one in pipe.frames if isinstance(one, Flow) and one.handle == handle][-1]
+    assert told.properties == {"txn-id": None}

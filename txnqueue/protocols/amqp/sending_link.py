@@ -26,6 +26,7 @@ from txnqueue.protocols.amqp.types import (
     TransactionalState,
 )
 from txnqueue.protocols.deliveries import written_messages
+from txnqueue.transaction import attempt_of
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -137,10 +138,17 @@ class SendingLink(Link):
     # -------------------------------------------------------------------------- helpers
 
     def _may_acquire(self) -> bool:
-        """Return whether the controller has credit and reads what it is sent."""
-        session = self.session
+        """Return whether the controller has credit and reads what it is sent.
+
+        While a discharge is in doubt, it is not known yet what the next acquisitions belong to.
+        """
+        session, transaction = self.session, self.transaction
         return bool(
-            self.credit and not self._waiting and session.can_send and session.connection.is_read
+            self.credit
+            and not self._waiting
+            and session.can_send
+            and session.connection.is_read
+            and (transaction is None or attempt_of(transaction.transaction).takes_work)
         )
 
     def _stop(self) -> None:
