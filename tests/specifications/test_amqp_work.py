@@ -676,6 +676,41 @@ def test_what_goes_settled_is_accepted_by_one_commit_and_not_one_each(world: Any
 
 
 @in_memory
+@pytest.mark.parametrize("how", ["vanishes", "settles in a transaction that fails"])
+def test_what_a_controller_leaves_behind_goes_back_by_one_commit_and_not_one_each(
+    world: Any, how: str
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(20)])
+    connection = scene.resource.connect()
+    pipe = Pipeline(connection)
+    pipe.receiver(scene.name, 20)
+    before = world.store.journal.version()
+    if how == "vanishes":
+        connection.close()
+    else:
+        txn_id = pipe.declare()
+        pipe.dispose(TransactionalState(txn_id, Accepted()), 0, 19, settled=True)
+        assert pipe.discharge(txn_id, fail=True) == "accepted"
+    assert world.store.journal.version() == before + 1
+    assert scene.counts == (20, 0) and not pipe.session.unsettled
+
+
+@in_memory
+def test_what_a_controller_leaves_behind_goes_back_as_far_as_it_is_held(world: Any) -> None:
+    """A message that was settled past the resource does not keep the others from going back."""
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(3)])
+    connection = scene.resource.connect()
+    pipe = Pipeline(connection)
+    pipe.receiver(scene.name, 3)
+    held = pipe.session.unsettled[1]
+    held.batch.accept(matching=[held.message_id])
+    connection.close()
+    assert scene.waiting() == [0, 2] and scene.counts == (2, 0)
+
+
+@in_memory
 def test_the_octets_of_a_message_are_forgotten_once_it_is_posted(world: Any) -> None:
     scene = Scene(world)
     txn_id = scene.controller.declare()

@@ -11,7 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionUnknown
+from txnqueue.errors import (
+    AlreadySettled,
+    LeaseLost,
+    TransactionAborted,
+    TransactionFinished,
+    TransactionUnknown,
+)
 from txnqueue.protocols.amqp.messages import Posting, stage
 from txnqueue.protocols.amqp.performatives import Transfer
 from txnqueue.protocols.amqp.types import (
@@ -382,10 +388,27 @@ def apply(
 
 
 def apply_defaults(deliveries: Iterable[OutgoingDelivery]) -> None:
-    """Apply their source's default outcome to deliveries that can no longer be settled."""
+    """Apply their source's default outcome to deliveries that can no longer be settled.
+
+    Those of one claim share a commit: a client may hold thousands when it vanishes.
+    """
+    groups: dict[tuple[SendingLink, Batch], list[OutgoingDelivery]] = {}
     for delivery in deliveries:
-        try:
-            apply([(delivery, delivery.link.default_outcome)], None)
-        except Exception as error:  # when the lease ends, others get the message
-            logger.warning("default outcome failed message=%s error=%s", delivery.message_id, error)
-        delivery.link.session.forget(delivery)
+        groups.setdefault((delivery.link, delivery.batch), []).append(delivery)
+    for mine in groups.values():
+        _apply_default(mine)
+        for delivery in mine:
+            delivery.link.session.forget(delivery)
+
+
+def _apply_default(mine: list[OutgoingDelivery]) -> None:
+    """Apply the default outcome to deliveries of one link and claim, as far as they are held."""
+    try:
+        apply([(delivery, delivery.link.default_outcome) for delivery in mine], None)
+    except Exception as error:  # when the lease ends, others get the messages
+        if len(mine) > 1 and isinstance(error, LeaseLost | AlreadySettled):
+            for delivery in mine:
+                _apply_default([delivery])
+            return
+        about = (mine[0].message_id, len(mine), error)
+        logger.warning("default outcome failed message=%s count=%s error=%s", *about)
