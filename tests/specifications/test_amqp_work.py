@@ -27,6 +27,7 @@ from txnqueue.protocols.amqp import (
     Limits,
     Modified,
     ProtonCodec,
+    Received,
     ReceiverSettleMode,
     Rejected,
     Released,
@@ -448,6 +449,19 @@ def test_settled_and_rolled_back_the_default_outcome_is_applied(world: Any, defa
     assert world.manager().queue(f"{scene.name}.dead").depth() == int(rejected)
     counts = [m["_message"]["delivery_count"] for m in scene.orders.receive().messages()]
     assert counts == ([] if rejected else [int(default is not None)])
+
+
+@in_memory
+@pytest.mark.parametrize("default", [Modified(undeliverable_here=True), Received(0, 0), "nothing"])
+def test_a_default_outcome_that_cannot_be_applied_is_refused_with_its_link(
+    world: Any, default: Any
+) -> None:
+    """Otherwise it would fail when nobody can be told any more."""
+    scene = Scene(world)
+    session = scene.resource.connect().begin()
+    source = Source(scene.name, default)
+    answers = session.handle(Attach(name="r", handle=0, role=Role.RECEIVER, source=source))
+    assert condition(answers[-1].error) == "amqp:not-implemented" and not session.links
 
 
 @on_delta_when_long

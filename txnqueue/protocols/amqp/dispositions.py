@@ -80,13 +80,18 @@ def _asked(session: Session, frame: Disposition) -> tuple[LiveTransaction | None
         AmqpError: There is no such transaction, or queues cannot apply the outcome.
     """
     if isinstance(frame.state, TransactionalState):
-        return session.transaction(frame.state.txn_id), _checked(frame.state.outcome)
+        return session.transaction(frame.state.txn_id), checked(frame.state.outcome)
     if isinstance(frame.state, Received):  # how much of a delivery has arrived; not an outcome
         return None, None
-    return None, _checked(frame.state)
+    return None, checked(frame.state)
 
 
-def _checked(outcome: object) -> Outcome | None:
+def checked(outcome: object) -> Outcome | None:
+    """Check that an outcome, given or the default, is one that queues can apply.
+
+    Raises:
+        AmqpError: They cannot.
+    """
     if isinstance(outcome, Modified) and outcome.undeliverable_here:
         raise AmqpError(
             ErrorCondition.NOT_IMPLEMENTED,

@@ -365,6 +365,8 @@ def _check_node(node: Source | Target | None) -> None:
         why = f"Filters are not supported: omit {', '.join(node.filters)}."
     if why is not None:
         raise AmqpError(ErrorCondition.NOT_IMPLEMENTED, why)
+    if isinstance(node, Source):
+        dispositions.checked(node.default_outcome)
 
 
 def _error(error: Exception, link_name: str) -> Error:
