@@ -27,6 +27,7 @@ from txnqueue.protocols.amqp import (
     Header,
     Limits,
     Rejected,
+    Released,
     Role,
     Source,
     TransactionalResource,
@@ -325,6 +326,31 @@ def test_a_global_id_leaves_the_decision_to_the_global_transaction(world: Any) -
     assert scene.waiting() == [2] and scene.counts == (1, 0)
     with pytest.raises(AmqpError):
         scene.controller.declare(global_id=b"global-1")
+
+
+@in_memory
+@pytest.mark.parametrize("commit", [True, False])
+def test_what_a_global_transaction_acquired_without_an_outcome_goes_back(
+    world: Any, commit: bool
+) -> None:
+    """It is decided elsewhere, so the controller cannot hold it any longer than the discharge."""
+    scene = Scene(world, capabilities=(LOCAL, DISTRIBUTED))
+    scene.orders.send([row(1), row(2), row(3)])
+    pipe = Pipeline(scene.resource.connect(payload_max=2))
+    declared = pipe.transfer(pipe.control, (AmqpValue(Declare("global-3")),))
+    txn_id, handle = pipe.outcomes()[declared].txn_id, pipe.receiver(scene.name)
+    window = Flow(handle=handle, link_credit=3, incoming_window=5, properties={"txn-id": txn_id})
+    pipe.do(window)  # a message is in two parts: half of the third one is sent
+    pipe.dispose(TransactionalState(txn_id, Accepted()), 0)
+    assert pipe.discharge(txn_id) == "accepted"
+    assert pipe.outcomes(Role.SENDER) == {0: Accepted(), 1: Released()}
+    aborted = [one.delivery_id for one in pipe.frames if isinstance(one, Transfer) and one.aborted]
+    assert aborted == [2] and not pipe.session.unsettled
+    elsewhere = world.manager("coordinator")
+    (elsewhere.commit if commit else elsewhere.rollback)("global-3")
+    assert scene.waiting() == ([2, 3] if commit else [1, 2, 3])
+    pipe.dispose(Accepted(), 0, 2, settled=True)
+    assert handle in pipe.session.links and scene.orders.in_flight() == 0
 
 
 @on_delta_when_long

@@ -262,6 +262,9 @@ class LiveTransaction:
             posted.state, posted.transaction = posted.outcome, None
             posted.link.session.show(posted)
         for delivery in self.deliveries:
+            if delivery.acquired_in is self and isinstance(delivery.outcome, Released):
+                _end_acquisition(delivery)
+                continue
             delivery.transaction = delivery.acquired_in = None
             if delivery.outcome is not None:
                 delivery.link.session.settle(delivery, delivery.outcome)
@@ -315,7 +318,14 @@ class LiveTransaction:
         self.posted_octets = 0
 
     def _say_outcomes(self) -> None:
-        """Pass the outcomes to the store's transaction; messages without one are kept."""
+        """Pass the outcomes to the store's transaction; messages without one are kept.
+
+        With a global-id they are released: whoever decides it cannot leave them to this controller.
+        """
+        if self.distributed:
+            for delivery in self.deliveries:
+                if delivery.acquired_in is self and delivery.outcome is None:
+                    delivery.outcome = Released()
         said = [(d, d.outcome) for d in self.deliveries if d.outcome is not None]
         apply(said, self.transaction)
         silent = {id(d.batch): d.batch for d in self.deliveries if d.acquired_in is self}
