@@ -719,6 +719,59 @@ def test_outcomes_are_for_ids_on_both_sides_of_the_last_number(
     assert pipe.scene.counts == (0, others)
 
 
+def sent_ids(pipe: Pipeline) -> list[int | None]:
+    """The ids of deliveries in the order in which their first transfers were sent."""
+    transfers = [one for one in pipe.frames if isinstance(one, Transfer)]
+    return list(dict.fromkeys(one.delivery_id for one in transfers))
+
+
+@in_memory
+@pytest.mark.parametrize("ends", ["discharge", "detach", "keep", "another transaction"])
+def test_what_was_acquired_and_not_sent_leaves_no_gap_in_the_delivery_ids(
+    world: Any, ends: str
+) -> None:
+    """Libraries of clients end a session whose delivery ids do not follow each other."""
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(3)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id, handle = pipe.declare(), pipe.receiver(scene.name)
+    flow = Flow(handle=handle, link_credit=3, properties={"txn-id": txn_id}, incoming_window=3)
+    pipe.do(flow)  # a message has three parts here
+    assert sent_ids(pipe) == [0]
+    other = pipe.receiver(scene.name)
+    if ends == "another transaction":
+        pipe.do(Flow(handle=handle, properties={"txn-id": pipe.declare()}))
+    if ends in ("detach", "keep"):
+        pipe.do(Detach(handle=handle, closed=ends == "detach"))
+    assert pipe.discharge(txn_id, fail=True) == "accepted"
+    pipe.do(Flow(handle=other, link_credit=2, incoming_window=9))
+    assert sent_ids(pipe) == [0, 1, 2]
+    if ends in ("discharge", "another transaction"):
+        told = [one for one in pipe.do(Flow(handle=handle, echo=True)) if isinstance(one, Flow)]
+        assert (told[-1].delivery_count, told[-1].link_credit) == (2, 1), "its credit remained"
+    pipe.session.end()
+    assert scene.counts == (3, 0)
+
+
+@in_memory
+def test_a_delivery_has_its_id_when_it_is_sent(world: Any) -> None:
+    """What another link sends first has the lower id, although it was acquired later."""
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    first, second = pipe.receiver(scene.name), pipe.receiver(scene.name)
+    scene.orders.send([row(n) for n in range(4)])
+    pipe.do(Flow(handle=second, link_credit=2, incoming_window=3))
+    pipe.do(Flow(handle=first, link_credit=2))
+    pipe.do(Flow(handle=second, echo=True))
+    counts = [one for one in pipe.frames if isinstance(one, Flow) and one.handle == second]
+    assert (counts[-1].delivery_count, counts[-1].link_credit) == (1, 1)
+    pipe.do(Flow(incoming_window=99))
+    assert sent_ids(pipe) == [0, 1, 2, 3]
+    pipe.do(Flow(handle=second, delivery_count=2, link_credit=1))
+    pipe.dispose(Accepted(), 0, 3, settled=True)
+    assert scene.counts == (0, 0) and set(pipe.session.links) >= {first, second}
+
+
 @in_memory
 def test_a_detached_link_says_so(world: Any) -> None:
     scene = Scene(world)

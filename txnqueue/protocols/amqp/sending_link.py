@@ -40,7 +40,7 @@ class SendingLink(Link):
     """An end that acquires messages of a queue and sends them.
 
     Attributes:
-        credit: The number of messages that the controller still takes.
+        credit: The number of messages that the controller takes beyond those that wait.
         transaction: The transaction that acquires them; None: they are held under a lease.
     """
 
@@ -61,6 +61,11 @@ class SendingLink(Link):
         return self.source.default_outcome or Released()
 
     @property
+    def unsent(self) -> int:
+        """The number of deliveries that are acquired, of which no part is sent."""
+        return len(self._waiting) - (bool(self._waiting) and self._waiting[0].started)
+
+    @property
     def waiting(self) -> tuple[OutgoingDelivery, ...]:
         """The deliveries that are acquired and not completely sent."""
         return tuple(self._waiting)
@@ -73,7 +78,7 @@ class SendingLink(Link):
         if frame.link_credit is not None:
             known = frame.delivery_count if frame.delivery_count is not None else 0
             under_way = (self._delivery_count - known) % COUNTS
-            self.credit = max(0, frame.link_credit - under_way)
+            self.credit = max(0, frame.link_credit - under_way - self.unsent)
         self._drain = frame.drain
         drained = self.pump()
         if (frame.echo or moved) and not drained:
@@ -119,21 +124,23 @@ class SendingLink(Link):
                 self._tell()
 
     def give_up(self, delivery: OutgoingDelivery) -> None:
-        """Stop sending a delivery."""
+        """Stop sending a delivery; if none of it was sent, its credit remains."""
         delivery.rest = ()
         if delivery in self._waiting:
             self._waiting.remove(delivery)
+            self.credit += not delivery.started
 
     def closed(self) -> None:
         """Apply the default outcome to deliveries without one; a transaction's end with it."""
-        self._stop()
-        self._give_back([d for d in self.session.unsettled.values() if d.link is self])
+        unsent = self._stop()
+        mine = [d for d in self.session.unsettled.values() if d.link is self]
+        self._give_back(mine + unsent)
 
     def suspended(self) -> None:
         """Give back messages not completely sent; the controller may still settle the others."""
-        self._stop()
+        unsent = self._stop()
         mine = [d for d in self.session.unsettled.values() if d.link is self]
-        self._give_back([d for d in mine if d.rest])
+        self._give_back([d for d in mine if d.rest] + unsent)
 
     # -------------------------------------------------------------------------- helpers
 
@@ -151,9 +158,14 @@ class SendingLink(Link):
             and (transaction is None or attempt_of(transaction.transaction).takes_work)
         )
 
-    def _stop(self) -> None:
-        """Stop acquiring and sending; messages to go settled but not sent are not accepted."""
+    def _stop(self) -> list[OutgoingDelivery]:
+        """Stop acquiring and sending; messages to go settled but not sent are not accepted.
+
+        Returns:
+            The other deliveries of which no part is sent.
+        """
         left = [one for one in self._waiting if self.sends_settled]
+        unsent = [one for one in self._waiting if not (self.sends_settled or one.started)]
         self._waiting.clear()
         for delivery in left:
             delivery.rest = ()  # a rollback must not abort it on a link that is gone
@@ -163,6 +175,7 @@ class SendingLink(Link):
         if self.transaction is not None:
             self.transaction.links.discard(self)
             self.transaction = None
+        return unsent
 
     def _release(self, deliveries: Iterable[OutgoingDelivery]) -> None:
         """Give back messages that were to go settled outside a transaction."""
@@ -211,7 +224,6 @@ class SendingLink(Link):
         for message_id, payload in written_messages(batch, core, write):
             delivery = OutgoingDelivery(
                 self,
-                self.session.next_delivery_id(),
                 batch,
                 message_id,
                 transaction,
@@ -224,11 +236,16 @@ class SendingLink(Link):
                 transaction.deliveries.append(delivery)
                 if self.sends_settled:
                     delivery.associate(transaction, Accepted())
-            if not self.sends_settled:
-                self.session.unsettled[delivery.delivery_id] = delivery
             self._waiting.append(delivery)
         self.credit -= len(batch)
-        self._count(len(batch))
+
+    def _start(self, delivery: OutgoingDelivery) -> None:
+        """Number a delivery when it is first sent, because ids follow each other in that order."""
+        delivery.delivery_id = self.session.next_delivery_id()
+        delivery.started = True
+        self._count(1)
+        if not self.sends_settled:
+            self.session.unsettled[delivery.delivery_id] = delivery
 
     def _count(self, deliveries: int) -> None:
         self._delivery_count = (self._delivery_count + deliveries) % COUNTS
@@ -259,6 +276,8 @@ class SendingLink(Link):
         size = self.session.connection.payload_max
         while self._waiting and self.session.can_send:
             delivery = self._waiting[0]
+            if not delivery.started:
+                self._start(delivery)
             part = delivery.rest if size is None else delivery.rest[:size]
             delivery.rest = delivery.rest[len(part) :]
             more = bool(delivery.rest)
@@ -276,17 +295,19 @@ class SendingLink(Link):
                     payload=part,
                 )
             )
-            delivery.started = True
             if not more:
                 self._waiting.popleft()
 
     def _tell(self) -> None:
-        """Tell the controller the credit and the transaction of later transfers."""
+        """Tell the controller the credit and the transaction of later transfers.
+
+        To it, what waits has not used up its credit.
+        """
         self.session.emit(
             Flow(
                 handle=self.handle,
                 delivery_count=self._delivery_count,
-                link_credit=self.credit,
+                link_credit=self.credit + self.unsent,
                 drain=self._drain,
                 properties={TXN_ID: self.transaction.txn_id if self.transaction else None},
             )

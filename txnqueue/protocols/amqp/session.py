@@ -128,6 +128,12 @@ class Session:
         """Whether the controller can take another transfer."""
         return self.window is None or self.window > 0
 
+    @property
+    def held_count(self) -> int:
+        """The number of deliveries that the controller has to settle, sent or about to be sent."""
+        links = [link for link in self.links.values() if isinstance(link, SendingLink)]
+        return len(self.unsettled) + sum(one.unsent for one in links if not one.sends_settled)
+
     def emit(self, performative: Performative) -> None:
         """Queue a performative for the controller."""
         self._frames.append(performative)

@@ -86,7 +86,6 @@ class OutgoingDelivery:
 
     Attributes:
         link: The link on which it is sent.
-        delivery_id: Its number in the session.
         batch: The claim that holds it.
         message_id: Its id in the queue.
         acquired_in: The live transaction that acquired it; None if it is held under a lease.
@@ -96,11 +95,11 @@ class OutgoingDelivery:
         state: Its state as last set by the controller.
         former_state: Its state before that transaction.
         started: Whether a part of it has been sent.
+        delivery_id: Its number in the session, once a part of it has been sent.
         rest: What is still to be sent.
     """
 
     link: SendingLink
-    delivery_id: int
     batch: Batch
     message_id: str
     acquired_in: LiveTransaction | None
@@ -111,6 +110,7 @@ class OutgoingDelivery:
     state: DeliveryState | None = None
     former_state: DeliveryState | None = None
     started: bool = False
+    delivery_id: int = -1
 
     def associate(self, transaction: LiveTransaction, outcome: Outcome | None) -> None:
         """Set a provisional outcome in a transaction."""
