@@ -754,6 +754,31 @@ def test_what_was_acquired_and_not_sent_leaves_no_gap_in_the_delivery_ids(
 
 
 @in_memory
+@pytest.mark.parametrize("mode", [SenderSettleMode.MIXED, SenderSettleMode.SETTLED])
+@pytest.mark.parametrize("how", ["commit", "roll back", "without a transaction"])
+def test_what_waits_goes_back_when_its_credit_is_withdrawn(
+    world: Any, how: str, mode: SenderSettleMode
+) -> None:
+    """A controller sets the credit to 0 before a discharge, and relies on the answer."""
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(3)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id = None if how == "without a transaction" else pipe.declare()
+    handle = pipe.attach(Role.RECEIVER, source=Source(scene.name), snd_settle_mode=mode)
+    flow = Flow(handle=handle, link_credit=3, properties={"txn-id": txn_id}, incoming_window=3)
+    pipe.do(flow)  # a message has three parts here
+    (told,) = pipe.do(Flow(handle=handle, delivery_count=1, link_credit=0, echo=True))
+    assert (told.delivery_count, told.link_credit) == (1, 0)
+    pipe.do(Flow(incoming_window=99))
+    assert txn_id is None or pipe.discharge(txn_id, how == "roll back") == "accepted"
+    assert sent_ids(pipe) == [0] and set(pipe.outcomes(Role.SENDER)) <= {0}
+    assert scene.orders.depth() == (3 if how == "roll back" else 2)
+    pipe.session.end()
+    gone = mode is SenderSettleMode.SETTLED and how != "roll back"
+    assert scene.counts == (2 if gone else 3, 0)
+
+
+@in_memory
 def test_a_delivery_has_its_id_when_it_is_sent(world: Any) -> None:
     """What another link sends first has the lower id, although it was acquired later."""
     scene = Scene(world)

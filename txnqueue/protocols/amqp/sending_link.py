@@ -78,7 +78,9 @@ class SendingLink(Link):
         if frame.link_credit is not None:
             known = frame.delivery_count if frame.delivery_count is not None else 0
             under_way = (self._delivery_count - known) % COUNTS
-            self.credit = max(0, frame.link_credit - under_way - self.unsent)
+            credit = max(0, frame.link_credit - under_way)
+            self._withdraw(max(0, self.unsent - credit))
+            self.credit = credit - self.unsent
         self._drain = frame.drain
         drained = self.pump()
         if (frame.echo or moved) and not drained:
@@ -167,15 +169,23 @@ class SendingLink(Link):
         left = [one for one in self._waiting if self.sends_settled]
         unsent = [one for one in self._waiting if not (self.sends_settled or one.started)]
         self._waiting.clear()
-        for delivery in left:
-            delivery.rest = ()  # a rollback must not abort it on a link that is gone
-            if delivery.transaction is not None:
-                delivery.outcome = Released()
-        self._release(one for one in left if one.outcome is None)
+        self._return(left)
         if self.transaction is not None:
             self.transaction.links.discard(self)
             self.transaction = None
         return unsent
+
+    def _withdraw(self, count: int) -> None:
+        """Return the last deliveries that wait, because the controller takes fewer now."""
+        self._return([self._waiting.pop() for _ in range(count)])
+
+    def _return(self, unsent: list[OutgoingDelivery]) -> None:
+        """Return what will not be sent: at once, or with its transaction, however that ends."""
+        for delivery in unsent:
+            delivery.rest, delivery.settled = (), True  # the controller is told nothing more of it
+            if delivery.transaction is not None:
+                delivery.outcome = Released()
+        self._release(one for one in unsent if one.outcome is None)
 
     def _release(self, deliveries: Iterable[OutgoingDelivery]) -> None:
         """Give back messages that were to go settled outside a transaction."""
