@@ -300,8 +300,9 @@ def test_other_sessions_are_told_at_once_of_what_ends_with_a_session() -> None:
         txn_id = wire.ask(0, Declare()).txn_id
         wire.send(Begin(window=WINDOW), channel=1)
         wire.until(Begin)
-        ends = {"source": Source("orders"), "target": Target()}
-        wire.send(Attach(name="r", handle=0, role=Role.RECEIVER, **ends), channel=1)
+        source, target = Source("orders"), Target()
+        attach = Attach(name="r", handle=0, role=Role.RECEIVER, source=source, target=target)
+        wire.send(attach, channel=1)
         flow = Flow(handle=0, link_credit=1, properties={"txn-id": txn_id})
         wire.send(SessionFlow(WINDOW, flow), channel=1)
         assert wire.until(Transfer).delivery_id == 0
