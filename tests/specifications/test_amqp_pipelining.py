@@ -779,6 +779,23 @@ def test_what_waits_goes_back_when_its_credit_is_withdrawn(
 
 
 @in_memory
+def test_a_transfer_that_gives_up_a_delivery_uses_up_the_window_as_any_other(world: Any) -> None:
+    """The window opens with a flow for another link, so the delivery is still half sent."""
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id, handle = pipe.declare(), pipe.receiver(scene.name)
+    other = pipe.receiver(scene.name)
+    flow = Flow(handle=handle, link_credit=1, incoming_window=2, properties={"txn-id": txn_id})
+    pipe.do(flow)
+    pipe.do(Flow(handle=other, link_credit=0, incoming_window=3))
+    assert pipe.discharge(txn_id, fail=True) == "accepted"
+    pipe.frames.clear()
+    pipe.do(Flow(handle=other, link_credit=1))
+    assert len([one for one in pipe.frames if isinstance(one, Transfer)]) == 2
+
+
+@in_memory
 def test_a_delivery_has_its_id_when_it_is_sent(world: Any) -> None:
     """What another link sends first has the lower id, although it was acquired later."""
     scene = Scene(world)

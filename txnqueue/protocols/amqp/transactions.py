@@ -360,7 +360,7 @@ def _end_acquisition(delivery: OutgoingDelivery) -> None:
     if delivery.rest:
         delivery.link.give_up(delivery)
         if delivery.started:
-            session.emit(
+            session.send(
                 Transfer(
                     handle=delivery.link.handle, delivery_id=delivery.delivery_id, aborted=True
                 )
