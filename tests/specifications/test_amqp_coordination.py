@@ -27,6 +27,7 @@ from txnqueue.protocols.amqp import (
     Header,
     Limits,
     Rejected,
+    Released,
     Role,
     Source,
     TransactionalResource,
@@ -327,6 +328,31 @@ def test_a_global_id_leaves_the_decision_to_the_global_transaction(world: Any) -
         scene.controller.declare(global_id=b"global-1")
 
 
+@in_memory
+@pytest.mark.parametrize("commit", [True, False])
+def test_what_a_global_transaction_acquired_without_an_outcome_goes_back(
+    world: Any, commit: bool
+) -> None:
+    """It is decided elsewhere, so the controller cannot hold it any longer than the discharge."""
+    scene = Scene(world, capabilities=(LOCAL, DISTRIBUTED))
+    scene.orders.send([row(1), row(2), row(3)])
+    pipe = Pipeline(scene.resource.connect(payload_max=2))
+    declared = pipe.transfer(pipe.control, (AmqpValue(Declare("global-3")),))
+    txn_id, handle = pipe.outcomes()[declared].txn_id, pipe.receiver(scene.name)
+    window = Flow(handle=handle, link_credit=3, incoming_window=5, properties={"txn-id": txn_id})
+    pipe.do(window)  # a message is in two parts: half of the third one is sent
+    pipe.dispose(TransactionalState(txn_id, Accepted()), 0)
+    assert pipe.discharge(txn_id) == "accepted"
+    assert pipe.outcomes(Role.SENDER) == {0: Accepted(), 1: Released()}
+    aborted = [one.delivery_id for one in pipe.frames if isinstance(one, Transfer) and one.aborted]
+    assert aborted == [2] and not pipe.session.unsettled
+    elsewhere = world.manager("coordinator")
+    (elsewhere.commit if commit else elsewhere.rollback)("global-3")
+    assert scene.waiting() == ([2, 3] if commit else [1, 2, 3])
+    pipe.dispose(Accepted(), 0, 2, settled=True)
+    assert handle in pipe.session.links and scene.orders.in_flight() == 0
+
+
 @on_delta_when_long
 @pytest.mark.rule("S1-19")
 def test_a_discharge_that_fails_makes_the_global_transaction_rollback_only(world: Any) -> None:
@@ -561,3 +587,39 @@ def test_a_discharge_in_doubt_is_answered_once_it_is_known(world: Any, landed: b
     scene.controller.tick()
     assert isinstance(delivery.state, Accepted if landed else Rejected)
     assert scene.waiting() == ([1] if landed else [])
+
+
+@in_memory
+@pytest.mark.parametrize("landed", [True, False])
+@pytest.mark.parametrize("drain", [True, False])
+def test_a_link_waits_for_a_discharge_in_doubt(world: Any, landed: bool, drain: bool) -> None:
+    """Its credit remains, and is for no transaction once the outcome is known."""
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    pipe = Pipeline(scene.resource.connect())
+    txn_id, handle = pipe.declare(), pipe.receiver(scene.name)
+    pipe.do(Flow(handle=handle, link_credit=2, properties={"txn-id": txn_id}))
+    journal = world.store.journal
+    append, read = journal.append, journal.read
+
+    def lost(units: Any, metadata: Any) -> Any:
+        if landed:
+            append(units, metadata)
+        journal.read = failing
+        raise OSError("no reply")
+
+    journal.append = lost
+    asked = pipe.transfer(pipe.control, (AmqpValue(Discharge(txn_id, False)),))
+    journal.read = read
+    pipe.do(Flow(handle=handle, delivery_count=1, link_credit=2, drain=drain))
+    journal.append = append
+    assert handle in pipe.session.links and asked not in pipe.outcomes()
+    pipe.session.tick()
+    pipe.frames += pipe.session.frames()
+    assert isinstance(pipe.outcomes()[asked], Accepted if landed else Rejected)
+    link: Any = pipe.session.links[handle]
+    assert link.credit == (0 if drain else 2 if landed else 1)
+    sent = [one.state for one in pipe.frames if isinstance(one, Transfer) and one.handle == handle]
+    assert sent == [TransactionalState(txn_id)] + [None] * (not landed)
+    told = [one for one in pipe.frames if isinstance(one, Flow) and one.handle == handle][-1]
+    assert told.properties == {"txn-id": None}

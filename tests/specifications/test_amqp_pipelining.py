@@ -36,6 +36,7 @@ from txnqueue.protocols.amqp import (
 ROLLBACK = "amqp:transaction:rollback"
 ONLY_ACCEPTED = Source(outcomes=("amqp:accepted:list",))
 State = TransactionalState
+LAST_NUMBER = 2**32 - 1
 
 
 class Pipe(Pipeline):
@@ -517,7 +518,8 @@ def test_what_a_codec_cannot_write_goes_back(world: Any) -> None:
 
 @in_memory
 @pytest.mark.rule("S1-41", "S1-43")
-def test_what_goes_settled_and_has_not_gone_is_not_consumed(world: Any) -> None:
+@pytest.mark.parametrize("fail", [False, True])
+def test_what_goes_settled_and_has_not_gone_is_not_consumed(world: Any, fail: bool) -> None:
     scene = Scene(world)
     scene.orders.send([row(1)])
     pipe = Pipeline(scene.resource.connect(payload_max=1))
@@ -527,7 +529,9 @@ def test_what_goes_settled_and_has_not_gone_is_not_consumed(world: Any) -> None:
     handle = pipe.attach(Role.RECEIVER, source=Source(scene.name), snd_settle_mode=mode)
     pipe.do(Flow(handle=handle, link_credit=1, properties={"txn-id": txn_id}))
     pipe.do(Detach(handle=handle))
-    assert pipe.discharge(txn_id) == "accepted" and scene.counts == (1, 0)
+    pipe.frames.clear()
+    assert pipe.discharge(txn_id, fail) == "accepted" and scene.counts == (1, 0)
+    assert [one for one in pipe.frames if isinstance(one, Transfer)] == [], "the link is gone"
 
 
 @in_memory
@@ -642,7 +646,7 @@ def test_a_state_that_is_no_outcome_changes_nothing(world: Any) -> None:
 def test_delivery_counts_begin_where_the_sender_says(world: Any) -> None:
     scene = Scene(world)
     session = scene.resource.connect().begin()
-    first = 2**32 - 1
+    first = LAST_NUMBER
     answer, credit = session.handle(
         Attach(
             name="s",
@@ -661,6 +665,153 @@ def test_delivery_counts_begin_where_the_sender_says(world: Any) -> None:
         Attach(name="r", handle=1, role=Role.RECEIVER, source=Source(scene.name))
     )
     assert answer.initial_delivery_count == 0
+
+
+@in_memory
+def test_delivery_counts_go_on_with_zero_after_the_last_number(world: Any) -> None:
+    """A controller that drains moves the count by as much credit as it likes to give."""
+    pipe = Pipe(world)
+    handle = pipe.receiver(pipe.scene.name)
+    for known, credit, count in ((0, LAST_NUMBER, LAST_NUMBER), (LAST_NUMBER, 10, 9)):
+        drain = Flow(handle=handle, delivery_count=known, link_credit=credit, drain=True)
+        (told,) = pipe.do(drain)
+        assert (told.delivery_count, told.link_credit) == (count, 0)
+    pipe.scene.orders.send([row(1), row(2), row(3)])
+    pipe.do(Flow(handle=handle, delivery_count=9, link_credit=1))
+    assert pipe.scene.counts == (2, 1)
+    pipe.do(Flow(handle=handle, delivery_count=9, link_credit=2))  # one of them is under way
+    assert pipe.scene.counts == (1, 2)
+
+
+@in_memory
+@pytest.mark.parametrize("transacted", [True, False])
+def test_delivery_ids_go_on_with_zero_after_the_last_number(world: Any, transacted: bool) -> None:
+    pipe = Pipe(world)
+    txn_id = pipe.declare() if transacted else None
+    mode = ReceiverSettleMode.SECOND
+    handle = pipe.sender(pipe.scene.name, rcv_settle_mode=mode)
+    for number in (LAST_NUMBER, 0, 1):
+        pipe.transfer(handle, message(number), txn_id, delivery_id=number)
+    state = State(txn_id, Accepted()) if txn_id else Accepted()
+    settled = Disposition(role=Role.SENDER, first=LAST_NUMBER, last=1, settled=True, state=state)
+    pipe.do(settled)
+    assert not pipe.session.incoming
+    assert txn_id is None or pipe.discharge(txn_id) == "accepted"
+    assert pipe.scene.counts == (3, 0)
+
+
+@in_memory
+@pytest.mark.parametrize("transacted", [True, False])
+@pytest.mark.parametrize("others", [0, 9])
+def test_outcomes_are_for_ids_on_both_sides_of_the_last_number(
+    world: Any, others: int, transacted: bool
+) -> None:
+    """The resource counts so far only in a long-lived session: here it is told to."""
+    pipe = Pipe(world)
+    pipe.session._next_delivery_id = LAST_NUMBER - others
+    pipe.held(*range(others + 3))
+    txn_id = pipe.declare() if transacted else None
+    state = State(txn_id, Accepted()) if txn_id else Accepted()
+    pipe.dispose(state, LAST_NUMBER, 1, settled=True)
+    assert txn_id is None or pipe.discharge(txn_id) == "accepted"
+    assert pipe.scene.counts == (0, others)
+    pipe.dispose(Accepted(), 5, 3, settled=True)  # its last one is before its first
+    assert pipe.scene.counts == (0, others)
+
+
+def sent_ids(pipe: Pipeline) -> list[int | None]:
+    """The ids of deliveries in the order in which their first transfers were sent."""
+    transfers = [one for one in pipe.frames if isinstance(one, Transfer)]
+    return list(dict.fromkeys(one.delivery_id for one in transfers))
+
+
+@in_memory
+@pytest.mark.parametrize("ends", ["discharge", "detach", "keep", "another transaction"])
+def test_what_was_acquired_and_not_sent_leaves_no_gap_in_the_delivery_ids(
+    world: Any, ends: str
+) -> None:
+    """Libraries of clients end a session whose delivery ids do not follow each other."""
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(3)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id, handle = pipe.declare(), pipe.receiver(scene.name)
+    flow = Flow(handle=handle, link_credit=3, properties={"txn-id": txn_id}, incoming_window=3)
+    pipe.do(flow)  # a message has three parts here
+    assert sent_ids(pipe) == [0]
+    other = pipe.receiver(scene.name)
+    if ends == "another transaction":
+        pipe.do(Flow(handle=handle, properties={"txn-id": pipe.declare()}))
+    if ends in ("detach", "keep"):
+        pipe.do(Detach(handle=handle, closed=ends == "detach"))
+    assert pipe.discharge(txn_id, fail=True) == "accepted"
+    pipe.do(Flow(handle=other, link_credit=2, incoming_window=9))
+    assert sent_ids(pipe) == [0, 1, 2]
+    if ends in ("discharge", "another transaction"):
+        told = [one for one in pipe.do(Flow(handle=handle, echo=True)) if isinstance(one, Flow)]
+        assert (told[-1].delivery_count, told[-1].link_credit) == (2, 1), "its credit remained"
+    pipe.session.end()
+    assert scene.counts == (3, 0)
+
+
+@in_memory
+@pytest.mark.parametrize("mode", [SenderSettleMode.MIXED, SenderSettleMode.SETTLED])
+@pytest.mark.parametrize("how", ["commit", "roll back", "without a transaction"])
+def test_what_waits_goes_back_when_its_credit_is_withdrawn(
+    world: Any, how: str, mode: SenderSettleMode
+) -> None:
+    """A controller sets the credit to 0 before a discharge, and relies on the answer."""
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(3)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id = None if how == "without a transaction" else pipe.declare()
+    handle = pipe.attach(Role.RECEIVER, source=Source(scene.name), snd_settle_mode=mode)
+    flow = Flow(handle=handle, link_credit=3, properties={"txn-id": txn_id}, incoming_window=3)
+    pipe.do(flow)  # a message has three parts here
+    (told,) = pipe.do(Flow(handle=handle, delivery_count=1, link_credit=0, echo=True))
+    assert (told.delivery_count, told.link_credit) == (1, 0)
+    pipe.do(Flow(incoming_window=99))
+    assert txn_id is None or pipe.discharge(txn_id, how == "roll back") == "accepted"
+    assert sent_ids(pipe) == [0] and set(pipe.outcomes(Role.SENDER)) <= {0}
+    assert scene.orders.depth() == (3 if how == "roll back" else 2)
+    pipe.session.end()
+    gone = mode is SenderSettleMode.SETTLED and how != "roll back"
+    assert scene.counts == (2 if gone else 3, 0)
+
+
+@in_memory
+def test_a_transfer_that_gives_up_a_delivery_uses_up_the_window_as_any_other(world: Any) -> None:
+    """The window opens with a flow for another link, so the delivery is still half sent."""
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id, handle = pipe.declare(), pipe.receiver(scene.name)
+    other = pipe.receiver(scene.name)
+    flow = Flow(handle=handle, link_credit=1, incoming_window=2, properties={"txn-id": txn_id})
+    pipe.do(flow)
+    pipe.do(Flow(handle=other, link_credit=0, incoming_window=3))
+    assert pipe.discharge(txn_id, fail=True) == "accepted"
+    pipe.frames.clear()
+    pipe.do(Flow(handle=other, link_credit=1))
+    assert len([one for one in pipe.frames if isinstance(one, Transfer)]) == 2
+
+
+@in_memory
+def test_a_delivery_has_its_id_when_it_is_sent(world: Any) -> None:
+    """What another link sends first has the lower id, although it was acquired later."""
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    first, second = pipe.receiver(scene.name), pipe.receiver(scene.name)
+    scene.orders.send([row(n) for n in range(4)])
+    pipe.do(Flow(handle=second, link_credit=2, incoming_window=3))
+    pipe.do(Flow(handle=first, link_credit=2))
+    pipe.do(Flow(handle=second, echo=True))
+    counts = [one for one in pipe.frames if isinstance(one, Flow) and one.handle == second]
+    assert (counts[-1].delivery_count, counts[-1].link_credit) == (1, 1)
+    pipe.do(Flow(incoming_window=99))
+    assert sent_ids(pipe) == [0, 1, 2, 3]
+    pipe.do(Flow(handle=second, delivery_count=2, link_credit=1))
+    pipe.dispose(Accepted(), 0, 3, settled=True)
+    assert scene.counts == (0, 0) and set(pipe.session.links) >= {first, second}
 
 
 @in_memory

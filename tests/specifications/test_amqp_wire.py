@@ -32,6 +32,7 @@ from txnqueue.protocols.amqp import (
     Flow,
     Limits,
     ProtonCodec,
+    Released,
     Role,
     Source,
     Target,
@@ -288,6 +289,26 @@ def test_what_breaks_the_rules_of_sessions_ends_the_session(listener: Listener) 
     assert isinstance(wire.take(), Begin)
     wire.send(Begin(window=WINDOW), channel=1)
     assert wire.ends_with("amqp:not-allowed")
+
+
+def test_other_sessions_are_told_at_once_of_what_ends_with_a_session() -> None:
+    """A transaction is rolled back with its control link, and a tick is far away."""
+    with listening(tick_seconds=600) as listener:
+        listener.manager.create_queue("orders", "n long").send([{"n": 1}])
+        wire = Wire(listener).begun()
+        wire.attach(0, Role.SENDER, source=Source(), target=Coordinator())
+        txn_id = wire.ask(0, Declare()).txn_id
+        wire.send(Begin(window=WINDOW), channel=1)
+        wire.until(Begin)
+        source, target = Source("orders"), Target()
+        attach = Attach(name="r", handle=0, role=Role.RECEIVER, source=source, target=target)
+        wire.send(attach, channel=1)
+        flow = Flow(handle=0, link_credit=1, properties={"txn-id": txn_id})
+        wire.send(SessionFlow(WINDOW, flow), channel=1)
+        assert wire.until(Transfer).delivery_id == 0
+        wire.send(End())
+        told = wire.until(Disposition)
+        assert (told.first, told.settled, told.state) == (0, True, Released())
 
 
 def test_no_more_is_sent_than_the_window_of_a_session_takes(listener: Listener) -> None:

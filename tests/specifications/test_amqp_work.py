@@ -27,6 +27,7 @@ from txnqueue.protocols.amqp import (
     Limits,
     Modified,
     ProtonCodec,
+    Received,
     ReceiverSettleMode,
     Rejected,
     Released,
@@ -39,6 +40,7 @@ from txnqueue.protocols.amqp import (
     TxnCapability,
 )
 from txnqueue.protocols.amqp.connection import Connection
+from txnqueue.protocols.amqp.links import CREDIT
 from txnqueue.protocols.amqp.types import AmqpValue
 
 SECOND = ReceiverSettleMode.SECOND
@@ -223,6 +225,20 @@ def test_a_discharge_of_half_a_delivery_ends_the_control_link(world: Any) -> Non
         sender.transfer(message(3), state=TransactionalState(first), part_of=part)
     assert condition(caught.value) == "amqp:transaction:unknown-id"
     assert scene.waiting() == [], "all transactions of the link are rolled back"
+
+
+@in_memory
+def test_a_control_link_that_has_ended_grants_no_more_credit(world: Any) -> None:
+    """The request that ends it is the one after which more credit is due."""
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    for _ in range(CREDIT // 4 - 1):
+        assert pipe.discharge(pipe.declare()) == "accepted"
+    txn_id = pipe.declare()
+    pipe.transfer(pipe.sender(scene.name), (Header(),), txn_id, more=True)
+    pipe.frames.clear()
+    pipe.transfer(pipe.control, (AmqpValue(Discharge(txn_id, False)),))
+    assert [type(one) for one in pipe.frames] == [Detach]
 
 
 @on_delta_when_long
@@ -433,6 +449,19 @@ def test_settled_and_rolled_back_the_default_outcome_is_applied(world: Any, defa
     assert world.manager().queue(f"{scene.name}.dead").depth() == int(rejected)
     counts = [m["_message"]["delivery_count"] for m in scene.orders.receive().messages()]
     assert counts == ([] if rejected else [int(default is not None)])
+
+
+@in_memory
+@pytest.mark.parametrize("default", [Modified(undeliverable_here=True), Received(0, 0), "nothing"])
+def test_a_default_outcome_that_cannot_be_applied_is_refused_with_its_link(
+    world: Any, default: Any
+) -> None:
+    """Otherwise it would fail when nobody can be told any more."""
+    scene = Scene(world)
+    session = scene.resource.connect().begin()
+    source = Source(scene.name, default)
+    answers = session.handle(Attach(name="r", handle=0, role=Role.RECEIVER, source=source))
+    assert condition(answers[-1].error) == "amqp:not-implemented" and not session.links
 
 
 @on_delta_when_long
@@ -661,6 +690,41 @@ def test_what_goes_settled_is_accepted_by_one_commit_and_not_one_each(world: Any
 
 
 @in_memory
+@pytest.mark.parametrize("how", ["vanishes", "settles in a transaction that fails"])
+def test_what_a_controller_leaves_behind_goes_back_by_one_commit_and_not_one_each(
+    world: Any, how: str
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(20)])
+    connection = scene.resource.connect()
+    pipe = Pipeline(connection)
+    pipe.receiver(scene.name, 20)
+    before = world.store.journal.version()
+    if how == "vanishes":
+        connection.close()
+    else:
+        txn_id = pipe.declare()
+        pipe.dispose(TransactionalState(txn_id, Accepted()), 0, 19, settled=True)
+        assert pipe.discharge(txn_id, fail=True) == "accepted"
+    assert world.store.journal.version() == before + 1
+    assert scene.counts == (20, 0) and not pipe.session.unsettled
+
+
+@in_memory
+def test_what_a_controller_leaves_behind_goes_back_as_far_as_it_is_held(world: Any) -> None:
+    """A message that was settled past the resource does not keep the others from going back."""
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(3)])
+    connection = scene.resource.connect()
+    pipe = Pipeline(connection)
+    pipe.receiver(scene.name, 3)
+    held = pipe.session.unsettled[1]
+    held.batch.accept(matching=[held.message_id])
+    connection.close()
+    assert scene.waiting() == [0, 2] and scene.counts == (2, 0)
+
+
+@in_memory
 def test_the_octets_of_a_message_are_forgotten_once_it_is_posted(world: Any) -> None:
     scene = Scene(world)
     txn_id = scene.controller.declare()
@@ -805,6 +869,27 @@ def test_an_outcome_that_came_too_late_is_told_to_have_failed(world: Any) -> Non
     scene.orders.receive()
     receiver.dispose([held], Accepted())
     assert held.state == Modified(delivery_failed=True) and held.settled
+
+
+@in_memory
+@pytest.mark.parametrize("kept", [0, 1])
+def test_an_outcome_that_came_too_late_for_one_delivery_is_applied_to_the_other(
+    world: Any, kept: int
+) -> None:
+    """The resource was busy when one of two leases had to be extended."""
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    pipe = Pipeline(scene.resource.connect())
+    handle = pipe.receiver(scene.name, 1)
+    pipe.do(Flow(handle=handle, delivery_count=1, link_credit=1))
+    world.clock.advance(200)
+    pipe.session.unsettled[kept].batch.extend_lease(300)
+    world.clock.advance(150)
+    assert len(scene.orders.receive()) == 1, "somebody else has the other one"
+    pipe.dispose(Accepted(), 0, 1)
+    told = pipe.outcomes(Role.SENDER)
+    assert told == {kept: Accepted(), 1 - kept: Modified(delivery_failed=True)}
+    assert scene.counts == (0, 1)
 
 
 @in_memory

@@ -87,7 +87,7 @@ class Connection:
 
     def unsettled_left(self) -> int:
         """Count the deliveries that may still be sent before some are settled."""
-        return self.resource.limits.unsettled - sum(len(one.unsettled) for one in self.sessions)
+        return self.resource.limits.unsettled - sum(one.held_count for one in self.sessions)
 
     def incoming_left(self) -> int:
         """Count the deliveries that the controller may still send before it settles some."""

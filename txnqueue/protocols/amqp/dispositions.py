@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from txnqueue.errors import LeaseLost
+from txnqueue.protocols.amqp.frames import NUMBERS
 from txnqueue.protocols.amqp.performatives import Disposition, Role, transactions_named
 from txnqueue.protocols.amqp.transactions import (
     IncomingDelivery,
@@ -29,6 +30,7 @@ from txnqueue.protocols.amqp.types import (
 )
 
 if TYPE_CHECKING:
+    from txnqueue.batch import Batch
     from txnqueue.protocols.amqp.session import Session
 
 logger = logging.getLogger("txnqueue")
@@ -41,7 +43,7 @@ def take(session: Session, frame: Disposition) -> str | None:
     Returns:
         Why it was not carried out, or not for every delivery that it names; None if it was.
     """
-    named = range(frame.first, (frame.first if frame.last is None else frame.last) + 1)
+    named = _named(frame)
     if frame.role is Role.SENDER:
         return _settle_postings(session, frame, named)
     found = [one for one in _known(session.unsettled, named) if one.started]
@@ -78,13 +80,18 @@ def _asked(session: Session, frame: Disposition) -> tuple[LiveTransaction | None
         AmqpError: There is no such transaction, or queues cannot apply the outcome.
     """
     if isinstance(frame.state, TransactionalState):
-        return session.transaction(frame.state.txn_id), _checked(frame.state.outcome)
+        return session.transaction(frame.state.txn_id), checked(frame.state.outcome)
     if isinstance(frame.state, Received):  # how much of a delivery has arrived; not an outcome
         return None, None
-    return None, _checked(frame.state)
+    return None, checked(frame.state)
 
 
-def _checked(outcome: object) -> Outcome | None:
+def checked(outcome: object) -> Outcome | None:
+    """Check that an outcome, given or the default, is one that queues can apply.
+
+    Raises:
+        AmqpError: They cannot.
+    """
     if isinstance(outcome, Modified) and outcome.undeliverable_here:
         raise AmqpError(
             ErrorCondition.NOT_IMPLEMENTED,
@@ -117,16 +124,23 @@ def _apply(
 
 
 def _retire(deliveries: list[OutgoingDelivery], outcome: Outcome, *, settled: bool) -> None:
-    """Apply an outcome at once; deliveries lost meanwhile are reported as failed."""
-    state = outcome
-    try:
-        apply([(delivery, outcome) for delivery in deliveries], None)
-    except LeaseLost as error:
-        logger.warning("outcome not applied link=%s error=%s", deliveries[0].link.name, error)
-        state = Modified(delivery_failed=True)
+    """Apply an outcome at once; deliveries lost meanwhile are reported as failed.
+
+    Claims are lost one by one: what was applied to the others must not be reported as failed.
+    """
+    batches: dict[Batch, list[OutgoingDelivery]] = {}
     for delivery in deliveries:
-        delivery.settled = settled
-        delivery.link.session.settle(delivery, state)
+        batches.setdefault(delivery.batch, []).append(delivery)
+    for mine in batches.values():
+        state = outcome
+        try:
+            apply([(delivery, outcome) for delivery in mine], None)
+        except LeaseLost as error:
+            logger.warning("outcome not applied link=%s error=%s", mine[0].link.name, error)
+            state = Modified(delivery_failed=True)
+        for delivery in mine:
+            delivery.settled = settled
+            delivery.link.session.settle(delivery, state)
 
 
 def _settle_postings(session: Session, frame: Disposition, named: range) -> str | None:
@@ -144,7 +158,7 @@ def _settle_postings(session: Session, frame: Disposition, named: range) -> str 
         return None
     live = [one for one in session.connection.transactions() if one.txn_id in txn_ids]
     for number in named:
-        key = (session, number)
+        key = (session, number % NUMBERS)
         found = next((one.incoming[key] for one in live if key in one.incoming), None)
         if found is None:
             return f"delivery {number} is not posted in the transaction"
@@ -154,8 +168,18 @@ def _settle_postings(session: Session, frame: Disposition, named: range) -> str 
     return None if named else "it names no delivery"
 
 
+def _named(frame: Disposition) -> range:
+    """Number the deliveries that a disposition names; after the last id, 0 is ``NUMBERS``."""
+    last = frame.first if frame.last is None else frame.last
+    if last < frame.first and last + NUMBERS - frame.first < NUMBERS // 2:
+        last += NUMBERS
+    return range(frame.first, last + 1)
+
+
 def _known(deliveries: dict[int, Known], named: range) -> list[Known]:
     """Find the deliveries that a disposition names, in their order."""
     if len(named) <= len(deliveries):
-        return [deliveries[number] for number in named if number in deliveries]
-    return [found for number, found in sorted(deliveries.items()) if number in named]
+        ids = (number % NUMBERS for number in named)
+        return [deliveries[number] for number in ids if number in deliveries]
+    places = {(number - named.start) % NUMBERS: found for number, found in deliveries.items()}
+    return [found for place, found in sorted(places.items()) if place < len(named)]

@@ -32,7 +32,7 @@ FRAME_OCTETS_MIN = 512
 TRANSFER_OCTETS_MAX = 192
 """The maximum length here of a frame's header and a transfer, without the payload."""
 NUMBERS = 1 << 32
-"""The number of transfer ids before they wrap around."""
+"""The number of transfer ids, and of delivery ids, before they wrap around."""
 
 _HEADER = struct.Struct(">IBBH")
 

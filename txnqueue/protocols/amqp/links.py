@@ -134,7 +134,8 @@ class IncomingLink(Link):
     def grant(self) -> None:
         """Grant the controller more credit."""
         credit = self.credit_max()
-        if self._credit <= CREDIT // 2 and credit > self._credit:
+        # A discharge that cannot be answered otherwise has ended its link.
+        if self.attached and self._credit <= CREDIT // 2 and credit > self._credit:
             self._credit = credit
             self._tell()
 

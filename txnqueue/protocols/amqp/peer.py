@@ -190,6 +190,7 @@ class Peer:
         if isinstance(frame, End):
             self._end(channel)
             del self._channels[channel.number]
+            self._tell_all()  # other sessions may have worked in transactions that end with it
             return
         self.changed = self.changed or isinstance(frame, Transfer | Disposition)
         try:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.protocols.amqp.links import Link
+from txnqueue.protocols.amqp.links import COUNTS, Link
 from txnqueue.protocols.amqp.messages import sections_of
 from txnqueue.protocols.amqp.performatives import TXN_ID, Attach, Flow, Transfer
 from txnqueue.protocols.amqp.transactions import (
@@ -26,6 +26,7 @@ from txnqueue.protocols.amqp.types import (
     TransactionalState,
 )
 from txnqueue.protocols.deliveries import written_messages
+from txnqueue.transaction import attempt_of
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -39,7 +40,7 @@ class SendingLink(Link):
     """An end that acquires messages of a queue and sends them.
 
     Attributes:
-        credit: The number of messages that the controller still takes.
+        credit: The number of messages that the controller takes beyond those that wait.
         transaction: The transaction that acquires them; None: they are held under a lease.
     """
 
@@ -60,6 +61,11 @@ class SendingLink(Link):
         return self.source.default_outcome or Released()
 
     @property
+    def unsent(self) -> int:
+        """The number of deliveries that are acquired, of which no part is sent."""
+        return len(self._waiting) - (bool(self._waiting) and self._waiting[0].started)
+
+    @property
     def waiting(self) -> tuple[OutgoingDelivery, ...]:
         """The deliveries that are acquired and not completely sent."""
         return tuple(self._waiting)
@@ -71,7 +77,10 @@ class SendingLink(Link):
             moved = self._enter(frame.properties[TXN_ID])
         if frame.link_credit is not None:
             known = frame.delivery_count if frame.delivery_count is not None else 0
-            self.credit = max(0, known + frame.link_credit - self._delivery_count)
+            under_way = (self._delivery_count - known) % COUNTS
+            credit = max(0, frame.link_credit - under_way)
+            self._withdraw(max(0, self.unsent - credit))
+            self.credit = credit - self.unsent
         self._drain = frame.drain
         drained = self.pump()
         if (frame.echo or moved) and not drained:
@@ -104,7 +113,7 @@ class SendingLink(Link):
             more = self.sends_settled
         if more or not (self._drain and self._may_acquire()):
             return False
-        self._delivery_count += self.credit
+        self._count(self.credit)
         self.credit, self._drain = 0, False
         self._tell()
         return True
@@ -117,42 +126,66 @@ class SendingLink(Link):
                 self._tell()
 
     def give_up(self, delivery: OutgoingDelivery) -> None:
-        """Stop sending a delivery."""
+        """Stop sending a delivery; if none of it was sent, its credit remains."""
         delivery.rest = ()
         if delivery in self._waiting:
             self._waiting.remove(delivery)
+            self.credit += not delivery.started
 
     def closed(self) -> None:
         """Apply the default outcome to deliveries without one; a transaction's end with it."""
-        self._stop()
-        self._give_back([d for d in self.session.unsettled.values() if d.link is self])
+        unsent = self._stop()
+        mine = [d for d in self.session.unsettled.values() if d.link is self]
+        self._give_back(mine + unsent)
 
     def suspended(self) -> None:
         """Give back messages not completely sent; the controller may still settle the others."""
-        self._stop()
+        unsent = self._stop()
         mine = [d for d in self.session.unsettled.values() if d.link is self]
-        self._give_back([d for d in mine if d.rest])
+        self._give_back([d for d in mine if d.rest] + unsent)
 
     # -------------------------------------------------------------------------- helpers
 
     def _may_acquire(self) -> bool:
-        """Return whether the controller has credit and reads what it is sent."""
-        session = self.session
+        """Return whether the controller has credit and reads what it is sent.
+
+        While a discharge is in doubt, it is not known yet what the next acquisitions belong to.
+        """
+        session, transaction = self.session, self.transaction
         return bool(
-            self.credit and not self._waiting and session.can_send and session.connection.is_read
+            self.credit
+            and not self._waiting
+            and session.can_send
+            and session.connection.is_read
+            and (transaction is None or attempt_of(transaction.transaction).takes_work)
         )
 
-    def _stop(self) -> None:
-        """Stop acquiring and sending; messages to go settled but not sent are not accepted."""
+    def _stop(self) -> list[OutgoingDelivery]:
+        """Stop acquiring and sending; messages to go settled but not sent are not accepted.
+
+        Returns:
+            The other deliveries of which no part is sent.
+        """
         left = [one for one in self._waiting if self.sends_settled]
+        unsent = [one for one in self._waiting if not (self.sends_settled or one.started)]
         self._waiting.clear()
-        for delivery in left:
-            if delivery.transaction is not None:
-                delivery.outcome = Released()
-        self._release(one for one in left if one.outcome is None)
+        self._return(left)
         if self.transaction is not None:
             self.transaction.links.discard(self)
             self.transaction = None
+        return unsent
+
+    def _withdraw(self, count: int) -> None:
+        """Return the last deliveries that wait, because the controller takes fewer now."""
+        self._return([self._waiting.pop() for _ in range(count)])
+
+    def _return(self, unsent: list[OutgoingDelivery]) -> None:
+        """Return what will not be sent: at once, or with its transaction, however that ends."""
+        for delivery in unsent:
+            delivery.rest, delivery.settled = (), True  # the controller is told nothing more of it
+            if delivery.transaction is not None:
+                delivery.outcome = Released()
+        self._release(one for one in unsent if one.outcome is None)
 
     def _release(self, deliveries: Iterable[OutgoingDelivery]) -> None:
         """Give back messages that were to go settled outside a transaction."""
@@ -201,7 +234,6 @@ class SendingLink(Link):
         for message_id, payload in written_messages(batch, core, write):
             delivery = OutgoingDelivery(
                 self,
-                self.session.next_delivery_id(),
                 batch,
                 message_id,
                 transaction,
@@ -214,11 +246,19 @@ class SendingLink(Link):
                 transaction.deliveries.append(delivery)
                 if self.sends_settled:
                     delivery.associate(transaction, Accepted())
-            if not self.sends_settled:
-                self.session.unsettled[delivery.delivery_id] = delivery
             self._waiting.append(delivery)
         self.credit -= len(batch)
-        self._delivery_count += len(batch)
+
+    def _start(self, delivery: OutgoingDelivery) -> None:
+        """Number a delivery when it is first sent, because ids follow each other in that order."""
+        delivery.delivery_id = self.session.next_delivery_id()
+        delivery.started = True
+        self._count(1)
+        if not self.sends_settled:
+            self.session.unsettled[delivery.delivery_id] = delivery
+
+    def _count(self, deliveries: int) -> None:
+        self._delivery_count = (self._delivery_count + deliveries) % COUNTS
 
     def _accept_going(self) -> None:
         """Accept messages that go settled and complete now, with one commit for each claim.
@@ -246,6 +286,8 @@ class SendingLink(Link):
         size = self.session.connection.payload_max
         while self._waiting and self.session.can_send:
             delivery = self._waiting[0]
+            if not delivery.started:
+                self._start(delivery)
             part = delivery.rest if size is None else delivery.rest[:size]
             delivery.rest = delivery.rest[len(part) :]
             more = bool(delivery.rest)
@@ -263,17 +305,19 @@ class SendingLink(Link):
                     payload=part,
                 )
             )
-            delivery.started = True
             if not more:
                 self._waiting.popleft()
 
     def _tell(self) -> None:
-        """Tell the controller the credit and the transaction of later transfers."""
+        """Tell the controller the credit and the transaction of later transfers.
+
+        To it, what waits has not used up its credit.
+        """
         self.session.emit(
             Flow(
                 handle=self.handle,
                 delivery_count=self._delivery_count,
-                link_credit=self.credit,
+                link_credit=self.credit + self.unsent,
                 drain=self._drain,
                 properties={TXN_ID: self.transaction.txn_id if self.transaction else None},
             )

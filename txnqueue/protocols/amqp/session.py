@@ -12,6 +12,7 @@ from txnqueue.protocols.amqp import dispositions
 from txnqueue.protocols.amqp.bodies import is_plain, unwritable_property
 from txnqueue.protocols.amqp.columns import unwritable
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
+from txnqueue.protocols.amqp.frames import NUMBERS
 from txnqueue.protocols.amqp.links import IncomingLink, Link, ReceivingLink, terminus
 from txnqueue.protocols.amqp.performatives import (
     Attach,
@@ -127,6 +128,12 @@ class Session:
         """Whether the controller can take another transfer."""
         return self.window is None or self.window > 0
 
+    @property
+    def held_count(self) -> int:
+        """The number of deliveries that the controller has to settle, sent or about to be sent."""
+        links = [link for link in self.links.values() if isinstance(link, SendingLink)]
+        return len(self.unsettled) + sum(one.unsent for one in links if not one.sends_settled)
+
     def emit(self, performative: Performative) -> None:
         """Queue a performative for the controller."""
         self._frames.append(performative)
@@ -139,8 +146,9 @@ class Session:
 
     def next_delivery_id(self) -> int:
         """Return the number of the next delivery to the controller."""
-        self._next_delivery_id += 1
-        return self._next_delivery_id - 1
+        number = self._next_delivery_id
+        self._next_delivery_id = (number + 1) % NUMBERS
+        return number
 
     def transaction(self, txn_id: object) -> LiveTransaction:
         """Find the transaction in which work is requested.
@@ -363,6 +371,8 @@ def _check_node(node: Source | Target | None) -> None:
         why = f"Filters are not supported: omit {', '.join(node.filters)}."
     if why is not None:
         raise AmqpError(ErrorCondition.NOT_IMPLEMENTED, why)
+    if isinstance(node, Source):
+        dispositions.checked(node.default_outcome)
 
 
 def _error(error: Exception, link_name: str) -> Error:

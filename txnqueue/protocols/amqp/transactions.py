@@ -11,7 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionUnknown
+from txnqueue.errors import (
+    AlreadySettled,
+    LeaseLost,
+    TransactionAborted,
+    TransactionFinished,
+    TransactionUnknown,
+)
 from txnqueue.protocols.amqp.messages import Posting, stage
 from txnqueue.protocols.amqp.performatives import Transfer
 from txnqueue.protocols.amqp.types import (
@@ -80,7 +86,6 @@ class OutgoingDelivery:
 
     Attributes:
         link: The link on which it is sent.
-        delivery_id: Its number in the session.
         batch: The claim that holds it.
         message_id: Its id in the queue.
         acquired_in: The live transaction that acquired it; None if it is held under a lease.
@@ -90,11 +95,11 @@ class OutgoingDelivery:
         state: Its state as last set by the controller.
         former_state: Its state before that transaction.
         started: Whether a part of it has been sent.
+        delivery_id: Its number in the session, once a part of it has been sent.
         rest: What is still to be sent.
     """
 
     link: SendingLink
-    delivery_id: int
     batch: Batch
     message_id: str
     acquired_in: LiveTransaction | None
@@ -105,6 +110,7 @@ class OutgoingDelivery:
     state: DeliveryState | None = None
     former_state: DeliveryState | None = None
     started: bool = False
+    delivery_id: int = -1
 
     def associate(self, transaction: LiveTransaction, outcome: Outcome | None) -> None:
         """Set a provisional outcome in a transaction."""
@@ -256,6 +262,9 @@ class LiveTransaction:
             posted.state, posted.transaction = posted.outcome, None
             posted.link.session.show(posted)
         for delivery in self.deliveries:
+            if delivery.acquired_in is self and isinstance(delivery.outcome, Released):
+                _end_acquisition(delivery)
+                continue
             delivery.transaction = delivery.acquired_in = None
             if delivery.outcome is not None:
                 delivery.link.session.settle(delivery, delivery.outcome)
@@ -309,7 +318,14 @@ class LiveTransaction:
         self.posted_octets = 0
 
     def _say_outcomes(self) -> None:
-        """Pass the outcomes to the store's transaction; messages without one are kept."""
+        """Pass the outcomes to the store's transaction; messages without one are kept.
+
+        With a global-id they are released: whoever decides it cannot leave them to this controller.
+        """
+        if self.distributed:
+            for delivery in self.deliveries:
+                if delivery.acquired_in is self and delivery.outcome is None:
+                    delivery.outcome = Released()
         said = [(d, d.outcome) for d in self.deliveries if d.outcome is not None]
         apply(said, self.transaction)
         silent = {id(d.batch): d.batch for d in self.deliveries if d.acquired_in is self}
@@ -344,7 +360,7 @@ def _end_acquisition(delivery: OutgoingDelivery) -> None:
     if delivery.rest:
         delivery.link.give_up(delivery)
         if delivery.started:
-            session.emit(
+            session.send(
                 Transfer(
                     handle=delivery.link.handle, delivery_id=delivery.delivery_id, aborted=True
                 )
@@ -382,10 +398,27 @@ def apply(
 
 
 def apply_defaults(deliveries: Iterable[OutgoingDelivery]) -> None:
-    """Apply their source's default outcome to deliveries that can no longer be settled."""
+    """Apply their source's default outcome to deliveries that can no longer be settled.
+
+    Those of one claim share a commit: a client may hold thousands when it vanishes.
+    """
+    groups: dict[tuple[SendingLink, Batch], list[OutgoingDelivery]] = {}
     for delivery in deliveries:
-        try:
-            apply([(delivery, delivery.link.default_outcome)], None)
-        except Exception as error:  # when the lease ends, others get the message
-            logger.warning("default outcome failed message=%s error=%s", delivery.message_id, error)
-        delivery.link.session.forget(delivery)
+        groups.setdefault((delivery.link, delivery.batch), []).append(delivery)
+    for mine in groups.values():
+        _apply_default(mine)
+        for delivery in mine:
+            delivery.link.session.forget(delivery)
+
+
+def _apply_default(mine: list[OutgoingDelivery]) -> None:
+    """Apply the default outcome to deliveries of one link and claim, as far as they are held."""
+    try:
+        apply([(delivery, delivery.link.default_outcome) for delivery in mine], None)
+    except Exception as error:  # when the lease ends, others get the messages
+        if len(mine) > 1 and isinstance(error, LeaseLost | AlreadySettled):
+            for delivery in mine:
+                _apply_default([delivery])
+            return
+        about = (mine[0].message_id, len(mine), error)
+        logger.warning("default outcome failed message=%s count=%s error=%s", *about)
