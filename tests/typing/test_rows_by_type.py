@@ -17,10 +17,14 @@ ASKED = {
     ("admin/recovery.py", "connection"),
     ("cli/signals.py", "os"),
     ("client/client.py", "self._local"),
+    ("core/custody.py", "os"),
+    ("messages/selector.py", "matching"),  # after its type was found to be one of pandas
+    ("messages/selector.py", "message"),  # in a cell of pandas
     ("storage/journal/sessions.py", "spark"),
     ("storage/payload/rows.py", "data"),
     ("storage/payload/rows.py", "rows"),  # after its type was found to be one of pandas
     ("storage/payload/rows.py", "table"),
+    ("storage/transient.py", "os"),
     ("transactions/participants.py", "connection"),
 }
 """What may be asked whether it has an attribute: nothing that may be a DataFrame of Spark."""
