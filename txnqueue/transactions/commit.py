@@ -179,14 +179,15 @@ def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool = T
 
 
 def end_interrupted(attempt: Attempt, error: BaseException) -> None:
-    """End a commit that was interrupted: carry it out if it has landed, else undo it.
+    """End a commit that was interrupted: carry it out if it has landed, else undo what it holds.
 
-    What it has not undone stays as it is until somebody asks: messages until their leases end,
-    rows of a database until its connection is closed, and prepared work until a recovery.
+    Otherwise messages would be held until their leases end, rows of a database until its
+    connection is closed, and work in memory or prepared work until a recovery. What is only sent
+    holds nothing, so that nobody who interrupts waits for one more append.
     """
     if attempt.status is Status.COMMITTED:
         _carry_out(attempt)
-    else:
+    elif attempt.claimed or attempt.participants.wait:
         roll_back_after(attempt, error, counted=False)
 
 
@@ -200,9 +201,7 @@ def commit_alone(attempt: Attempt) -> Receipt:
 def of_a_call(attempt: Attempt) -> Iterator[None]:
     """Clean up when the transaction that a call began for itself fails or is interrupted.
 
-    A queue that was closed meanwhile becomes the call's error. Without a rollback after an
-    interrupt, the messages acquired would be held until the lease ends, and transient work would
-    wait for a recovery.
+    A queue that was closed meanwhile becomes the call's error.
     """
     try:
         yield
@@ -211,8 +210,7 @@ def of_a_call(attempt: Attempt) -> Iterator[None]:
             raise error.__cause__ from None
         raise
     except BaseException as error:
-        if attempt.status is Status.COMMITTED or attempt.claimed or attempt.participants.transient:
-            end_interrupted(attempt, error)
+        end_interrupted(attempt, error)
         raise
 
 

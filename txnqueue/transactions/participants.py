@@ -240,6 +240,11 @@ class Participants:
         return bool(self._branches) or self.last is not None
 
     @property
+    def wait(self) -> bool:
+        """Whether anything waits for the decision: work in memory, or a database."""
+        return bool(self or self.auxiliaries or self.transient)
+
+    @property
     def names(self) -> list[str]:
         """The names of the databases that confirm the decision afterwards."""
         return sorted(self._branches)
