@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -524,6 +524,15 @@ def test_a_store_that_this_user_must_not_write_is_told(
         pass  # the lock was let go
 
 
+@pytest.fixture
+def java(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that runs on; nobody waits long for its end."""
+    monkeypatch.setattr(lock_module, "WAIT_SECONDS", 0.2)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
 def left_behind(folder: Path, java: int) -> TableLock:
     """Leave a lock as a driver does that is killed while its Java commits."""
     lock = TableLock(folder / ".locks" / "journal.lock", lambda: java)
@@ -540,42 +549,32 @@ def set_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only the clock tells")
 def test_a_java_that_still_commits_is_waited_for_though_the_clock_was_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, java: subprocess.Popen[bytes]
 ) -> None:
     """It was taken for another process, and two drivers wrote the same commit."""
-    monkeypatch.setattr(lock_module, "WAIT_SECONDS", 0.2)
-    java = subprocess.Popen(["sleep", "60"])
-    try:
-        lock = left_behind(tmp_path, java.pid)
-        set_clock(monkeypatch)
-        with pytest.raises(StoreBusy, match="still running"), lock.held():
-            pass
-    finally:
-        java.kill()
-        java.wait()
+    lock = left_behind(tmp_path, java.pid)
+    set_clock(monkeypatch)
+    with pytest.raises(StoreBusy, match="still running"), lock.held():
+        pass
+    java.kill()
+    java.wait()
     with lock.held():
         pass
 
 
 def test_a_lock_that_an_earlier_version_left_is_understood(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, java: subprocess.Popen[bytes]
 ) -> None:
-    monkeypatch.setattr(lock_module, "WAIT_SECONDS", 0.2)
-    java = subprocess.Popen(["sleep", "60"])
-    try:
-        lock = left_behind(tmp_path, java.pid)
-        owner = tmp_path / ".locks" / "journal.owner"
-        said = json.loads(owner.read_text())
-        owner.write_text(json.dumps({name: one[:2] for name, one in said.items()}))
-        with pytest.raises(StoreBusy, match="still running"), lock.held():
-            pass
-        said["jvm"] = [java.pid, said["jvm"][1] - 3_600]  # another process of that number
-        owner.write_text(json.dumps(said))
-        with lock.held():
-            pass
-    finally:
-        java.kill()
-        java.wait()
+    lock = left_behind(tmp_path, java.pid)
+    owner = tmp_path / ".locks" / "journal.owner"
+    said = json.loads(owner.read_text())
+    owner.write_text(json.dumps({name: one[:2] for name, one in said.items()}))
+    with pytest.raises(StoreBusy, match="still running"), lock.held():
+        pass
+    said["jvm"] = [java.pid, said["jvm"][1] - 3_600]  # another process of that number
+    owner.write_text(json.dumps(said))
+    with lock.held():
+        pass
 
 
 def test_the_own_java_is_not_waited_for_though_the_clock_was_set(

@@ -453,6 +453,24 @@ def test_a_discharge_that_cannot_complete_is_refused(world: Any, outcomes: Any) 
     assert scene.waiting() == []
 
 
+def lose_replies(journal: Any, *, landed: bool) -> tuple[Any, Any]:
+    """Let appends lose their replies, and nobody read what became of them.
+
+    Returns:
+        How the journal appends and reads otherwise.
+    """
+    append, read = journal.append, journal.read
+
+    def lost(units: Any, metadata: Any) -> Any:
+        if landed:
+            append(units, metadata)
+        journal.read = failing
+        raise OSError("no reply")
+
+    journal.append = lost
+    return append, read
+
+
 def failing(*_: Any, **__: Any) -> None:
     raise OSError("no space left")
 
@@ -568,15 +586,7 @@ def test_a_discharge_in_doubt_is_answered_once_it_is_known(world: Any, landed: b
     txn_id = scene.controller.declare()
     scene.sender().send(row(1), txn_id)
     journal = world.store.journal
-    append, read = journal.append, journal.read
-
-    def lost(units: Any, metadata: Any) -> Any:
-        if landed:
-            append(units, metadata)
-        journal.read = failing
-        raise OSError("no reply")
-
-    journal.append = lost
+    append, read = lose_replies(journal, landed=landed)
     with pytest.raises(TransactionUnknown):
         scene.controller.discharge(txn_id)
     scene.controller.tick()  # still nobody knows
@@ -600,15 +610,7 @@ def test_a_link_waits_for_a_discharge_in_doubt(world: Any, landed: bool, drain: 
     txn_id, handle = pipe.declare(), pipe.receiver(scene.name)
     pipe.do(Flow(handle=handle, link_credit=2, properties={"txn-id": txn_id}))
     journal = world.store.journal
-    append, read = journal.append, journal.read
-
-    def lost(units: Any, metadata: Any) -> Any:
-        if landed:
-            append(units, metadata)
-        journal.read = failing
-        raise OSError("no reply")
-
-    journal.append = lost
+    append, read = lose_replies(journal, landed=landed)
     asked = pipe.transfer(pipe.control, (AmqpValue(Discharge(txn_id, False)),))
     journal.read = read
     pipe.do(Flow(handle=handle, delivery_count=1, link_credit=2, drain=drain))
