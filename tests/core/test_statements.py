@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 
 from tests.inside import client_of
 from txnqueue import QueueManager
+from txnqueue.core.state import compaction
 from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.storage import transient
 from txnqueue.storage.journal import statements as statements_module
@@ -196,6 +197,37 @@ def test_a_forked_process_does_not_wait_for_locks_of_threads_that_it_lacks() -> 
     done.set()
     thread.join()
     assert found == 1
+
+
+@forks
+def test_a_forked_process_does_not_find_what_a_thread_had_half_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its lock is free there, and the thread that would have read on does not exist."""
+    manager = QueueManager(None, "memory", store=MemoryStore())
+    queue = manager.create_queue("orders", "n long", dead_letter=False)
+    queue.send([{"n": 1}])
+    assert queue.depth() == 1
+    QueueManager(None, "memory", store=client_of(manager).store).queue("orders").send([{"n": 2}])
+    half, done, advance = threading.Event(), threading.Event(), compaction.advance
+
+    def slowly(fold: Any, entries: Any, version: int) -> None:
+        if threading.current_thread() is not thread:
+            advance(fold, entries, version)
+            return
+        advance(fold, entries, fold.version)
+        half.set()
+        done.wait(WAIT_SECONDS)
+        advance(fold, (), version)
+
+    monkeypatch.setattr(compaction, "advance", slowly)
+    thread = threading.Thread(target=queue.depth)
+    thread.start()
+    assert half.wait(WAIT_SECONDS)
+    found = in_a_fork(queue.depth)
+    done.set()
+    thread.join()
+    assert found == queue.depth() == 2
 
 
 @forks

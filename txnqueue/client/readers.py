@@ -131,11 +131,10 @@ class StateReader:
             by_shard[entry.shard].append(entry)
         for fold in folds:
             mine = [e for shard in fold.shards for e in by_shard[shard] if e.version > fold.version]
-            try:
-                compaction.advance(fold, mine, reading.version)
-            except BaseException:
-                del self._known[fold.queue_id]  # half applied: the next reading starts afresh
-                raise
+            # Half applied, it must not be found: by who reads after an interrupt, or in a fork.
+            self._known.pop(fold.queue_id, None)
+            compaction.advance(fold, mine, reading.version)
+            self._known[fold.queue_id] = fold
 
     def _empty(self, info: QueueInfo) -> QueueState:
         settings = info.settings

@@ -48,7 +48,7 @@ class FilesStore:
         self._journal = DeltaLog(self.filesystem, f"{self.folder}/journal")
         self._archive = DeltaLog(self.filesystem, f"{self.folder}/archive")
         self._moment: tuple[TableVersion, TableVersion] | None = None
-        self._moving = threading.Lock()
+        self._moving = custody.freed_in_forks(threading.Lock())
         fs = self.filesystem
         self.journal_files = EntryFiles(fs, self._journal.folder, lambda: self._seen()[0])
         self.archive_files = EntryFiles(fs, self._archive.folder, lambda: self._seen()[1])
