@@ -391,8 +391,8 @@ class Transaction:
                 except Exception as failed:
                     commit.roll_back_after(attempt, failed)
                     raise
-                except BaseException as interrupt:  # nobody may hold the transaction any more
-                    commit.end_interrupted(attempt, interrupt)
+                except BaseException as interrupt:  # nobody else may be left to end it
+                    commit.end_interrupted(attempt, interrupt, counted=True)
                     raise
             return None
         commit.roll_back_after(attempt, error)

@@ -319,6 +319,8 @@ def test_a_block_whose_commit_is_interrupted_holds_nothing(
     assert manager.queue("in").depth() == (0 if committed else 1)
     told = manager.outcome(key)
     assert told.status is tx.status is (Status.COMMITTED if committed else Status.ROLLED_BACK)
+    again = [row["_message"]["delivery_count"] for row in manager.queue("in").peek_messages()]
+    assert again == ([] if committed else [1]), "the block had it, and failed"
 
 
 def test_what_a_repeated_body_does_again_is_undone(world: World, file: str) -> None:

@@ -178,7 +178,7 @@ def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool = T
         logger.warning("rollback failed transaction_id=%s error=%s", attempt.id, failed)
 
 
-def end_interrupted(attempt: Attempt, error: BaseException) -> None:
+def end_interrupted(attempt: Attempt, error: BaseException, *, counted: bool) -> None:
     """End a commit that was interrupted: carry it out if it has landed, else undo what it holds.
 
     Otherwise messages would be held until their leases end, rows of a database until its
@@ -187,8 +187,8 @@ def end_interrupted(attempt: Attempt, error: BaseException) -> None:
     """
     if attempt.status is Status.COMMITTED:
         _carry_out(attempt)
-    elif attempt.claimed or attempt.participants.wait:
-        roll_back_after(attempt, error, counted=False)
+    elif attempt.claimed or attempt.participants.are_waiting:
+        roll_back_after(attempt, error, counted=counted)
 
 
 def commit_alone(attempt: Attempt) -> Receipt:
@@ -210,7 +210,7 @@ def of_a_call(attempt: Attempt) -> Iterator[None]:
             raise error.__cause__ from None
         raise
     except BaseException as error:
-        end_interrupted(attempt, error)
+        end_interrupted(attempt, error, counted=False)
         raise
 
 

@@ -240,7 +240,7 @@ class Participants:
         return bool(self._branches) or self.last is not None
 
     @property
-    def wait(self) -> bool:
+    def are_waiting(self) -> bool:
         """Whether anything waits for the decision: work in memory, or a database."""
         return bool(self or self.auxiliaries or self.transient)
 
