@@ -18,11 +18,12 @@ ASKED = {
     ("cli/signals.py", "os"),
     ("client/client.py", "self._local"),
     ("core/custody.py", "os"),
-    ("messages/selector.py", "matching"),  # after its type was found to be one of pandas
+    ("messages/selector.py", "matching"),  # after it was found to be of pandas
     ("messages/selector.py", "message"),  # in a cell of pandas
     ("storage/journal/sessions.py", "spark"),
+    ("storage/payload/frames.py", "rows"),  # after its type was found to be one of pandas
     ("storage/payload/rows.py", "data"),
-    ("storage/payload/rows.py", "rows"),  # after its type was found to be one of pandas
+    ("storage/payload/rows.py", "rows"),  # after it was found to be of pandas
     ("storage/payload/rows.py", "table"),
     ("storage/transient.py", "os"),
     ("transactions/participants.py", "connection"),

@@ -27,7 +27,7 @@ from txnqueue.errors import InvalidInput
 from txnqueue.messages.parts import part_of
 from txnqueue.storage.journal.tables import identifier
 from txnqueue.storage.payload import Part, evaluating
-from txnqueue.storage.payload.frames import check_not_streaming, is_frame
+from txnqueue.storage.payload.frames import check_not_streaming, is_frame, is_of_pandas
 from txnqueue.storage.payload.islands import by_send, islands, places_of, too_many
 from txnqueue.types import Matching
 
@@ -63,7 +63,7 @@ def ranges_of(matching: Matching, reason_column: str | None) -> Reasons:
     rows: Iterable[object]
     if isinstance(matching, (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray)):
         rows = _rows_of(matching, reason_column)
-    elif _is_of_pandas(matching):
+    elif is_of_pandas(matching):
         rows = _rows_of_pandas(matching, reason_column)
     elif isinstance(matching, Iterable) and not isinstance(matching, (str, bytes, Mapping)):
         rows = matching
@@ -135,11 +135,6 @@ def _rows_of(matching: Any, reason_column: str | None) -> Iterator[object]:
         matching = matching.select([nth for nth, name in enumerate(names) if name in needed])
     for start in range(0, len(matching), _ROWS):
         yield from matching.slice(start, _ROWS).to_pylist()
-
-
-def _is_of_pandas(matching: object) -> bool:
-    """Return whether it is a pandas DataFrame or Series; pandas need not be installed."""
-    return type(matching).__module__.partition(".")[0] == "pandas" and hasattr(matching, "iloc")
 
 
 def _rows_of_pandas(matching: Any, reason_column: str | None) -> Iterator[object]:

@@ -1,4 +1,4 @@
-"""Recognition of Spark DataFrames by type, never by attributes.
+"""Recognition of the DataFrames of Spark and of pandas by type, never by attributes alone.
 
 A DataFrame of Spark Connect has a column for every attribute name.
 """
@@ -22,6 +22,11 @@ def is_frame(rows: object) -> TypeIs[DataFrame]:
     from pyspark.sql import DataFrame
 
     return isinstance(rows, DataFrame)
+
+
+def is_of_pandas(rows: object) -> bool:
+    """Return whether rows are a pandas DataFrame or Series; pandas need not be installed."""
+    return type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "iloc")
 
 
 def check_not_streaming(rows: object, call: str, each_batch: str, name: str = "rows") -> None:

@@ -26,6 +26,7 @@ from txnqueue.core.settings import MESSAGE_COLUMN, shown
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.storage.journal.tables import identifier
 from txnqueue.storage.payload.conversion import converted, flaw
+from txnqueue.storage.payload.frames import is_of_pandas
 from txnqueue.storage.payload.nulls import fitted
 from txnqueue.storage.payload.schemas import (
     check_names,
@@ -225,7 +226,7 @@ def _given(rows: object) -> tuple[list[str], Callable[[int], Any]] | None:
     """Return the columns of a pandas or Arrow table and a reader of one; None for other rows."""
     if isinstance(rows, (pa.Table, pa.RecordBatch)):
         return names_of(rows.schema), rows.column
-    if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "iloc"):
+    if is_of_pandas(rows):
         table: Any = rows
         if hasattr(table, "columns"):
             return [str(name) for name in table.columns], lambda number: table.iloc[:, number]
