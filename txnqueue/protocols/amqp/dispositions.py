@@ -14,6 +14,7 @@ from txnqueue.protocols.amqp.transactions import (
     LiveTransaction,
     OutgoingDelivery,
     apply,
+    by_claim,
 )
 from txnqueue.protocols.amqp.types import (
     Accepted,
@@ -30,7 +31,6 @@ from txnqueue.protocols.amqp.types import (
 )
 
 if TYPE_CHECKING:
-    from txnqueue.batch import Batch
     from txnqueue.protocols.amqp.session import Session
 
 logger = logging.getLogger("txnqueue")
@@ -128,10 +128,7 @@ def _retire(deliveries: list[OutgoingDelivery], outcome: Outcome, *, settled: bo
 
     Claims are lost one by one: what was applied to the others must not be reported as failed.
     """
-    batches: dict[Batch, list[OutgoingDelivery]] = {}
-    for delivery in deliveries:
-        batches.setdefault(delivery.batch, []).append(delivery)
-    for mine in batches.values():
+    for mine in by_claim(deliveries):
         state = outcome
         try:
             apply([(delivery, outcome) for delivery in mine], None)

@@ -397,22 +397,27 @@ def apply(
             batch.modify(matching=ids, delivery_failed=failed, transaction=transaction)
 
 
+def by_claim(deliveries: Iterable[OutgoingDelivery]) -> Iterable[list[OutgoingDelivery]]:
+    """Group deliveries by the claim that holds them, which belongs to one link."""
+    groups: dict[Batch, list[OutgoingDelivery]] = {}
+    for delivery in deliveries:
+        groups.setdefault(delivery.batch, []).append(delivery)
+    return groups.values()
+
+
 def apply_defaults(deliveries: Iterable[OutgoingDelivery]) -> None:
     """Apply their source's default outcome to deliveries that can no longer be settled.
 
     Those of one claim share a commit: a client may hold thousands when it vanishes.
     """
-    groups: dict[tuple[SendingLink, Batch], list[OutgoingDelivery]] = {}
-    for delivery in deliveries:
-        groups.setdefault((delivery.link, delivery.batch), []).append(delivery)
-    for mine in groups.values():
+    for mine in by_claim(deliveries):
         _apply_default(mine)
         for delivery in mine:
             delivery.link.session.forget(delivery)
 
 
 def _apply_default(mine: list[OutgoingDelivery]) -> None:
-    """Apply the default outcome to deliveries of one link and claim, as far as they are held."""
+    """Apply the default outcome to deliveries of one claim, as far as they are held."""
     try:
         apply([(delivery, delivery.link.default_outcome) for delivery in mine], None)
     except Exception as error:  # when the lease ends, others get the messages
