@@ -49,8 +49,8 @@ DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 # The first of Java's two compilers only: what it makes is slower, and there at once.
 _QUICK = "-XX:TieredStopAtLevel=1"
 
-# Spark and Delta load classes of about 150 MB. Java begins with room for 21 MB of them, and each
-# time that it gets more, it collects all garbage first.
+# Spark and Delta load some 26,000 classes. Java begins with room for few, and collects all garbage
+# each time before it makes more room.
 _ROOM_FOR_CLASSES = "-XX:MetaspaceSize=256m"
 
 # Whoever set one of these chose a log store for local files.

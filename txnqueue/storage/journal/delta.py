@@ -177,7 +177,7 @@ class DeltaJournal:
             raise
         try:
             appended = self._groups.resolved(answer, units, lambda v: self._landed(units, v))
-        except Exception as error:  # as it is, the library's own would say that nothing was done
+        except Exception as error:  # an error of this library would say that nothing was done
             raise AppendConflict("only some appends of the MERGE landed") from error
         if appended.version is not None:
             self._learn_newest(appended.version)

@@ -114,11 +114,11 @@ class TableLock:
         me = self._myself()
         if owner is None or _is_same(owner["jvm"], me["jvm"]):
             return
-        if owner["jvm"] is me["jvm"] is None and _is_same(owner["python"], me["python"]):
-            return
         if owner["jvm"] is None:
+            if me["jvm"] is None and _is_same(owner["python"], me["python"]):
+                return
             raise StoreBusy(
-                f"The process {owner['python']} left {self._owner} behind, and its JVM is unknown "
+                f"Process {owner['python'][0]} left {self._owner} behind, and its JVM is unknown "
                 "here: make sure that it has ended, then delete that file.",
                 owner=owner,
             )
