@@ -748,11 +748,38 @@ def test_spark_passes_over_nothing_in_a_file(spark: Any, tmp_path: Path) -> None
         "a time.csv": "day\n2026-11-26 23:00:00\n",
         "a time.jsonl": '{"day": "2026-11-26 23:00:00"}\n',
         "a name twice.csv": "id,id\n1,2\n",
+        "nothing.csv": "",
     }.items():
         with pytest.raises(errors.InvalidInput):
             pytest.fail(f"{name}: {read(name, text)}")
     with pytest.raises(errors.InvalidInput, match="UTF-8"):
         read("another encoding.csv", "name\ncafé\n", "latin-1")
+    assert read("nothing.jsonl", "") == []
+
+
+@pytest.mark.spark
+def test_spark_reads_all_columns_of_a_folder_of_parquet_files(spark: Any, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    def read(name: str, *tables: pa.Table) -> list[Any]:
+        (tmp_path / name).mkdir()
+        for number, table in enumerate(tables):
+            parquet.write_table(table, tmp_path / name / f"{number}.parquet")
+        with spelled_out(name):
+            return list(read_file(spark, DIGITS, str(tmp_path / name)).collect())
+
+    first, second = pa.table({"id": [1]}), pa.table({"id": [2], "name": ["b"]})
+    found = read("grown.parquet", first, second)
+    assert sorted((row["id"], row["name"]) for row in found) == [(1, None), (2, "b")]
+    noon = pa.array([datetime.datetime(2026, 11, 26, 12)], pa.timestamp("ns"))
+    for name, tables in {
+        "other types.parquet": [first, pa.table({"id": ["x"]})],
+        "nanoseconds.parquet": [pa.table({"at": noon})],  # as pandas writes them
+        "times.parquet": [pa.table({"at": pa.array([datetime.time(12)])})],
+    }.items():
+        with pytest.raises(errors.InvalidInput, match="cannot be read"):
+            read(name, *tables)
 
 
 @pytest.mark.parametrize("nested", ["sub", "id=1/sub"])

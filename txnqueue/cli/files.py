@@ -31,7 +31,7 @@ FORMATS = {
 _ABOUT_FILES = re.compile(
     r"MALFORMED|FAILED_READ_FILE|PATH_NOT_FOUND|UNABLE_TO_INFER_SCHEMA|CSV header|CANNOT_PARSE"
     r"|UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE|COLUMN_ALREADY_EXISTS|INVALID_JSON_RECORD_TYPE"
-    r"|URISyntaxException"
+    r"|URISyntaxException|PARQUET_TYPE|UNSUPPORTED_TIME_TYPE|CANNOT_MERGE"
 )
 _MALFORMED = re.compile(
     r".*(\[(?:MALFORMED|CANNOT_PARSE|CANNOT_READ_FILE_FOOTER|INVALID_JSON)|CSV header does not)"
@@ -75,7 +75,8 @@ def read_file(spark: SparkSession | None, schema: StructType, path: str) -> Data
             return _ARROW[kind](schema, path)
         if kind != "parquet":
             return _read_text(spark, schema, kind, path)
-        return spark.read.parquet(_spark_path(path))
+        # All files of a folder: else the columns are those of one, and the others' are left out.
+        return spark.read.option("mergeSchema", "true").parquet(_spark_path(path))
 
 
 def _check_there(path: str) -> None:
@@ -137,6 +138,8 @@ def _read_text(spark: SparkSession, schema: StructType, kind: str, path: str) ->
     else:
         options |= {"primitivesAsString": "true"}
     found = spark.read.options(**options).format(kind).load(where).schema
+    if kind == "csv" and not found.fields:
+        raise InvalidInput(f"{path!r} is empty: give at least the line with the columns' names.")
     known = {column.name: column for column in schema.fields}
     for column in found.fields if kind == "json" else ():
         if column.name in known:
