@@ -39,7 +39,6 @@ _MALFORMED = re.compile(
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _DIGITS_MAX = 38
 """The most digits of a decimal."""
-_WILDCARD = re.compile(r"[][{}*?\\]")
 
 
 def format_of(path: str) -> str:
@@ -103,7 +102,9 @@ def _spark_path(path: str) -> str:
     """
     if _URL.match(path):
         return path
-    return _WILDCARD.sub(r"\\\g<0>", os.path.abspath(path))
+    from txnqueue.storage.journal.tables import verbatim
+
+    return verbatim(os.path.abspath(path))
 
 
 @contextmanager
