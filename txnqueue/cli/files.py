@@ -205,7 +205,10 @@ def _check_fields(found: DataType, wanted: DataType, name: str) -> None:
 
 
 def _wide(column: DataType) -> DataType:
-    """Give decimals all the digits that there can be: Spark rounds what it reads."""
+    """Give decimals all the digits that there can be: Spark rounds what it reads.
+
+    Where all 38 digits are a column's own, none is left that would tell.
+    """
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructField, StructType
 
     if isinstance(column, DecimalType):
