@@ -68,8 +68,8 @@ TABLE_PREFIX = "txnqueue_"
 """The prefix of a store's tables in a catalog schema, which no view has."""
 PAYLOAD_PREFIX = f"{TABLE_PREFIX}payload_"
 _PLAIN = re.compile(r"[A-Za-z0-9 _.,:;/@#%&*+=|(){}\[\]<>?!\"^~-]*")
-_WILDCARD = re.compile(r"[][{}*?\\]")
 """Text that is literal between quotes, whatever the session's rules for escapes and variables."""
+_WILDCARD = re.compile(r"[][{}*?\\]")
 _STEPS = "priority:int,available_step:bigint,expires_step:bigint"
 ARRANGEMENT_TYPE = f"struct<lane:int,{_STEPS}>"
 ROUTED_TYPE = f"struct<route:string,{_STEPS}>"
