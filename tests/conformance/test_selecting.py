@@ -157,6 +157,32 @@ def test_what_takes_all_says_that_they_lie_in_too_many_ranges_and_changes_nothin
 
 
 @in_memory
+@pytest.mark.parametrize("act", ["purge", "move", "move inside"])
+def test_too_many_ranges_are_found_before_the_first_are_taken(
+    world: World,
+    looked: list[int],
+    few_ranges: None,
+    monkeypatch: pytest.MonkeyPatch,
+    act: str,
+) -> None:
+    """Of many small sends: more than one query examines, and more than one append takes."""
+    monkeypatch.setattr(selecting, "_PIECES_MAX", 2)
+    monkeypatch.setattr(removal, "REMOVALS_MAX", 1)
+    queue, other, tx = world.queue(lanes=2), world.queue("other"), world.manager("b").transaction()
+    for n in range(12):
+        queue.send(rows(2 * n, key=str(n)))
+    with tx, pytest.raises(LimitExceeded):
+        if act == "purge":
+            queue.purge(EVENS)
+        elif act == "move":
+            queue.move(other, EVENS)
+        else:
+            tx.queue(queue.name).move(other, EVENS)
+    assert (queue.depth(), other.depth()) == (12, 0)
+    assert sorted(looked) == sorted(set(looked))
+
+
+@in_memory
 def test_a_move_to_lanes_by_a_key_reads_the_key_and_nothing_else(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

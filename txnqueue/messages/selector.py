@@ -291,15 +291,29 @@ class Selector:
         return ranges.difference(((segment.first, segment.last),), known)
 
     def _look(self, segments: Sequence[Segment], lane: int) -> None:
-        """Examine the next messages by one query, as many as are due.
+        """Examine the next messages by one query, or all of the lane if all selected are needed.
+
+        Whether these are too many is then known before the first of them are taken.
 
         Raises:
             LimitExceeded: All selected messages are needed, and they lie in too many ranges.
         """
+        due = self._due(segments)
+        while some := list(islice(due, _PIECES_MAX)):
+            self._examine(some, lane)
+            if self._look_max is not None:
+                return
+
+    def _examine(self, due: Sequence[tuple[Segment, tuple[Range, ...]]], lane: int) -> None:
+        """Examine messages by one query.
+
+        Raises:
+            LimitExceeded: As in ``_look``.
+        """
         parts: list[Part] = []
         asked: dict[str, list[tuple[_Same, tuple[Range, ...]]]] = defaultdict(list)
         count = 0
-        for segment, new in islice(self._due(segments), _PIECES_MAX):
+        for segment, new in due:
             position = segment.position
             parts.append(part_of(position, new, self._queue, lane, segment.delivery_count))
             asked[position.send_id].append((_same(segment), new))
