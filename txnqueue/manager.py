@@ -802,8 +802,9 @@ class QueueManager:
 
         Returns:
             The function; an error that the handler raises fails the streaming query, and so does a
-            rollback, with ``TransactionAborted``: the query would go on without these rows. To
-            write nothing of a batch, do nothing.
+            rollback, with ``TransactionAborted``: the query would go on without these rows. A
+            transaction that the handler leaves prepared or in doubt fails it with
+            ``TransactionFinished``. To write nothing of a batch, do nothing.
 
         Raises:
             InvalidInput: The session is a Spark Connect session, or a value is invalid.
