@@ -213,6 +213,22 @@ class Ledger:
 
 
 @in_memory
+def test_a_sink_commits_what_its_handler_left_open_in_an_auxiliary_database(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without other work it was rolled back, and the query went on."""
+    world.queue()
+    in_a_query(monkeypatch)
+    ends = list[str]()
+
+    def handler(df: Any, tx: Any) -> None:
+        tx.auxiliary("ledger", Ledger(ends)).execute("INSERT")
+
+    world.manager().sink(handler)(None, 1)  # type: ignore[arg-type]
+    assert ends == ["commit"]
+
+
+@in_memory
 def test_a_node_that_rolls_back_leaves_no_transaction_open(world: World) -> None:
     """The message counted as processed, and auxiliary transactions stayed open."""
     orders, ends = world.queue(deliveries_max=2), list[str]()
