@@ -232,3 +232,24 @@ def test_nor_do_messages_that_came_from_elsewhere(
     other.alter("note string")
     assert move() == 2
     assert seen(other, "note") == {1: None, 2: "kept"}
+
+
+@in_memory
+def test_a_queue_takes_no_dead_letter_queue_that_got_a_column_meanwhile(world: World) -> None:
+    """Their columns would differ for ever: each could get the other's column with another type."""
+    name, creator = world.name("orders"), world.manager("creator")
+    dead = world.manager().create_queue(f"{name}.dead", SCHEMA, dead_letter=False)
+    payload = world.store.payload
+    create = payload.create
+
+    def crossed(*given: Any, **said: Any) -> None:
+        payload.create = create
+        dead.alter("note long")
+        create(*given, **said)
+
+    payload.create = crossed
+    with pytest.raises(SchemaMismatch, match="note"):
+        creator.create_queue(name, SCHEMA)
+    assert creator.list_queues() == [dead.name]
+    made = creator.create_queue(name, f"{SCHEMA}, note long")
+    assert made.info.dead_letter_id == dead.info.queue_id

@@ -123,11 +123,9 @@ def create_queue(
         ]
         plans.append(Plan((), tuple(model.payload_there(one.payload_id) for one in wanted)))
         if found:
-            now = known.get(found.name)
+            now = _dead_letter_queue(known, name, schema)  # columns may have been added since
             if now is None or now.queue_id != found.queue_id:
                 raise QueueNotFound(name=found.name)
-            if now.closing:
-                raise _closing(now)
             # Written under the target's name too: a client that is about to drop it reads that.
             newest = replace(now, sequence=catalog.next_sequence(entries, now.name))
             reason = f"takes the dead letters of {name}"
