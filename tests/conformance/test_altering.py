@@ -154,6 +154,23 @@ def test_two_alters_at_once_both_count(world: World) -> None:
 
 
 @in_memory
+@pytest.mark.parametrize(("mine", "made"), [(30, {"lease_seconds": (50, 30)}), (50, {})])
+def test_an_alter_tells_what_it_changed_not_what_another_one_changed_meanwhile(
+    world: World, mine: int, made: dict[str, tuple[object, object]]
+) -> None:
+    queue = world.queue()
+    append, other = world.store.journal.append, world.open(queue, "b")
+
+    def crossed(units: Any, metadata: Any) -> Any:
+        world.store.journal.append = append
+        assert other.alter(lease_seconds=50) == {"lease_seconds": (300, 50)}
+        return append(units, metadata)
+
+    world.store.journal.append = crossed
+    assert queue.alter(lease_seconds=mine) == made
+
+
+@in_memory
 def test_a_producer_that_does_not_know_of_a_column_learns_of_it(world: World) -> None:
     queue = world.queue()
     producer = world.open(queue, "producer")
