@@ -583,7 +583,8 @@ class QueueManager:
             InvalidInput: The consumer holds no lease there; the message names those that do.
         """
         reason, consumer = check_reason(reason), check_id(consumer, "consumer")
-        return release_leases(self._client, self.queue(queue).info, consumer, reason)
+        info = self._client.cache.queue_now(check_name(queue))
+        return release_leases(self._client, info, consumer, reason)
 
     def drop_queue(
         self, name: str, *, reason: str | None = None, missing_ok: bool = False

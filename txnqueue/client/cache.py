@@ -156,6 +156,15 @@ class Cache:
             )
         return info
 
+    def queue_now(self, name: str) -> QueueInfo:
+        """Find a queue by name as it is now: another client may have replaced the known one.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+        """
+        self.queues()
+        return self.queue(name)
+
     def catalog_entries(self) -> list[model.Entry]:
         """Read the catalog's entries, by one query of the new ones."""
         self.open()
