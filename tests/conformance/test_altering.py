@@ -252,6 +252,23 @@ def test_nor_do_messages_that_came_from_elsewhere(
 
 
 @in_memory
+def test_a_queue_takes_the_dead_letter_queue_that_was_created_meanwhile(world: World) -> None:
+    """The call was refused because of a queue that it did not name, and repeated it succeeded."""
+    name, creator, other = world.name("orders"), world.manager("creator"), world.manager("other")
+    payload = world.store.payload
+    create = payload.create
+
+    def crossed(*given: Any, **said: Any) -> None:
+        payload.create = create
+        other.create_queue(name, SCHEMA).drop()  # its dead-letter queue stays
+        create(*given, **said)
+
+    payload.create = crossed
+    made = creator.create_queue(name, SCHEMA)
+    assert made.info.dead_letter_id == other.queue(f"{name}.dead").info.queue_id
+
+
+@in_memory
 def test_a_queue_takes_no_dead_letter_queue_that_got_a_column_meanwhile(world: World) -> None:
     """Their columns would differ for ever: each could get the other's column with another type."""
     name, creator = world.name("orders"), world.manager("creator")

@@ -139,6 +139,11 @@ def create_queue(
         # The dead-letter queue was dropped meanwhile; or the creation took so long that a
         # maintenance has removed a payload table that seemed unused.
         return create_queue(client, name, schema, settings, exist_ok=exist_ok)
+    except QueueExists as error:
+        if error.name == name:
+            raise
+        # Its dead-letter queue has been created meanwhile: use that.
+        return create_queue(client, name, schema, settings, exist_ok=exist_ok)
     client.open()
     if landed is None:
         return existing  # it may be dropped by now: its users will learn that
