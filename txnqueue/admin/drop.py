@@ -258,9 +258,11 @@ def _queue_fence(client: Client, info: QueueInfo, kind: str, reason: str | None)
 
 
 def _fence_memory(client: Client, fence: _Fence) -> int:
-    """Take the same step in memory, unless it was taken; return how many messages were dropped."""
-    if not client.store.transient.used:
-        return 0
+    """Take the same step in memory, unless it was taken; return how many messages were dropped.
+
+    Also if there are no messages in memory: other managers of the process that do not know of the
+    drop yet may send some.
+    """
     memory = client.transient
 
     def plan(_lost: int) -> Plan | None:
