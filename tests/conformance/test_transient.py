@@ -767,6 +767,18 @@ def test_what_is_in_memory_goes_with_its_queue(world: World) -> None:
 
 
 @in_memory
+def test_a_dropped_queue_takes_nothing_in_memory_by_a_manager_that_knew_it(world: World) -> None:
+    queue = world.queue()
+    theirs = world.open(queue, "b")
+    queue.drop()
+    again = world.queue()
+    with pytest.raises(QueueNotFound):
+        theirs.send(rows(1), durable=False)
+    world.open(queue, "b").send(rows(2), durable=False)
+    assert numbers(again.receive()) == [2]
+
+
+@in_memory
 def test_another_process_drops_a_queue_with_messages_in_memory(world: World) -> None:
     queue = world.queue()
     both(queue)

@@ -481,6 +481,7 @@ def test_a_report_that_cannot_be_made_is_refused_before_the_store_is_read(
 
     assert code("--from", "2026-01-01T00:00:00") == 2
     assert code("--html", str(tmp_path / "missing" / "audit.html")) == 2
+    assert code("--html", str(tmp_path)) == 2
     if os.access(tmp_path, os.W_OK):
         monkeypatch.setitem(sys.modules, "jinja2", None)
         assert code("--html", str(tmp_path / "audit.html")) == 3

@@ -55,12 +55,13 @@ class Cache:
         """
         if self._slice_width is not None:
             return
+        wanted = [model.FENCE, model.CATALOG]
         try:
-            found = self._shards.read([model.FENCE, model.CATALOG])
+            found = self._shards.read(wanted)
         except Exception as error:
-            if self.store.exists():
-                raise
-            raise _not_found(self.store.root) from error
+            if not self.store.exists():
+                raise _not_found(self.store.root) from error
+            found = self._shards.read(wanted)  # another client may have created it meanwhile
         layouts = _layouts(found)
         if not layouts:
             raise StoreNotFound(
