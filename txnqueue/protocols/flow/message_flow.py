@@ -168,6 +168,8 @@ class MessageFlow:
         self._connections: dict[tuple[str, bool], Any] = {}
         self._uses: set[tuple[str, bool]] = set()
         self._comes_again = True
+        self._interrupted = False
+        """Whether an interrupt may have left work of a message open on the connections."""
         self._at_work: dict[str, object] = {}
 
     def process(self, wait_seconds: float = 0.0) -> Processed | None:
@@ -194,6 +196,19 @@ class MessageFlow:
             return self._process(wait_seconds)
 
     def _process(self, wait_seconds: float = 0.0) -> Processed | None:
+        """Process a message, with connections on which no earlier one has left work open."""
+        if self._interrupted:
+            self.close()
+        self._interrupted = True  # until it is known that all work of the message has ended
+        try:
+            processed = self._process_message(wait_seconds)
+        except Exception:
+            self._interrupted = False
+            raise
+        self._interrupted = False
+        return processed
+
+    def _process_message(self, wait_seconds: float) -> Processed | None:
         self._comes_again = True
         if self.transacted is False:
             return self._process_at_once(wait_seconds)
@@ -335,8 +350,8 @@ class MessageFlow:
                 )
             yield
         finally:
-            if self._at_work.get("message") is mine:
-                del self._at_work["message"]
+            if self._at_work == {"message": mine}:  # no call, after which it may be interrupted
+                self._at_work.clear()
 
     def _process_at_once(self, wait_seconds: float) -> Processed | None:
         """Process a message without a main transaction: work before a failure is permanent."""
