@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sqlite3
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from tests.faults.injection import Crash, Fault, Injector
 from tests.faults.world import World
 from tests.inside import attempt_of, client_of
-from tests.postgres import insert, values
+from tests.postgres import connect, insert, values
 from txnqueue.core.receipt import Status
 from txnqueue.errors import (
     DecidedByDatabase,
@@ -384,10 +385,32 @@ def test_a_connection_that_commits_by_itself_is_refused(world: World, file: str)
     tx = world.manager("A").transaction()
     with pytest.raises(InvalidInput, match="autocommit"):
         tx.enlist("ledger", sqlite3.connect(file, isolation_level=None), last=True)
+    with pytest.raises(InvalidInput, match="autocommit"):  # no roll back would undo its work
+        tx.auxiliary("beside", sqlite3.connect(file, isolation_level=None))
     busy = sqlite3.connect(file)
     insert(busy, 1)
     with pytest.raises(InvalidInput, match="open transaction"):
         tx.enlist("ledger", busy, last=True)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_postgres_without_two_phase_commit_is_the_last_resource(
+    world: World, database: str, fails: bool
+) -> None:
+    """psycopg has no isolation level if the server is to choose it; that is no autocommit."""
+    manager = world.manager("A")
+    manager.queue("in").send([{"i": 1}])
+    connection, beside = connect(database), connect(database)
+    with contextlib.suppress(ZeroDivisionError), manager.transaction() as tx:
+        (message,) = tx.queue("in").receive(1).messages()
+        insert(tx.enlist("ledger", connection, last=True), message["i"])
+        insert(tx.auxiliary("beside", beside), 2)
+        if fails:
+            raise ZeroDivisionError
+    assert values(connection) == ([] if fails else [1, 2])
+    assert manager.queue("in").depth() == fails
+    for one in (connection, beside):
+        one.close()
 
 
 def test_what_cannot_take_part_is_refused(world: World, file: str) -> None:

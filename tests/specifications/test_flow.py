@@ -1015,6 +1015,23 @@ def test_a_commit_that_was_interrupted_is_settled(broker: Broker, landed: bool) 
     assert broker.taken == landed and broker.waiting() == [1] * (not landed)
 
 
+@in_memory
+@pytest.mark.rule("S2-07")
+def test_a_data_source_that_commits_each_statement_has_no_auxiliary_transaction(
+    broker: Broker,
+) -> None:
+    """Its rows would stay though the message is rolled back."""
+    broker.source("audit")
+    connect = partial(sqlite3.connect, broker.databases["audit"], isolation_level=None)
+    inserts, audit = broker.insert("audit", 1), DataSource("audit", connect)
+    with pytest.raises(InvalidInput, match="autocommit"):
+        broker.flow(inserts, failing, coordinated=False, data_sources=[audit]).process()
+    assert (broker.ledger("audit"), broker.waiting()) == ([], [1])
+    at_once = {"coordinated": False, "transacted": False}  # where each statement is permanent
+    assert broker.flow(inserts, data_sources=[audit], **at_once).process() is not None
+    assert (broker.ledger("audit"), broker.taken) == ([1], True)
+
+
 @pytest.mark.rule("S2-06", "S2-12")
 def test_a_failure_that_is_interrupted_anywhere_leaves_the_next_message_nothing_to_commit(
     tmp_path: Path,

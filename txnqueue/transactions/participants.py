@@ -113,11 +113,7 @@ class LastResource:
         Raises:
             InvalidInput: The connection is in autocommit mode, or has other work open.
         """
-        by_itself = getattr(connection, "autocommit", None) is True
-        if by_itself or getattr(connection, "isolation_level", "") is None:
-            raise InvalidInput(
-                f"The connection of {name!r} has autocommit on: turn it off.", name=name
-            )
+        _check_transactional(name, connection)
         if getattr(connection, "in_transaction", False) is True:
             raise InvalidInput(
                 f"The connection of {name!r} has an open transaction: commit it or roll it back "
@@ -158,7 +154,12 @@ class Auxiliary:
     """
 
     def __init__(self, name: str, connection: Any) -> None:
-        """Wrap a connection."""
+        """Wrap a connection.
+
+        Raises:
+            InvalidInput: The connection is in autocommit mode: no rollback would undo its work.
+        """
+        _check_transactional(name, connection)
         self.name = name
         self.connection = connection
         self._ended = self._resolved = False
@@ -263,7 +264,7 @@ class Participants:
                     f"enlist {name!r} without last=True.",
                     name=name,
                 )
-            _check_connection(name, connection)
+            check_connection(name, connection)
             self.last = LastResource(name, connection, self._transaction.attempt_id)
         else:
             number = len(self._branches)
@@ -279,7 +280,7 @@ class Participants:
         if known is not None and known.connection is connection:
             return known
         self._check_new(name, connection)
-        _check_connection(name, connection)
+        check_connection(name, connection)
         self.auxiliaries[name] = Auxiliary(name, connection)
         return self.auxiliaries[name]
 
@@ -357,7 +358,7 @@ class Participants:
                 )
 
 
-def _check_connection(name: str, connection: object) -> None:
+def check_connection(name: str, connection: object) -> None:
     """Check that something is a connection to a database.
 
     Args:
@@ -374,6 +375,20 @@ def _check_connection(name: str, connection: object) -> None:
                 "DB-API 2.0 connection.",
                 name="connection",
             )
+
+
+def _check_transactional(name: str, connection: object) -> None:
+    """Check that a connection's work waits for its commit.
+
+    Raises:
+        InvalidInput: The connection is in autocommit mode.
+    """
+    says = getattr(connection, "autocommit", None)
+    by_itself = says is True
+    if not isinstance(says, bool):  # sqlite3; to others, no level means that of the server
+        by_itself = getattr(connection, "isolation_level", "") is None
+    if by_itself:
+        raise InvalidInput(f"The connection of {name!r} has autocommit on: turn it off.", name=name)
 
 
 # --------------------------------------------------------------------- the last resource
