@@ -1032,6 +1032,36 @@ def test_a_data_source_that_commits_each_statement_has_no_auxiliary_transaction(
     assert (broker.ledger("audit"), broker.taken) == ([1], True)
 
 
+@in_memory
+@pytest.mark.parametrize("coordinated", [True, False])
+def test_what_is_no_connection_is_refused(broker: Broker, coordinated: bool) -> None:
+    source = DataSource("audit", lambda: None)
+    flow = broker.flow(broker.insert("audit"), coordinated=coordinated, data_sources=[source])
+    with pytest.raises(InvalidInput, match="'audit' has no cursor"):
+        flow.process()
+
+
+@in_memory
+@pytest.mark.rule("S2-13")
+def test_a_data_source_that_could_not_be_reached_has_not_been_used(broker: Broker) -> None:
+    """A database that refuses both uses can still have the other one."""
+    connect = broker.source().connect
+    away = [True]
+
+    def connects() -> Any:
+        return sqlite3.connect(broker.folder / "no" / "such.db") if away.pop() else connect()
+
+    def node(processing: Processing) -> None:
+        with pytest.raises(sqlite3.OperationalError):
+            broker.insert("ledger", 1)(processing)
+        away.append(False)
+        broker.insert("ledger", 2, uncoordinated=True)(processing)
+
+    source = DataSource("ledger", connects, mixed=False)
+    broker.flow(node, data_sources=[source]).process()
+    assert broker.ledger() == [2]
+
+
 @pytest.mark.rule("S2-06", "S2-12")
 def test_a_failure_that_is_interrupted_anywhere_leaves_the_next_message_nothing_to_commit(
     tmp_path: Path,

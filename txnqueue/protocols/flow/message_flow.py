@@ -23,6 +23,7 @@ from txnqueue.protocols.flow.processing import (
     committed_after_all,
 )
 from txnqueue.transaction import attempt_of, rolled_back_by_handler
+from txnqueue.transactions.participants import check_connection
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -40,7 +41,8 @@ class DataSource:
 
     Attributes:
         name: The data source name.
-        connect: Opens a connection (DB-API 2.0) without an open transaction.
+        connect: Opens a connection (DB-API 2.0) without an open transaction. It must not be in
+            autocommit mode, unless the flow has no main transaction.
         last: Whether it takes part in the main transaction as the last resource: a database
             without two-phase commit, such as sqlite3. There can be only one.
         mixed: Whether one flow may use it both in its main transaction and in auxiliary ones.
@@ -303,12 +305,10 @@ class MessageFlow:
 
         Raises:
             InvalidInput: It is unknown, it does not allow both uses and already has the other
-                one, or its connection is in use.
+                one, ``connect`` returned no connection, or the connection is in use.
         """
         source = self.check_source(name)
-        self._uses.add((name, coordinated))
         if not source.mixed and (name, not coordinated) in self._uses:
-            self._uses.discard((name, coordinated))
             raise InvalidInput(
                 f"{name!r} cannot take both coordinated and uncoordinated work of one flow: "
                 "create a data source for each.",
@@ -317,6 +317,7 @@ class MessageFlow:
         key = (name, coordinated)
         if key not in self._connections:
             opened = source.connect()
+            check_connection(name, opened)
             if any(opened is known for known in self._connections.values()):
                 raise InvalidInput(
                     f"{name!r} gave a connection that this flow already uses, so ending one use "
@@ -324,6 +325,7 @@ class MessageFlow:
                     name=name,
                 )
             self._connections[key] = opened
+        self._uses.add(key)
         return source, self._connections[key]
 
     def roll_back(self, name: str, *, coordinated: bool) -> None:
