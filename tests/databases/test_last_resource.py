@@ -394,6 +394,27 @@ def test_a_connection_that_commits_by_itself_is_refused(world: World, file: str)
 
 
 @pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+def test_every_statement_on_sqlite_is_rolled_back_with_the_rest(
+    world: World, file: str, fails: bool, last: bool
+) -> None:
+    """sqlite3 begins a transaction by itself only where the first word is INSERT, or the like."""
+    statement = "WITH one AS (SELECT 1) INSERT INTO ledger SELECT * FROM one"
+    connection = sqlite3.connect(file)
+    for _ in range(2):  # the second time on a connection that was used before
+        with contextlib.suppress(ZeroDivisionError), world.manager("A").transaction() as tx:
+            if last:
+                connection = tx.enlist("ledger", connection, last=True)
+                connection.execute(statement)
+            else:
+                tx.auxiliary("ledger", connection).execute(statement)
+            if fails:
+                raise ZeroDivisionError
+    assert values(connection) == [1, 1] * (not fails)
+    assert not connection.in_transaction
+
+
+@pytest.mark.parametrize("fails", [False, True])
 def test_postgres_without_two_phase_commit_is_the_last_resource(
     world: World, database: str, fails: bool
 ) -> None:

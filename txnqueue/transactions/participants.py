@@ -124,6 +124,7 @@ class LastResource:
         self.connection = connection
         self._attempt = attempt
         _execute(connection, _CREATE)
+        _begin(connection)
 
     def decide(self) -> bool:
         """Commit the database's work with a decision row, unless another client decided already.
@@ -171,6 +172,7 @@ class Auxiliary:
             TransactionFinished: The transaction that the connection belongs to has ended.
         """
         self._check()
+        _begin(self.connection)
         return self.connection.cursor(*args, **kwargs)
 
     def execute(self, statement: str, *args: Any) -> Any:
@@ -389,6 +391,17 @@ def _check_transactional(name: str, connection: object) -> None:
         by_itself = getattr(connection, "isolation_level", "") is None
     if by_itself:
         raise InvalidInput(f"The connection of {name!r} has autocommit on: turn it off.", name=name)
+
+
+def _begin(connection: Any) -> None:
+    """Begin a transaction of sqlite3, which begins one by itself before some statements only.
+
+    It does so if the first word is INSERT, UPDATE, DELETE or REPLACE: an INSERT that begins with
+    WITH, or a CREATE TABLE, would be permanent at once.
+    """
+    level = getattr(connection, "isolation_level", None)
+    if isinstance(level, str) and getattr(connection, "in_transaction", None) is False:
+        _execute(connection, f"BEGIN {level}")
 
 
 # --------------------------------------------------------------------- the last resource
