@@ -434,6 +434,28 @@ def test_postgres_without_two_phase_commit_is_the_last_resource(
         one.close()
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_what_a_driver_left_prepared_is_decided_by_its_row_in_postgres(
+    world: World, database: str, committed: bool
+) -> None:
+    key, connection = next(_KEYS), connect(database)
+    tx = world.manager("A").transaction(key)
+    insert(tx.enlist("ledger", connection, last=True), 1)
+    commit._prepare(attempt_of(tx))
+    last = attempt_of(tx).participants.last
+    assert last is not None
+    if committed:
+        assert last.decide()
+    connection.close()  # the driver dies
+    world.clock.advance(61)
+    other = connect(database)
+    found = world.manager("B").recover({"ledger": other})
+    assert found.prepared == () and values(other) == [1] * committed
+    expected = Status.COMMITTED if committed else Status.ROLLED_BACK
+    assert world.manager("C").outcome(key).status is expected
+    other.close()
+
+
 def test_what_cannot_take_part_is_refused(world: World, file: str) -> None:
     tx = world.manager("A").transaction()
     with pytest.raises(InvalidInput, match="last=True"):
