@@ -434,6 +434,19 @@ def test_postgres_without_two_phase_commit_is_the_last_resource(
         one.close()
 
 
+def test_postgres_with_other_work_open_is_refused(world: World, database: str) -> None:
+    connection = connect(database)
+    insert(connection, 1)
+    tx = world.manager("A").transaction()
+    with pytest.raises(InvalidInput, match="open transaction"):
+        tx.enlist("ledger", connection, last=True)
+    connection.commit()
+    insert(tx.enlist("ledger", connection, last=True), 2)
+    tx.rollback()
+    assert values(connection) == [1]
+    connection.close()
+
+
 @pytest.mark.parametrize("committed", [False, True])
 def test_what_a_driver_left_prepared_is_decided_by_its_row_in_postgres(
     world: World, database: str, committed: bool

@@ -40,6 +40,8 @@ PART_LENGTH_MAX = 64
 """The most bytes in either part of a branch's name (XA)."""
 DECISIONS = "txnqueue_decisions"
 """The table in which a last resource records decisions: one row per attempt."""
+_AT_WORK = (1, 2, 3)
+"""What psycopg says of a connection with a transaction open: active, open, or failed."""
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
 
 
@@ -114,7 +116,8 @@ class LastResource:
             InvalidInput: The connection is in autocommit mode, or has other work open.
         """
         _check_transactional(name, connection)
-        if getattr(connection, "in_transaction", False) is True:
+        of_psycopg = getattr(getattr(connection, "info", None), "transaction_status", 0)
+        if getattr(connection, "in_transaction", False) is True or of_psycopg in _AT_WORK:
             raise InvalidInput(
                 f"The connection of {name!r} has an open transaction: commit it or roll it back "
                 "before enlisting it.",
