@@ -41,8 +41,9 @@ class DataSource:
 
     Attributes:
         name: The data source name.
-        connect: Opens a connection (DB-API 2.0) without an open transaction. It must not be in
-            autocommit mode, unless the flow has no main transaction.
+        connect: Opens a connection (DB-API 2.0) without an open transaction, with the settings
+            that have no effect inside one (``PRAGMA foreign_keys``). It must not be in autocommit
+            mode, unless the flow has no main transaction.
         last: Whether it takes part in the main transaction as the last resource: a database
             without two-phase commit, such as sqlite3. There can be only one.
         mixed: Whether one flow may use it both in its main transaction and in auxiliary ones.
