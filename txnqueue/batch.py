@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import html
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -75,6 +75,9 @@ class Batch:
     accepts those not settled, or releases them once some were accepted explicitly. Received
     outside, they are held under a lease until they are settled or the lease ends.
     """
+
+    _at_work: Callable[[], Attempt | None] = staticmethod(lambda: None)
+    """Returns the attempt in which messages held under a lease are settled if none is given."""
 
     def __init__(
         self,
@@ -251,7 +254,8 @@ class Batch:
     def _target(self, transaction: Transaction | NotGiven | None) -> Attempt | None:
         inside = self._inside
         if inside is None:
-            return resolve(self._client, transaction, "settling a batch")
+            bound = self._at_work() if transaction is NOT_GIVEN else None
+            return resolve(self._client, transaction, "settling a batch", bound)
         given = attempt_of(transaction) if isinstance(transaction, Transaction) else transaction
         if given is not NOT_GIVEN and given is not inside:
             raise TransactionMismatch(
