@@ -132,7 +132,7 @@ def test_a_beat_between_the_settlement_of_a_part_and_its_reply_holds_the_rest(
         finally:
             tries.append(seconds)
 
-    batch.extend_lease = counted  # type: ignore[method-assign]
+    batch.extend_lease = counted
     with batch.heartbeat(1_000, every_seconds=0.001) as beating:
 
         def beat_on(more: int = 2) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sqlite3
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -391,6 +392,39 @@ def test_a_connection_that_commits_by_itself_is_refused(world: World, file: str)
     insert(busy, 1)
     with pytest.raises(InvalidInput, match="open transaction"):
         tx.enlist("ledger", busy, last=True)
+
+
+class AlwaysInside(sqlite3.Connection):
+    """What ``sqlite3.connect(autocommit=False)`` gives from Python 3.12 on."""
+
+    autocommit, in_transaction = False, True
+
+    def __init__(self, file: str) -> None:
+        super().__init__(file)
+        self.execute("BEGIN")
+
+    def commit(self) -> None:
+        super().commit()
+        self.execute("BEGIN")
+
+    def rollback(self) -> None:
+        super().rollback()
+        self.execute("BEGIN")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_sqlite_that_is_always_in_a_transaction_is_the_last_resource(
+    world: World, file: str, fails: bool
+) -> None:
+    connection: Any = AlwaysInside(file)
+    if sys.version_info >= (3, 12):
+        connection = sqlite3.connect(file, autocommit=False)
+    for i in range(2):  # the second time on a connection that was used before
+        with contextlib.suppress(ZeroDivisionError), world.manager("A").transaction() as tx:
+            insert(tx.enlist("ledger", connection, last=True), i)
+            if fails:
+                raise ZeroDivisionError
+    assert values(sqlite3.connect(file)) == [0, 1] * (not fails)
 
 
 @pytest.mark.parametrize("fails", [False, True])

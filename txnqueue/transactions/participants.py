@@ -116,8 +116,7 @@ class LastResource:
             InvalidInput: The connection is in autocommit mode, or has other work open.
         """
         _check_transactional(name, connection)
-        of_psycopg = getattr(getattr(connection, "info", None), "transaction_status", 0)
-        if getattr(connection, "in_transaction", False) is True or of_psycopg in _AT_WORK:
+        if _has_work_open(connection):
             raise InvalidInput(
                 f"The connection of {name!r} has an open transaction: commit it or roll it back "
                 "before enlisting it.",
@@ -394,6 +393,19 @@ def _check_transactional(name: str, connection: object) -> None:
         by_itself = getattr(connection, "isolation_level", "") is None
     if by_itself:
         raise InvalidInput(f"The connection of {name!r} has autocommit on: turn it off.", name=name)
+
+
+def _has_work_open(connection: object) -> bool:
+    """Return whether a connection says that its transaction has work already.
+
+    sqlite3 with ``autocommit=False`` is in a transaction at any time, and does not say in which.
+    """
+    of_psycopg = getattr(getattr(connection, "info", None), "transaction_status", 0)
+    begun = getattr(connection, "in_transaction", False) is True
+    always = getattr(connection, "autocommit", None) is False and isinstance(
+        getattr(connection, "isolation_level", None), str
+    )
+    return (begun and not always) or of_psycopg in _AT_WORK
 
 
 def _begin(connection: Any) -> None:
