@@ -70,7 +70,7 @@ def database(postgres: str) -> str:
     with psycopg.connect(postgres, autocommit=True) as connection:
         for xid in connection.tpc_recover():  # what a test that failed left behind
             connection.tpc_rollback(xid)
-        connection.execute("DROP TABLE IF EXISTS ledger")
+        connection.execute("DROP TABLE IF EXISTS ledger, txnqueue_decisions")
         connection.execute("CREATE TABLE ledger (n integer CHECK (n < 100))")
     return postgres
 

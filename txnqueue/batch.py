@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import html
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from txnqueue.errors import (
     BranchMisused,
     InvalidInput,
     PayloadRemoved,
+    SettlementPending,
     TransactionMismatch,
 )
 from txnqueue.heartbeat import Heartbeat
@@ -74,6 +75,9 @@ class Batch:
     accepts those not settled, or releases them once some were accepted explicitly. Received
     outside, they are held under a lease until they are settled or the lease ends.
     """
+
+    _at_work: Callable[[], Attempt | None] = staticmethod(lambda: None)
+    """Returns the attempt in which messages held under a lease are settled if none is given."""
 
     def __init__(
         self,
@@ -250,7 +254,8 @@ class Batch:
     def _target(self, transaction: Transaction | NotGiven | None) -> Attempt | None:
         inside = self._inside
         if inside is None:
-            return resolve(self._client, transaction, "settling a batch")
+            bound = self._at_work() if transaction is NOT_GIVEN else None
+            return resolve(self._client, transaction, "settling a batch", bound)
         given = attempt_of(transaction) if isinstance(transaction, Transaction) else transaction
         if given is not NOT_GIVEN and given is not inside:
             raise TransactionMismatch(
@@ -438,6 +443,11 @@ class Batch:
             lambda one, said: routed(routes[one.info.queue_id], one, said),
         )
 
+    def _unsettled(self) -> list[tuple[int, int]]:
+        """Return the claims that have unsettled messages, as errors name them."""
+        held = self._account.held if self.holds else ()
+        return [one.claim.name for one in held if self._account.rest(one)]
+
     def keep(self) -> None:
         """Let the commit leave the unsettled messages in flight, under a lease.
 
@@ -478,7 +488,7 @@ class Batch:
         check_number("lease_seconds", lease_seconds, 0.001, LEASE_SECONDS_MAX)
         every = max(0.001, lease_seconds / 3) if every_seconds is None else every_seconds
         check_number("every_seconds", every, 0.001, lease_seconds)
-        return Heartbeat(self, lease_seconds, every)
+        return Heartbeat(self, lease_seconds, every, self._unsettled)
 
     def extend_lease(self, seconds: float) -> None:
         """Extend the lease to this many seconds from now, by one append.
@@ -488,17 +498,24 @@ class Batch:
 
         Raises:
             LeaseLost: Other consumers may have the messages now.
+            SettlementPending: A prepared transaction settles some of the messages, and holds them
+                whatever the clock says; the lease of the others was extended.
         """
         check_number("seconds", seconds, 0.001, LEASE_SECONDS_MAX)
         if not self.holds:
             return
 
         unsettled = [one for one in self._account.held if self._account.rest(one)]
+        waiting: list[SettlementPending] = []
         for client, held in settlement.by_client(self._client, unsettled):
-            deadline_ms = settlement.extend(client, held, seconds)
+            pending: dict[settlement.Name, SettlementPending] = {}
+            deadline_ms = settlement.extend(client, held, seconds, pending)
+            waiting += pending.values()
             for one in self._account.held:
-                if one.info.transient == held[0].info.transient:
+                if one.info.transient == held[0].info.transient and name_of(one) not in pending:
                     one.claim.deadline_ms = deadline_ms
+        if waiting:
+            raise waiting[0]
 
 
 def claims_of(batch: Batch) -> list[HeldClaim]:

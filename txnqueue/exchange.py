@@ -485,8 +485,7 @@ class Exchange:
                     name="queue",
                 )
             return queue.info
-        known = self._client.cache.queues()  # as they are now
-        return known.get(check_name(queue)) or self._client.cache.queue(queue)
+        return self._client.cache.queue_now(check_name(queue))
 
     def _binding(
         self, info: QueueInfo, routing_key: str, arguments: Mapping[str, Any] | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from txnqueue.batch import Batch
 
 logger = logging.getLogger("txnqueue")
+_Claim = tuple[int, int]
 
 
 class Heartbeat:
@@ -21,16 +23,31 @@ class Heartbeat:
     The thread ends with the block. A beat that fails is logged, and the next one tries again:
     the lease is lost when another client has ended it, or when it is over because no beat came
     through. Then the block ends with ``LeaseLost``, unless it ends with an error of its own;
-    ``lost`` tells it in between.
+    ``lost`` tells it in between. What the block settles itself is not lost.
     """
 
-    def __init__(self, batch: Batch, lease_seconds: float, every_seconds: float) -> None:
-        """Describe it; users get it from ``Batch.heartbeat``."""
+    def __init__(
+        self,
+        batch: Batch,
+        lease_seconds: float,
+        every_seconds: float,
+        unsettled: Callable[[], Collection[_Claim]],
+    ) -> None:
+        """Describe it; users get it from ``Batch.heartbeat``.
+
+        Args:
+            batch: The batch.
+            lease_seconds: The length of each new lease.
+            every_seconds: The seconds between beats.
+            unsettled: Returns the claims that have unsettled messages, as errors name them.
+        """
         self._batch = batch
+        self._unsettled = unsettled
         self._lease_seconds = lease_seconds
         self._every_seconds = every_seconds
         self._over = threading.Event()
-        self._error: LeaseLost | None = None
+        self._errors: dict[_Claim | None, LeaseLost] = {}
+        """By claim, why it could not be extended; by None, why none of them could."""
         self._thread = threading.Thread(target=self._beat, name="txnqueue heartbeat", daemon=True)
         self.beats = 0
 
@@ -40,7 +57,16 @@ class Heartbeat:
 
         What was settled while a beat was on its way is not lost: nothing is left to hold.
         """
-        return self._error is not None and self._batch.holds
+        return bool(self._lost)
+
+    @property
+    def _lost(self) -> list[LeaseLost]:
+        held = self._unsettled()
+        return [
+            error
+            for claim, error in list(self._errors.items())
+            if claim in held or (claim is None and held)
+        ]
 
     def __enter__(self) -> Heartbeat:
         """Start to beat.
@@ -64,8 +90,9 @@ class Heartbeat:
         """Stop, and wait for a beat that is on its way."""
         self._over.set()
         self._thread.join()
-        if error is None and self._error is not None and self.lost:
-            raise self._error
+        lost = self._lost
+        if error is None and lost:
+            raise lost[0]
 
     def _beat(self) -> None:
         while not self._over.wait(self._every_seconds):
@@ -73,17 +100,18 @@ class Heartbeat:
                 self._batch.extend_lease(self._lease_seconds)
             except SettlementPending:  # a prepared transaction holds them, whatever the clock says
                 self.beats += 1
-            except LeaseLost as error:  # told at the end of the block, and by ``lost``
-                self._error = error
-                return
+            except LeaseLost as error:  # told by ``lost``, unless the block has just settled it
+                self._errors[error.claim] = error
+                if len(self._unsettled()) <= 1:
+                    return
             except Exception as error:
                 logger.warning("heartbeat failed, the next one tries again: %s", error)
                 if self._batch.lease_over:
-                    self._error = LeaseLost(
+                    self._errors[None] = LeaseLost(
                         f"The lease ended, because it could not be extended: {error} Others may "
                         "have the messages now; nothing was changed."
                     )
-                    self._error.__cause__ = error
+                    self._errors[None].__cause__ = error
                     return
             else:
                 self.beats += 1

@@ -59,6 +59,7 @@ from txnqueue.errors import (
     HistoryRemoved,
     InvalidInput,
     PlatformMissing,
+    QueueInUse,
     SchemaMismatch,
     TransactionFinished,
     TransactionNotFound,
@@ -582,7 +583,8 @@ class QueueManager:
             InvalidInput: The consumer holds no lease there; the message names those that do.
         """
         reason, consumer = check_reason(reason), check_id(consumer, "consumer")
-        return release_leases(self._client, self.queue(queue).info, consumer, reason)
+        info = self._client.cache.queue_now(check_name(queue))
+        return release_leases(self._client, info, consumer, reason)
 
     def drop_queue(
         self, name: str, *, reason: str | None = None, missing_ok: bool = False
@@ -622,7 +624,8 @@ class QueueManager:
             declarations: ``queues``: by name, ``schema`` and settings as in ``create_queue``;
                 ``drop``: a list of names.
             dry_run: Report what would be changed, and change nothing.
-            drop: Drop the queues that ``drop`` names; otherwise nothing is dropped.
+            drop: Drop the queues that ``drop`` names; otherwise nothing is dropped. A prepared
+                transaction can hold a drop back, as in ``drop_queue``: declare again later.
 
         Returns:
             What was changed, or would be.
@@ -641,12 +644,29 @@ class QueueManager:
         check_flag("drop", drop)
         declared = read(self._client, declarations)
         steps = plan(self._client, declared, self._configuration.declared_settings, drop=drop)
-        return steps if dry_run else [self._carry_out(step, declared) for step in steps]
+        if dry_run:
+            return steps
+        held: dict[str, tuple[str, ...]] = {}
+        return [
+            self._dropped(step, held) if step.action == "drop" else self._carry_out(step, declared)
+            for step in steps
+        ]
+
+    def _dropped(
+        self, step: DeclarationResult, held: dict[str, tuple[str, ...]]
+    ) -> DeclarationResult:
+        """Carry out a drop, and note in ``held`` by queue what holds it back."""
+        try:
+            held_by = self.drop_queue(step.queue, missing_ok=True).held_by
+        except QueueInUse as error:  # by a queue whose own drop is held back
+            if error.used_by not in held:
+                raise
+            held_by = held[error.used_by]
+        if held_by:
+            held[step.queue] = held_by
+        return replace(step, held_by=held_by)
 
     def _carry_out(self, step: DeclarationResult, declared: Declarations) -> DeclarationResult:
-        if step.action == "drop":
-            self.drop_queue(step.queue, missing_ok=True)
-            return step
         one = next(one for one in declared.queues if one.name == step.queue)
         if step.action == "create":
             self.create_queue(one.name, one.columns, exist_ok=True, **one.settings)
@@ -802,8 +822,9 @@ class QueueManager:
 
         Returns:
             The function; an error that the handler raises fails the streaming query, and so does a
-            rollback, with ``TransactionAborted``: the query would go on without these rows. To
-            write nothing of a batch, do nothing.
+            rollback, with ``TransactionAborted``: the query would go on without these rows. A
+            transaction that the handler leaves prepared or in doubt fails it with
+            ``TransactionFinished``. To write nothing of a batch, do nothing.
 
         Raises:
             InvalidInput: The session is a Spark Connect session, or a value is invalid.

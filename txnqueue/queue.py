@@ -673,7 +673,8 @@ class Queue:
                 ``reject`` them instead. A coroutine or a generator is refused, because the work
                 must be done when the handler returns.
             where: Only messages that match this SQL predicate over the columns of
-                ``Batch.df``, ``_message`` included; it is evaluated once per message.
+                ``Batch.df``, ``_message`` included; it is evaluated once per message, and again
+                after a failed delivery, which ``_message`` shows.
             batch_size: At most this many messages in a batch.
             run_id: Names the run: repeated with the same id, it continues after the last
                 committed batch, and a finished run claims nothing. Runs of other queues need

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.client.client import Client
 from txnqueue.core.receipt import Status
 from txnqueue.core.settings import TRANSACTION_ID_LENGTH_MAX, check_name
-from txnqueue.errors import InvalidInput
+from txnqueue.errors import InvalidInput, TransactionFinished
 from txnqueue.storage.journal.sessions import is_connect
 from txnqueue.storage.payload.frames import is_frame
 from txnqueue.transaction import Rollback, Transaction, call_handler, rolled_back_by_handler
@@ -88,6 +88,7 @@ class Sink:
             InvalidInput: The caller is not ``foreachBatch``, or calls twice in a batch, or the
                 batch was planned anew after an earlier one with its number was committed.
             TransactionAborted: The handler rolled back, so the rows were not written.
+            TransactionFinished: The handler left the transaction prepared or in doubt.
         """
         batch = _MicroBatch.of(rows, batch_id)
         attempt = Attempt(
@@ -100,10 +101,28 @@ class Sink:
                 call_handler(self._write, rows, tx)
                 if tx.status is Status.ROLLED_BACK:  # the query would go on without these rows
                     raise rolled_back_by_handler(attempt)
-                if attempt.is_empty:  # nothing is recorded of a batch without rows
-                    raise Rollback(tx)
+                _check_written(attempt)
+                if attempt.is_empty and tx.status is Status.ACTIVE:
+                    raise Rollback(tx)  # nothing is recorded of a batch without rows
             else:
                 batch.check_is(attempt.committed_metadata)
+
+
+def _check_written(attempt: Attempt) -> None:
+    """Check that a handler left its transaction to the sink, or committed it.
+
+    Raises:
+        TransactionFinished: It is prepared or in doubt, so the rows may never be written, but the
+            query would go on without them.
+    """
+    if attempt.status not in (Status.ACTIVE, Status.COMMITTED):
+        raise TransactionFinished(
+            f"The handler left transaction {attempt.id!r} {attempt.status.value}, so the rows of "
+            "the batch may not be written: leave the commit to the sink. Start the query again to "
+            "repeat the batch; if manager.outcome() says that the transaction is prepared, decide "
+            "it first.",
+            transaction_id=attempt.id,
+        )
 
 
 def _id_of(query: str, target: str, batch: int) -> str:

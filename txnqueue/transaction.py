@@ -255,8 +255,8 @@ class Transaction:
             connection: A DB-API 2.0 connection.
 
         Raises:
-            InvalidInput: The transaction belongs to a drain with ``ahead=1``, or the name or the
-                connection already takes part.
+            InvalidInput: The transaction belongs to a drain with ``ahead=1``, the name or the
+                connection already takes part, or the connection is in autocommit mode.
             OnlyRehearsed: The transaction belongs to a rehearsal.
         """
         self._check_decided_in_turn("auxiliary()")

@@ -154,6 +154,23 @@ def test_two_alters_at_once_both_count(world: World) -> None:
 
 
 @in_memory
+@pytest.mark.parametrize(("mine", "made"), [(30, {"lease_seconds": (50, 30)}), (50, {})])
+def test_an_alter_tells_what_it_changed_not_what_another_one_changed_meanwhile(
+    world: World, mine: int, made: dict[str, tuple[object, object]]
+) -> None:
+    queue = world.queue()
+    append, other = world.store.journal.append, world.open(queue, "b")
+
+    def crossed(units: Any, metadata: Any) -> Any:
+        world.store.journal.append = append
+        assert other.alter(lease_seconds=50) == {"lease_seconds": (300, 50)}
+        return append(units, metadata)
+
+    world.store.journal.append = crossed
+    assert queue.alter(lease_seconds=mine) == made
+
+
+@in_memory
 def test_a_producer_that_does_not_know_of_a_column_learns_of_it(world: World) -> None:
     queue = world.queue()
     producer = world.open(queue, "producer")
@@ -232,3 +249,41 @@ def test_nor_do_messages_that_came_from_elsewhere(
     other.alter("note string")
     assert move() == 2
     assert seen(other, "note") == {1: None, 2: "kept"}
+
+
+@in_memory
+def test_a_queue_takes_the_dead_letter_queue_that_was_created_meanwhile(world: World) -> None:
+    """The call was refused because of a queue that it did not name, and repeated it succeeded."""
+    name, creator, other = world.name("orders"), world.manager("creator"), world.manager("other")
+    payload = world.store.payload
+    create = payload.create
+
+    def crossed(*given: Any, **said: Any) -> None:
+        payload.create = create
+        other.create_queue(name, SCHEMA).drop()  # its dead-letter queue stays
+        create(*given, **said)
+
+    payload.create = crossed
+    made = creator.create_queue(name, SCHEMA)
+    assert made.info.dead_letter_id == other.queue(f"{name}.dead").info.queue_id
+
+
+@in_memory
+def test_a_queue_takes_no_dead_letter_queue_that_got_a_column_meanwhile(world: World) -> None:
+    """Their columns would differ for ever: each could get the other's column with another type."""
+    name, creator = world.name("orders"), world.manager("creator")
+    dead = world.manager().create_queue(f"{name}.dead", SCHEMA, dead_letter=False)
+    payload = world.store.payload
+    create = payload.create
+
+    def crossed(*given: Any, **said: Any) -> None:
+        payload.create = create
+        dead.alter("note long")
+        create(*given, **said)
+
+    payload.create = crossed
+    with pytest.raises(SchemaMismatch, match="note"):
+        creator.create_queue(name, SCHEMA)
+    assert creator.list_queues() == [dead.name]
+    made = creator.create_queue(name, f"{SCHEMA}, note long")
+    assert made.info.dead_letter_id == dead.info.queue_id

@@ -79,6 +79,21 @@ def test_a_queue_that_another_makes_and_drops_at_once_is_made_or_found(world: Wo
     assert found, "vacuous"
 
 
+def test_a_store_that_another_makes_while_it_is_opened_is_opened() -> None:
+    world = World(MemoryStore())
+    manager, name = world.manager("b"), world.name("orders")
+    journal: Any = world.store.journal
+    read = journal.read
+
+    def too_early(*_: Any, **__: Any) -> Any:
+        journal.read = read
+        world.manager("a").create_queue(name, SCHEMA)
+        raise LookupError("There is no journal yet.")
+
+    journal.read = too_early
+    assert manager.queue(name).depth() == 0
+
+
 @in_memory
 def test_an_existing_queue_is_used_only_with_its_own_schema(world: World) -> None:
     name = world.queue().name

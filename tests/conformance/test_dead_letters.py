@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, pick, rows
+from tests.conformance.conftest import (
+    SCHEMA,
+    World,
+    in_memory,
+    numbers,
+    on_delta_when_long,
+    pick,
+    rows,
+)
 from txnqueue.errors import AlreadySettled, PlatformMissing
 
 
@@ -40,6 +48,23 @@ def test_rejected_inside_messages_are_dead_at_the_commit(world: World) -> None:
     dead = dead_of(world, orders).receive()
     assert (numbers(dead), orders.depth(), orders.in_flight()) == ([2], 0, 0)
     assert dead.accept() == 1
+
+
+@in_memory
+def test_dead_letters_lie_in_lane_0_whatever_lanes_their_queue_has(world: World) -> None:
+    name, manager = world.name("orders"), world.manager()
+    manager.create_queue(f"{name}.dead", SCHEMA, lanes=4, group_by="key", dead_letter=False)
+    orders = manager.create_queue(name, SCHEMA, lanes=4, group_by="key")
+    for key in "abcdef":
+        orders.send(rows(1, key=key))
+    orders.receive(6).reject(reason="bad")
+    dead = dead_of(world, orders)
+    assert [(row["key"], row["_message"]["lane"]) for row in dead.peek_messages()] == [
+        (key, 0) for key in "abcdef"
+    ]
+    dead.send(rows(2, key="a"))
+    assert {row["_message"]["lane"] for row in dead.peek_messages() if row["n"] == 2} == {3}
+    assert dead.redrive() == 6
 
 
 @in_memory

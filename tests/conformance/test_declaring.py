@@ -121,6 +121,25 @@ def test_a_dead_letter_queue_can_be_declared_beside_its_queue(world: World) -> N
 
 
 @in_memory
+def test_a_drop_that_is_held_back_holds_that_of_its_dead_letter_queue_back(world: World) -> None:
+    """The first queue was closed for ever, and then the declaration failed: nothing was changed."""
+    manager = world.manager()
+    orders = manager.create_queue("a", "n long")
+    orders.send([{"n": 1}])
+    manager.create_queue("b", "n long", dead_letter=False)
+    tx = world.manager("p").transaction("held")
+    tx.queue("a").receive(1)
+    tx.prepare()
+    declaration = {"drop": ["a", "a.dead", "b"]}
+    told = {step.queue: step.held_by for step in manager.declare(declaration, drop=True)}
+    assert told == {"a": ("held",), "a.dead": ("held",), "b": ()}
+    assert manager.list_queues() == ["a", "a.dead"]
+    tx.rollback()
+    told = {step.queue: step.held_by for step in manager.declare(declaration, drop=True)}
+    assert told == {"a": (), "a.dead": ()} and manager.list_queues() == []
+
+
+@in_memory
 def test_settings_are_checked_beside_those_that_the_queue_has_or_will_have(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

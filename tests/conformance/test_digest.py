@@ -226,6 +226,26 @@ def test_an_archive_of_a_store_that_has_archived_nothing_is_told(memory: World) 
         history.digest()
 
 
+@pytest.mark.parametrize("call", ["verify", "digest"])
+def test_the_first_archiving_may_come_while_it_is_looked_for(memory: World, call: str) -> None:
+    consume(memory.queue(lanes=1), 1, 2)
+    auditor, keeper = memory.manager("auditor"), memory.manager("keeper")
+    archive: Any = client_of(auditor).store.journal.archive
+    newest = archive.newest
+
+    def too_early(wanted: Any) -> Any:
+        archive.newest = newest
+        try:
+            return newest(wanted)
+        finally:
+            keeper.maintain(**KEPT)
+
+    archive.newest = too_early
+    found: Any = getattr(auditor.history, call)()
+    assert archive.kept
+    assert found.ok if call == "verify" else found == auditor.history.digest(found.commit_seq)
+
+
 def test_entries_of_commits_that_are_to_come_are_told(memory: World) -> None:
     consume(memory.queue(lanes=1), 1, 2)
     history, journal = memory.manager("auditor").history, journal_of(memory)

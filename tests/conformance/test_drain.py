@@ -262,6 +262,30 @@ def test_a_drain_stops_after_so_many_seconds(world: World) -> None:
 
 
 @in_memory
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_drain_that_was_asked_to_stop_once_has_stopped(world: World, ahead: int) -> None:
+    """What is asked may forget that it said so: as if it took the request from a queue."""
+    orders, run_id = world.queue(), world.name("run")
+    orders.send(rows(*range(9)))
+    requests: list[bool] = []
+
+    def handler(batch: Any, tx: Any) -> None:
+        if 2 in numbers(batch):
+            requests.append(True)
+
+    def stopped() -> bool:
+        return bool(requests) and requests.pop()
+
+    def drain() -> Any:
+        return orders.drain(handler, batch_size=1, run_id=run_id, stopped=stopped, ahead=ahead)
+
+    result = drain()
+    assert (result.messages, result.stopped, result.finished) == (3, True, False)
+    assert (orders.depth(), orders.in_flight()) == (6, 0)
+    assert drain().messages == 6
+
+
+@in_memory
 def test_a_run_whose_end_comes_too_late_for_maintenance_is_ended_by_the_next_one(
     world: World,
 ) -> None:

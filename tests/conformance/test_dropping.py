@@ -57,6 +57,25 @@ def test_the_queue_is_dropped_that_has_the_name_now(world: World) -> None:
     assert queue.name not in other.list_queues()
 
 
+@in_memory
+@pytest.mark.parametrize("call", ["release", "create_exchange"])
+def test_an_operator_means_the_queue_that_has_the_name_now(world: World, call: str) -> None:
+    """It was refused because the manager remembered the queue that had the name before."""
+    queue, manager = world.queue(), world.manager("keeper")
+    manager.queue(queue.name).depth()
+    other = world.manager("other")
+    other.drop_queue(queue.name)
+    fresh = other.create_queue(queue.name, SCHEMA, dead_letter=False)
+    if call == "release":
+        fresh.send(rows(1))
+        fresh.receive()
+        assert manager.release(queue.name, consumer=world.name("other"), reason="gone") == 1
+        return
+    said = {"unroutable": "dead_letter", "dead_letter_queue": queue.name}
+    made = manager.create_exchange(world.name("events"), "direct", SCHEMA, **said)
+    assert made.info.dead_letter_id == fresh.info.queue_id
+
+
 @on_delta_when_long
 def test_a_drop_takes_everything_and_the_name_is_free_for_a_new_queue(world: World) -> None:
     manager = world.manager()

@@ -142,7 +142,7 @@ def test_two_that_alter_an_exchange_at_once_both_count(world: World) -> None:
     queue.alter("one string, two string")
     other = world.manager("b").exchange(events.name)
     meanwhile(world, "alter exchange", lambda: other.alter("two string"))
-    events.alter("one string")
+    assert events.alter("one string, two string") == {"column one": (None, "string")}
     info = world.manager().exchange(events.name).info
     assert [column["name"] for column in info.schema["fields"]][2:] == ["two", "one"]
     assert info.schema_version == 3

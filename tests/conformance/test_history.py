@@ -144,6 +144,9 @@ def test_what_happened_between_two_commits_is_listed(world: World) -> None:
         assert manager.history.changes(first).df().count() == 3
     with pytest.raises(InvalidInput):
         manager.history.changes("yesterday").rows()  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="earlier commit first"):
+        manager.history.changes(tx.receipt.commit_seq, first)
+    assert manager.history.changes(first, first).rows() == []
 
 
 def test_a_busy_store_is_verified(alone: World) -> None:

@@ -18,7 +18,7 @@ from tests.conformance.conftest import (
     rows,
 )
 from tests.inside import beside, claims_of, client_of
-from txnqueue.errors import AlreadySettled, InvalidInput, LeaseLost
+from txnqueue.errors import AlreadySettled, InvalidInput, LeaseLost, SettlementPending
 
 
 @on_delta_when_long
@@ -148,6 +148,22 @@ def test_extending_a_lease_is_about_what_is_still_held(world: World) -> None:
     batch.extend_lease(1_000)
     world.lease_over()
     assert len(world.open(orders, "b").receive()) == 0
+
+
+@in_memory
+def test_extending_a_lease_holds_what_no_prepared_transaction_settles(world: World) -> None:
+    """That transaction holds its part by itself: no lease is over for want of the other's."""
+    orders = world.queue(lanes=2)
+    orders.send(rows(1, 2))
+    batch, tx = orders.receive(), beside(orders)
+    batch.accept(matching=batch.messages()[:1], transaction=tx)
+    tx.prepare()
+    with pytest.raises(SettlementPending):
+        batch.extend_lease(1_000)
+    world.lease_over()
+    assert len(world.open(orders, "b").receive()) == 0
+    tx.commit()
+    assert batch.accept() == 1
 
 
 @in_memory

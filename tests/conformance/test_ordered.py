@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, numbers, on_delta_when_long, rows
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
+from tests.conformance.working import understand_divisors
 from tests.inside import beside, claims_of
 
 
@@ -93,6 +94,26 @@ def test_a_drain_hands_nothing_out_before_what_its_handler_gave_back(
     behind = {"releases": [[1, 2], [3]], "fails": [[1, 2], [3]], "accepts a part": [[2, 3]]}
     assert seen == [[1, 2], *behind[act]]
     assert (queue.depth(), queue.in_flight()) == (0, 0)
+
+
+@in_memory
+def test_a_run_has_not_finished_with_messages_behind_one_that_waits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that waits is none of those that the run selects."""
+    understand_divisors(world, monkeypatch)
+    queue, run_id = world.queue(ordered=True, redelivery_delay_seconds=60), world.name("run")
+    queue.send(rows(1, 2, 3))
+    queue.receive(1).modify(delivery_failed=True)
+
+    def drain() -> tuple[int, bool]:
+        result = queue.drain(lambda batch, tx: None, where="n % 2 = 0", run_id=run_id)
+        return result.messages, result.finished
+
+    assert drain() == (0, False)
+    world.clock.advance(60)
+    assert drain() == (1, True)
+    assert numbers(queue.peek_messages()) == [1, 3]
 
 
 @on_delta_when_long

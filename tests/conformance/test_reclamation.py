@@ -527,6 +527,32 @@ def test_the_files_of_what_was_erased_are_vacuumed_once_a_week_later(
     assert place.manager("auditor").history.verify().ok
 
 
+def test_the_files_of_what_was_erased_are_vacuumed_though_nothing_can_be_archived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A transaction that has held messages since the first commits keeps the horizon below all."""
+    place = Place()
+    place.queue("held")
+    worker = place.manager("worker")
+    batch = worker.queue("held").receive(1, transaction=worker.transaction("for weeks"))
+    queue = place.queue("people")
+    queue.receive(1).accept()
+    (send_id,) = (s for owner, s in vars(place.payload)["_sends"] if owner.startswith("people"))
+    number = vars(place.payload)["_slices"][queue.info.payload_id, send_id]
+    monkeypatch.setattr(
+        CountingPayload, "matching", lambda _, __, owner, ___: [(number, send_id, ((0, 0),))]
+    )
+    assert place.manager("clerk").erase("people", "any", reason="r").erased == 1
+    vacuumed: list[str] = []
+    monkeypatch.setattr(
+        CountingPayload, "vacuum", lambda _, owner, *__, **___: vacuumed.append(owner)
+    )
+    for day in range(1, 9):
+        batch.extend_lease(7 * DAY)
+        assert place.keep().horizon == -1
+        assert vacuumed.count(queue.info.payload_id) == max(0, day - 6), day
+
+
 def test_a_store_with_thirty_commits_a_day_gives_payload_back_within_days() -> None:
     """As many days as a slice is filled in, after those that payload is kept for."""
     place = Place()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -9,7 +10,13 @@ import pytest
 from tests.conformance.conftest import World, in_memory, numbers, rows
 from tests.conformance.test_transactions import leave
 from txnqueue import Rollback, Status
-from txnqueue.errors import HandlerFailed, InvalidInput, TransactionAborted
+from txnqueue.errors import (
+    HandlerFailed,
+    InvalidInput,
+    TransactionAborted,
+    TransactionFinished,
+    TransactionUnknown,
+)
 from txnqueue.protocols.flow import DataSource, MessageFlow
 from txnqueue.sink import _MicroBatch
 
@@ -104,6 +111,12 @@ def test_a_transaction_that_is_run_says_why_it_was_rolled_back(world: World) -> 
     assert failed.value.reason == REASON
 
 
+def in_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a sink believe that a streaming query calls it with batch 1."""
+    batch = _MicroBatch("q", 1, None, None)
+    monkeypatch.setattr(_MicroBatch, "of", classmethod(lambda cls, *_given: batch))
+
+
 @in_memory
 @pytest.mark.parametrize("how", ["raised", "called"])
 def test_a_sink_whose_handler_rolls_back_does_not_lose_the_batch(
@@ -111,8 +124,7 @@ def test_a_sink_whose_handler_rolls_back_does_not_lose_the_batch(
 ) -> None:
     """The query would go on with the next batch."""
     world.queue()
-    batch = _MicroBatch("q", 1, None, None)
-    monkeypatch.setattr(_MicroBatch, "of", classmethod(lambda cls, *_given: batch))
+    in_a_query(monkeypatch)
 
     def handler(df: Any, tx: Any) -> None:
         tx.rollback(REASON) if how == "called" else leave(Rollback(reason=REASON))
@@ -120,6 +132,59 @@ def test_a_sink_whose_handler_rolls_back_does_not_lose_the_batch(
     with pytest.raises(TransactionAborted, match=REASON):
         world.manager().sink(handler)(None, 1)  # type: ignore[arg-type]
     world.manager().sink(lambda df, tx: None)(None, 1)  # type: ignore[arg-type]
+
+
+@in_memory
+@pytest.mark.parametrize("how", ["prepared", "unknown"])
+def test_a_sink_whose_handler_leaves_the_batch_undecided_does_not_lose_it(
+    world: World, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch counted as written, but waited for a decision, or had not landed."""
+    orders, journal = world.queue(), world.store.journal
+    in_a_query(monkeypatch)
+
+    def unreachable(*_given: Any) -> Any:
+        raise OSError
+
+    def handler(df: Any, tx: Any) -> None:
+        tx.queue(orders.name).send(rows(1))
+        if how == "prepared":
+            tx.prepare()
+            return
+        with monkeypatch.context() as storage, suppress(TransactionUnknown):
+            storage.setattr(journal, "append", unreachable)
+            storage.setattr(journal, "read", unreachable)
+            tx.commit()
+
+    with pytest.raises(TransactionFinished, match=how) as left:
+        world.manager().sink(handler)(None, 1)  # type: ignore[arg-type]
+    assert orders.depth() == 0
+    if how == "prepared":
+        world.manager().rollback(str(left.value.transaction_id))
+
+    def again(df: Any, tx: Any) -> None:
+        tx.queue(orders.name).send(rows(1))
+
+    world.manager().sink(again)(None, 1)  # type: ignore[arg-type]
+    assert numbers(orders.receive()) == [1]
+
+
+@in_memory
+def test_a_handler_of_a_sink_may_commit_and_then_the_batch_is_written(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit of nothing failed the query: it was to be rolled back again."""
+    orders = world.queue()
+    in_a_query(monkeypatch)
+
+    def handler(df: Any, tx: Any) -> None:
+        if df is not None:
+            tx.queue(orders.name).send(df)
+        tx.commit()
+
+    world.manager().sink(handler, name="empty")(None, 1)  # type: ignore[arg-type]
+    world.manager().sink(handler)(rows(1), 1)  # type: ignore[arg-type]
+    assert numbers(orders.receive()) == [1]
 
 
 class Ledger:
@@ -145,6 +210,22 @@ class Ledger:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+@in_memory
+def test_a_sink_commits_what_its_handler_left_open_in_an_auxiliary_database(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without other work it was rolled back, and the query went on."""
+    world.queue()
+    in_a_query(monkeypatch)
+    ends = list[str]()
+
+    def handler(df: Any, tx: Any) -> None:
+        tx.auxiliary("ledger", Ledger(ends)).execute("INSERT")
+
+    world.manager().sink(handler)(None, 1)  # type: ignore[arg-type]
+    assert ends == ["commit"]
 
 
 @in_memory

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import Row
 
-from tests.conformance.conftest import World, in_memory, numbers, rows
-from tests.conformance.working import understand_divisors
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
+from tests.conformance.working import FRESH, REDELIVERED, understand_divisors
 from tests.inside import client_of
 from txnqueue.core import ranges
 from txnqueue.errors import InvalidInput, LimitExceeded
@@ -62,6 +62,33 @@ def test_what_is_seldom_is_looked_for_in_growing_pieces(world: World, looked: li
         assert sorted(numbers(queue.receive(5, where="n % 1999 = 0"))) == [0, 1999]
     assert looks == [10, 100, 890, 1_000]
     assert sorted(looked) == list(range(2_000)), "each message is looked at once"
+
+
+@on_delta_when_long
+def test_a_message_is_looked_at_again_when_a_delivery_has_failed(
+    world: World, looked: list[int]
+) -> None:
+    """Of a receive that waits, and of a drain: a predicate may ask for failed deliveries."""
+    manager, queue = world.manager("waits"), world.queue()
+    queue.send(rows(*range(4)))
+    runtime = client_of(manager).runtime
+
+    def fail(seconds: float) -> None:
+        world.clock.advance(seconds)
+        if not queue.in_flight():
+            queue.receive(2).modify(delivery_failed=True)
+
+    runtime.sleep = fail
+    waiting = manager.queue(queue.name)
+    assert numbers(waiting.receive(where=REDELIVERED, wait_seconds=5)) == [0, 1]
+    seen: list[list[int]] = []
+
+    def handler(batch: Any, tx: Any) -> None:
+        seen.append(numbers(batch))
+        raise ValueError
+
+    result = queue.drain(handler, where=FRESH)
+    assert (seen, result.errors, result.finished) == ([[2, 3]], 1, False)
 
 
 @in_memory
@@ -127,6 +154,32 @@ def test_what_takes_all_says_that_they_lie_in_too_many_ranges_and_changes_nothin
     if act != "redrive":
         assert len(world.store.journal.read_all().entries) == entries
     assert queue.depth() + other.depth() == 40
+
+
+@in_memory
+@pytest.mark.parametrize("act", ["purge", "move", "move inside"])
+def test_too_many_ranges_are_found_before_the_first_are_taken(
+    world: World,
+    looked: list[int],
+    few_ranges: None,
+    monkeypatch: pytest.MonkeyPatch,
+    act: str,
+) -> None:
+    """Of many small sends: more than one query examines, and more than one append takes."""
+    monkeypatch.setattr(selecting, "_PIECES_MAX", 2)
+    monkeypatch.setattr(removal, "REMOVALS_MAX", 1)
+    queue, other, tx = world.queue(lanes=2), world.queue("other"), world.manager("b").transaction()
+    for n in range(12):
+        queue.send(rows(2 * n, key=str(n)))
+    with tx, pytest.raises(LimitExceeded):
+        if act == "purge":
+            queue.purge(EVENS)
+        elif act == "move":
+            queue.move(other, EVENS)
+        else:
+            tx.queue(queue.name).move(other, EVENS)
+    assert (queue.depth(), other.depth()) == (12, 0)
+    assert sorted(looked) == sorted(set(looked))
 
 
 @in_memory

@@ -118,6 +118,44 @@ def test_a_beat_between_the_settlement_and_its_reply_is_no_lost_lease(
         assert not beating.lost
 
 
+def test_a_beat_between_the_settlement_of_a_part_and_its_reply_holds_the_rest(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
+    orders = manager.create_queue("orders", "n long, key string", lanes=2, dead_letter=False)
+    orders.send(rows(1, 2))
+    batch = orders.receive()
+    tries, extend = list[float](), batch.extend_lease
+
+    def counted(seconds: float) -> None:
+        try:
+            extend(seconds)
+        finally:
+            tries.append(seconds)
+
+    batch.extend_lease = counted
+    with batch.heartbeat(1_000, every_seconds=0.001) as beating:
+
+        def beat_on(more: int = 2) -> None:
+            before = len(tries)
+            while beating._thread.is_alive() and len(tries) < before + more:
+                threading.Event().wait(0.001)
+
+        def landed() -> None:
+            if threading.current_thread() is not beating._thread:
+                beat_on()  # it meets a claim that has ended
+
+        part = batch.messages()[:1]
+        journal.after_append = landed
+        assert batch.accept(matching=part) == 1
+        journal.after_append = lambda: None
+        assert not beating.lost
+        world.clock.advance(900)
+        beat_on()
+    world.clock.advance(900)
+    assert len(world.manager("b").queue("orders").receive()) == 0
+    assert batch.accept() == 1
+
+
 def test_a_beat_that_fails_tells_whoever_still_has_messages(
     world: World, manager: QueueManager
 ) -> None:

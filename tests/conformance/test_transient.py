@@ -767,6 +767,18 @@ def test_what_is_in_memory_goes_with_its_queue(world: World) -> None:
 
 
 @in_memory
+def test_a_dropped_queue_takes_nothing_in_memory_by_a_manager_that_knew_it(world: World) -> None:
+    queue = world.queue()
+    theirs = world.open(queue, "b")
+    queue.drop()
+    again = world.queue()
+    with pytest.raises(QueueNotFound):
+        theirs.send(rows(1), durable=False)
+    world.open(queue, "b").send(rows(2), durable=False)
+    assert numbers(again.receive()) == [2]
+
+
+@in_memory
 def test_another_process_drops_a_queue_with_messages_in_memory(world: World) -> None:
     queue = world.queue()
     both(queue)
@@ -917,3 +929,29 @@ def test_who_meets_what_waits_in_memory_is_told_what_ends_that(world: World) -> 
     with pytest.raises(LeaseLost):
         batch.release()
     assert numbers(queue.receive()) == [2]
+
+
+@in_memory
+def test_the_first_message_in_memory_is_not_sent_to_a_queue_that_was_dropped(world: World) -> None:
+    """It was accepted and gone: a drop closed the part in memory only if it had been used."""
+    queue, staged = world.queue(), world.manager("staged").transaction()
+    other = world.open(queue, "other")
+    staged.queue(queue.name).send(rows(1), durable=False)
+    queue.drop()
+    with pytest.raises(QueueNotFound):
+        other.send(rows(2), durable=False)
+    with pytest.raises(TransactionAborted):
+        staged.commit()
+
+
+@in_memory
+def test_nor_is_it_published_to_an_exchange_that_was_dropped(world: World) -> None:
+    queue, name = world.queue(), world.name("events")
+    events = world.manager().create_exchange(name, "fanout", "n long, key string")
+    events.bind(queue)
+    staged = world.manager("staged").transaction()
+    staged.exchange(name).publish(rows(1), durable=False)
+    events.drop()
+    with pytest.raises(TransactionAborted):
+        staged.commit()
+    assert queue.depth() == 0

@@ -13,6 +13,7 @@ from txnqueue.messages.selector import Selector
 from txnqueue.protocols.dtx import Connection, XaStatus, Xid
 from txnqueue.storage.payload.islands import by_send
 
+REDELIVERED, FRESH = "_message.redelivered", "NOT _message.redelivered"
 _DIVISOR = re.compile(r"n % (\d+) = 0")
 
 
@@ -51,7 +52,7 @@ class Branch:
 
 
 def understand_divisors(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Let a store without Spark understand predicates of the form ``n % 3 = 0``.
+    """Let a store without Spark understand ``n % 3 = 0``, ``REDELIVERED`` and ``FRESH``.
 
     Returns:
         The numbers that were looked at, as long as Spark has not done it.
@@ -59,11 +60,15 @@ def understand_divisors(world: World, monkeypatch: pytest.MonkeyPatch) -> list[i
     looked: list[int] = []
 
     def meant_of(self: Selector, parts: Any) -> list[tuple[Any, ...]] | None:
-        asked = _DIVISOR.fullmatch(str(self._where))
-        assert asked is not None, self._where
         found = self._client.payload.table(self._schema, parts).to_pylist()
         looked.extend(row["n"] for row in found)
-        meant = [row["_message"] for row in found if row["n"] % int(asked[1]) == 0]
+        if self._where in (REDELIVERED, FRESH):
+            wanted = self._where == REDELIVERED
+            meant = [row["_message"] for row in found if row["_message"]["redelivered"] == wanted]
+        else:
+            asked = _DIVISOR.fullmatch(str(self._where))
+            assert asked is not None, self._where
+            meant = [row["_message"] for row in found if row["n"] % int(asked[1]) == 0]
         lie = by_send((m["send_id"], m["send_offset"], m["send_offset"]) for m in meant)
         pieces = [(send_id, *one) for send_id, part in lie.items() for one in part]
         return pieces if len(pieces) <= vars(selector)["RANGES_PER_CALL_MAX"] else None

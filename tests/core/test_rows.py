@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import zoneinfo
 from decimal import Decimal
 from typing import Any
 
@@ -95,6 +96,20 @@ def test_an_aware_instant_is_kept_in_utc() -> None:
     zone = datetime.timezone(datetime.timedelta(hours=2))
     table = rows.arrow_table(SCHEMA, [{"id": 1, "at": NOON.replace(tzinfo=zone)}])
     assert table.column("at").to_pylist() == [datetime.datetime(2024, 1, 1, 10, tzinfo=UTC)]
+
+
+@pytest.mark.parametrize("fold", [0, 1])
+@pytest.mark.parametrize("kind", [T.TimestampType(), T.ArrayType(T.TimestampType())])
+def test_an_instant_of_the_hour_that_the_clocks_show_twice_is_kept(kind: Any, fold: int) -> None:
+    berlin = zoneinfo.ZoneInfo("Europe/Berlin")
+    twice = datetime.datetime(2026, 10, 25, 2, 30, fold=fold, tzinfo=berlin)
+    value = [twice] if isinstance(kind, T.ArrayType) else twice
+    table = rows.arrow_table(one_column(kind), [{"c": value}])
+    found, columns = rows.source_rows([{"c": value}], None)
+    there = datetime.datetime(2026, 10, 25, fold, 30, tzinfo=UTC)
+    kept = [there] if isinstance(kind, T.ArrayType) else there
+    assert table.column("c").to_pylist() == found.column("c").to_pylist() == [kept]
+    assert columns["c"].dataType == kind
 
 
 # ----------------------------------------------------------------------- what is refused
@@ -426,6 +441,9 @@ def test_maps_come_as_dicts_and_arrays_as_those_of_numpy(
         (T.MapType(T.StringType(), T.LongType()), {1: 1}),
         (T.MapType(T.StringType(), T.LongType()), {None: 1}),
         (T.MapType(T.StringType(), T.LongType()), [("a", 1), ("a", 2)]),
+        (T.MapType(T.DoubleType(), T.LongType()), [(0.0, 1), (-0.0, 2)]),
+        (T.MapType(T.FloatType(), T.LongType()), [(-0.0, 1), (0.0, 2)]),
+        (T.MapType(T.ArrayType(T.DoubleType()), T.LongType()), [([0.0], 1), ([-0.0], 2)]),
         (T.MapType(T.StringType(), T.LongType()), [("a", 1, 2)]),
         (T.MapType(T.StringType(), T.LongType(), False), {"a": None}),
         (T.ArrayType(T.LongType()), np.array([1.5])),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sqlite3
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from tests.faults.injection import Crash, Fault, Injector
 from tests.faults.world import World
 from tests.inside import attempt_of, client_of
-from tests.postgres import insert, values
+from tests.postgres import connect, insert, values
 from txnqueue.core.receipt import Status
 from txnqueue.errors import (
     DecidedByDatabase,
@@ -384,10 +386,121 @@ def test_a_connection_that_commits_by_itself_is_refused(world: World, file: str)
     tx = world.manager("A").transaction()
     with pytest.raises(InvalidInput, match="autocommit"):
         tx.enlist("ledger", sqlite3.connect(file, isolation_level=None), last=True)
+    with pytest.raises(InvalidInput, match="autocommit"):  # no roll back would undo its work
+        tx.auxiliary("beside", sqlite3.connect(file, isolation_level=None))
     busy = sqlite3.connect(file)
     insert(busy, 1)
     with pytest.raises(InvalidInput, match="open transaction"):
         tx.enlist("ledger", busy, last=True)
+
+
+class AlwaysInside(sqlite3.Connection):
+    """What ``sqlite3.connect(autocommit=False)`` gives from Python 3.12 on."""
+
+    autocommit, in_transaction = False, True
+
+    def __init__(self, file: str) -> None:
+        super().__init__(file)
+        self.execute("BEGIN")
+
+    def commit(self) -> None:
+        super().commit()
+        self.execute("BEGIN")
+
+    def rollback(self) -> None:
+        super().rollback()
+        self.execute("BEGIN")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_sqlite_that_is_always_in_a_transaction_is_the_last_resource(
+    world: World, file: str, fails: bool
+) -> None:
+    connection: Any = AlwaysInside(file)
+    if sys.version_info >= (3, 12):
+        connection = sqlite3.connect(file, autocommit=False)
+    for i in range(2):  # the second time on a connection that was used before
+        with contextlib.suppress(ZeroDivisionError), world.manager("A").transaction() as tx:
+            insert(tx.enlist("ledger", connection, last=True), i)
+            if fails:
+                raise ZeroDivisionError
+    assert values(sqlite3.connect(file)) == [0, 1] * (not fails)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+def test_every_statement_on_sqlite_is_rolled_back_with_the_rest(
+    world: World, file: str, fails: bool, last: bool
+) -> None:
+    """sqlite3 begins a transaction by itself only where the first word is INSERT, or the like."""
+    statement = "WITH one AS (SELECT 1) INSERT INTO ledger SELECT * FROM one"
+    connection = sqlite3.connect(file)
+    for _ in range(2):  # the second time on a connection that was used before
+        with contextlib.suppress(ZeroDivisionError), world.manager("A").transaction() as tx:
+            if last:
+                connection = tx.enlist("ledger", connection, last=True)
+                connection.execute(statement)
+            else:
+                tx.auxiliary("ledger", connection).execute(statement)
+            if fails:
+                raise ZeroDivisionError
+    assert values(connection) == [1, 1] * (not fails)
+    assert not connection.in_transaction
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_postgres_without_two_phase_commit_is_the_last_resource(
+    world: World, database: str, fails: bool
+) -> None:
+    """psycopg has no isolation level if the server is to choose it; that is no autocommit."""
+    manager = world.manager("A")
+    manager.queue("in").send([{"i": 1}])
+    connection, beside = connect(database), connect(database)
+    with contextlib.suppress(ZeroDivisionError), manager.transaction() as tx:
+        (message,) = tx.queue("in").receive(1).messages()
+        insert(tx.enlist("ledger", connection, last=True), message["i"])
+        insert(tx.auxiliary("beside", beside), 2)
+        if fails:
+            raise ZeroDivisionError
+    assert values(connection) == ([] if fails else [1, 2])
+    assert manager.queue("in").depth() == fails
+    for one in (connection, beside):
+        one.close()
+
+
+def test_postgres_with_other_work_open_is_refused(world: World, database: str) -> None:
+    connection = connect(database)
+    insert(connection, 1)
+    tx = world.manager("A").transaction()
+    with pytest.raises(InvalidInput, match="open transaction"):
+        tx.enlist("ledger", connection, last=True)
+    connection.commit()
+    insert(tx.enlist("ledger", connection, last=True), 2)
+    tx.rollback()
+    assert values(connection) == [1]
+    connection.close()
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_what_a_driver_left_prepared_is_decided_by_its_row_in_postgres(
+    world: World, database: str, committed: bool
+) -> None:
+    key, connection = next(_KEYS), connect(database)
+    tx = world.manager("A").transaction(key)
+    insert(tx.enlist("ledger", connection, last=True), 1)
+    commit._prepare(attempt_of(tx))
+    last = attempt_of(tx).participants.last
+    assert last is not None
+    if committed:
+        assert last.decide()
+    connection.close()  # the driver dies
+    world.clock.advance(61)
+    other = connect(database)
+    found = world.manager("B").recover({"ledger": other})
+    assert found.prepared == () and values(other) == [1] * committed
+    expected = Status.COMMITTED if committed else Status.ROLLED_BACK
+    assert world.manager("C").outcome(key).status is expected
+    other.close()
 
 
 def test_what_cannot_take_part_is_refused(world: World, file: str) -> None:

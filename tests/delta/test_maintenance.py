@@ -114,8 +114,11 @@ def test_others_may_tidy_and_copy_the_tables_and_payload_that_they_delete_is_nam
 def test_payload_tables_that_no_queue_got_are_listed_and_stay(
     spark: Any, tmp_path: Path, place: str
 ) -> None:
-    """Catalogs write names in small letters, whatever the queues are called."""
-    root = str(tmp_path) if place == "a path" else "orphans"
+    """Catalogs write names in small letters, and a folder may be called as other ones match."""
+    root = str(tmp_path / "store[1]") if place == "a path" else "orphans"
+    beside = tmp_path / "store1" / "payload" / "Neighbour-00000003" / "_delta_log"
+    beside.mkdir(parents=True)
+    (beside / f"{0:020}.json").write_text("{}", encoding="utf-8")
     if place == "a schema":
         spark.sql("CREATE SCHEMA orphans")
     manager = QueueManager(spark, root)
@@ -132,6 +135,7 @@ def test_payload_tables_that_no_queue_got_are_listed_and_stay(
     done = manager.maintain(transaction_seconds_max=0, dry_run=True)
     assert done.orphans == ("Lost-00000001", "Written-00000002")
     assert payload.orphans(()).keys() == {queue.info.payload_id, *done.orphans}
+    assert payload.files(queue.info.payload_id) == (1 if place == "a path" else 0)
     assert QueueManager(spark, root).queue("Q.one").depth() == 1
     assert [m["i"] for m in queue.receive(1).messages()] == [1]
 

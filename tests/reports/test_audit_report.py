@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import json
+import os
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -339,6 +342,54 @@ def test_a_report_is_json_and_holds_the_proof() -> None:
     assert said["figures"]["last"]["commit_seq"] == shop.commits()[-1]
     assert "Nothing was removed from the history" in report.html()
     assert repr(report) == f"<AuditReport of memory after commit -1 up to {shop.commits()[-1]}>"
+
+
+def test_a_page_replaces_another_as_a_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = Shop(1, steps=5).manager.history.report(verify=False)
+    page, link = tmp_path / "audit.html", tmp_path / "newest.html"
+    page.write_text("the page of yesterday")
+    page.chmod(0o640)
+    link.symlink_to(page)
+    write = Path.write_bytes
+
+    def fill_the_disk(file: Path, content: bytes) -> int:
+        write(file, content[:100])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_bytes", fill_the_disk)
+        with pytest.raises(InvalidInput, match="No space left"):
+            report.save(page)
+    assert page.read_text() == "the page of yesterday"
+    assert {*tmp_path.iterdir()} == {page, link}
+    assert report.save(link) == link
+    assert page.read_text(encoding="utf-8") == report.html()
+    assert link.is_symlink() and page.stat().st_mode & 0o777 == 0o640
+    assert {*tmp_path.iterdir()} == {page, link}
+
+
+def test_what_is_no_regular_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    report = Shop(1, steps=5).manager.history.report(verify=False)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as reader:
+        read = reader.submit(pipe.read_text, encoding="utf-8")
+        report.save(pipe)
+        assert read.result() == report.html()
+    assert pipe.is_fifo() and {*tmp_path.iterdir()} == {pipe}
+
+
+@pytest.mark.parametrize("path", ["", "missing/audit.html", "audit\0.html", "a" * 300, 5, None])
+def test_a_page_that_cannot_be_written_is_refused(
+    path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    report = Shop(1, steps=5).manager.history.report(verify=False)
+    with pytest.raises(InvalidInput, match=r"^path="):
+        report.save(path)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_what_was_removed_from_the_history_is_the_first_moment() -> None:

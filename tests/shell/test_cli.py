@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ typer = pytest.importorskip("typer")
 from pyspark.sql.types import (  # noqa: E402
     ArrayType,
     BinaryType,
+    DateType,
+    DecimalType,
     LongType,
     MapType,
     StringType,
@@ -27,7 +31,7 @@ from typer.testing import CliRunner  # noqa: E402
 
 from txnqueue import errors  # noqa: E402
 from txnqueue.cli.console import Options, exit_code  # noqa: E402
-from txnqueue.cli.files import read_yaml  # noqa: E402
+from txnqueue.cli.files import read_file, read_yaml, spelled_out  # noqa: E402
 from txnqueue.cli.main import app  # noqa: E402
 from txnqueue.cli.presentation import Printer  # noqa: E402
 from txnqueue.core.markup import printable  # noqa: E402
@@ -477,6 +481,7 @@ def test_a_report_that_cannot_be_made_is_refused_before_the_store_is_read(
 
     assert code("--from", "2026-01-01T00:00:00") == 2
     assert code("--html", str(tmp_path / "missing" / "audit.html")) == 2
+    assert code("--html", str(tmp_path)) == 2
     if os.access(tmp_path, os.W_OK):
         monkeypatch.setitem(sys.modules, "jinja2", None)
         assert code("--html", str(tmp_path / "audit.html")) == 3
@@ -669,6 +674,122 @@ def test_files_are_read_by_the_queues_schema_with_spark(
     assert run("depth", "orders")[0][0]["available"] == 0
     traced = run("history", "--queue", "orders", "--where", "id = 4")[0]
     assert [row["step"] for row in traced] == ["sent", "claimed", "accepted"]
+
+
+@pytest.mark.spark
+def test_spark_reads_the_file_of_that_name_and_no_other(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = StructType([StructField("id", LongType())])
+    for meant, others in {
+        "orders[1].csv": ["orders1.csv"],
+        "day{1,2}.csv": ["day1.csv", "day2.csv"],
+        "all*.csv": ["all of them.csv"],
+        "what?.csv": ["what!.csv"],
+        "back\\slash.csv": [],
+        "50%20 #1.csv": ["50 .csv"],
+    }.items():
+        for name in [meant, *others]:
+            (tmp_path / name).write_text(f"id\n{int(name == meant)}\n", encoding="utf-8")
+        path = str(tmp_path / meant)
+        assert [row["id"] for row in read_file(spark, schema, path).collect()] == [1], meant
+    monkeypatch.chdir(tmp_path)
+    for name in ("load:2026.csv", f"{'x' * 300}.csv"):  # Hadoop reads no such names
+        with suppress(OSError):
+            Path(name).write_text("id\n1\n", encoding="utf-8")
+        with pytest.raises(errors.InvalidInput, match="cannot be read"), spelled_out(name):
+            read_file(spark, schema, name).collect()
+
+
+DIGITS = StructType(
+    [
+        StructField("id", LongType()),
+        StructField("name", StringType()),
+        StructField("day", DateType()),
+        StructField("price", DecimalType(5, 2)),
+        StructField("parts", ArrayType(StructType([StructField("x", DecimalType(3, 1))]))),
+        StructField("by name", MapType(StringType(), DecimalType(3, 1))),
+    ]
+)
+
+
+@pytest.mark.spark
+def test_spark_passes_over_nothing_in_a_file(spark: Any, tmp_path: Path) -> None:
+    def read(name: str, text: str, encoding: str = "utf-8") -> list[Any]:
+        (tmp_path / name).write_text(text, encoding)
+        with spelled_out(name):
+            return list(read_file(spark, DIGITS, str(tmp_path / name)).collect())
+
+    whole = (
+        '{"id": 1, "price": 1.250, "parts": [{"x": 0.5}, null], "by name": {"a": 1, "b": 2.5}}\n'
+    )
+    (row,) = read("whole.jsonl", f"\ufeff{whole}\n")
+    assert row.asDict(recursive=True) == {
+        "id": 1,
+        "price": Decimal("1.25"),
+        "parts": [{"x": Decimal("0.5")}, None],
+        "by name": {"a": Decimal("1.0"), "b": Decimal("2.5")},
+    }
+    (row,) = read("whole.csv", "id,name,day,price\n1,é\ufffd,2026-11-26,-1E2\n")
+    assert tuple(row) == (1, "é\ufffd", datetime.date(2026, 11, 26), Decimal("-100.00"))
+    for name, text in {
+        "two on one line.jsonl": '{"id": 1}{"id": 2}\n',
+        "a comma between.jsonl": '{"id": 1},{"id": 2}\n',
+        "something behind.jsonl": '{"id": 1} 2\n',
+        "a field too many.jsonl": '{"parts": [{"x": 1, "y": 2}]}\n',
+        "an object for a text.jsonl": '{"name": {"first": "a"}}\n',
+        "a name twice.jsonl": '{"id": 1, "id": 2}\n',
+        "no object.jsonl": "5\n",
+        "a digit too many.jsonl": '{"price": 1.255}\n',
+        "one in a list.jsonl": '{"parts": [{"x": 0.25}]}\n',
+        "one in a map.jsonl": '{"by name": {"a": 0.25}}\n',
+        "a digit too many.csv": "price\n1.255\n",
+        "one that would carry.csv": "price\n999.999\n",
+        "a year.csv": "day\n2026\n",
+        "a time.csv": "day\n2026-11-26 23:00:00\n",
+        "a time.jsonl": '{"day": "2026-11-26 23:00:00"}\n',
+        "a name twice.csv": "id,id\n1,2\n",
+        "nothing.csv": "",
+    }.items():
+        with pytest.raises(errors.InvalidInput):
+            pytest.fail(f"{name}: {read(name, text)}")
+    with pytest.raises(errors.InvalidInput, match="UTF-8"):
+        read("another encoding.csv", "name\ncafé\n", "latin-1")
+    assert read("nothing.jsonl", "") == []
+
+
+@pytest.mark.spark
+def test_spark_reads_all_columns_of_a_folder_of_parquet_files(spark: Any, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    def read(name: str, *tables: pa.Table) -> list[Any]:
+        (tmp_path / name).mkdir()
+        for number, table in enumerate(tables):
+            parquet.write_table(table, tmp_path / name / f"{number}.parquet")
+        with spelled_out(name):
+            return list(read_file(spark, DIGITS, str(tmp_path / name)).collect())
+
+    first, second = pa.table({"id": [1]}), pa.table({"id": [2], "name": ["b"]})
+    found = read("grown.parquet", first, second)
+    assert sorted((row["id"], row["name"]) for row in found) == [(1, None), (2, "b")]
+    noon = pa.array([datetime.datetime(2026, 11, 26, 12)], pa.timestamp("ns"))
+    for name, tables in {
+        "other types.parquet": [first, pa.table({"id": ["x"]})],
+        "nanoseconds.parquet": [pa.table({"at": noon})],  # as pandas writes them
+        "times.parquet": [pa.table({"at": pa.array([datetime.time(12)])})],
+    }.items():
+        with pytest.raises(errors.InvalidInput, match="cannot be read"):
+            read(name, *tables)
+
+
+@pytest.mark.parametrize("nested", ["sub", "id=1/sub"])
+def test_a_folder_is_read_as_a_whole_or_not_at_all(shell: Any, tmp_path: Path, nested: str) -> None:
+    (tmp_path / "all.csv" / nested).mkdir(parents=True)
+    (tmp_path / "all.csv" / "_temporary").mkdir()
+    (tmp_path / "all.csv" / "a.csv").write_text("id\n1\n", encoding="utf-8")
+    assert "would not be read" in shell("send", "orders", tmp_path / "all.csv", code=2).stderr
+    assert shell.json("depth", "orders")[0]["available"] == 0
 
 
 def test_what_waits_is_purged_moved_and_sent_back(shell: Any, three: str) -> None:

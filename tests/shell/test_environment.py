@@ -307,6 +307,16 @@ def test_an_archive_belongs_to_the_jars_as_they_are(
     assert local_spark._archive(java, jars, {}) is None
 
 
+def test_an_archive_whose_folder_cannot_be_made_is_not_made(tmp_path: Path) -> None:
+    def start(_option: str) -> Any:
+        raise AssertionError("a session was started")
+
+    in_the_way = tmp_path / "share"
+    in_the_way.touch()
+    with pytest.raises(PlatformMissing, match="cannot be made"):
+        class_archive.make(in_the_way / "txnqueue" / "classes.jsa", start, start)
+
+
 def test_jars_come_first_on_the_class_path_and_an_archive_is_named(
     home: Path, tmp_path: Path
 ) -> None:

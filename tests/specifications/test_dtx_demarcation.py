@@ -313,6 +313,29 @@ def test_a_queue_that_was_taken_before_the_start_works_in_the_branch(world: Worl
 
 @in_memory
 @rule("S4-07")
+@pytest.mark.parametrize("how", ["accept", "reject", "release", "modify"])
+def test_messages_of_a_channel_are_not_settled_behind_the_back_of_its_branch(
+    world: World, how: str
+) -> None:
+    """Work between start and end is the branch's, and a rollback could not undo this."""
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    queue = channel.queue(dtx.orders.name)
+    batch, other = queue.receive(1), queue.receive(1)
+    channel.start(xid)
+    with pytest.raises(BranchMisused, match="receive them in it"):
+        getattr(batch, how)()
+    assert dtx.orders.in_flight() == 2
+    assert getattr(other, how)(transaction=None) == 1  # asked for in so many words
+    assert dtx.orders.in_flight() == 1
+    channel.end(xid)
+    channel.rollback(xid)
+    assert getattr(batch, how)() == 1
+    assert dtx.orders.in_flight() == 0
+
+
+@in_memory
+@rule("S4-07")
 def test_an_exchange_that_was_taken_before_the_start_publishes_in_the_branch(world: World) -> None:
     dtx = Dtx(world)
     manager, name = world.manager(), world.name("events")

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import in_memory, on_delta_when_long
+from tests.conformance.conftest import World, in_memory, on_delta_when_long
 from tests.faults.injection import Crash, Fault, Injector, faults_of
+from tests.faults.interrupts import Interrupt
 from tests.faults.world import World as CrashWorld
 from tests.inside import client_of
 from tests.postgres import connect, values
@@ -29,6 +30,7 @@ from txnqueue.errors import (
 )
 from txnqueue.protocols.flow import LAKEHOUSE, DataSource, DataSourceFailed, MessageFlow, Processing
 from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import plain_schema
 
 _NUMBERS = itertools.count(1)
@@ -1011,3 +1013,85 @@ def test_a_commit_that_was_interrupted_is_settled(broker: Broker, landed: bool) 
     assert broker.ledger() == [1], "what is outside was committed before"
     assert broker.sent() == [1] * landed
     assert broker.taken == landed and broker.waiting() == [1] * (not landed)
+
+
+@in_memory
+@pytest.mark.rule("S2-07")
+def test_a_data_source_that_commits_each_statement_has_no_auxiliary_transaction(
+    broker: Broker,
+) -> None:
+    """Its rows would stay though the message is rolled back."""
+    broker.source("audit")
+    connect = partial(sqlite3.connect, broker.databases["audit"], isolation_level=None)
+    inserts, audit = broker.insert("audit", 1), DataSource("audit", connect)
+    with pytest.raises(InvalidInput, match="autocommit"):
+        broker.flow(inserts, failing, coordinated=False, data_sources=[audit]).process()
+    assert (broker.ledger("audit"), broker.waiting()) == ([], [1])
+    at_once = {"coordinated": False, "transacted": False}  # where each statement is permanent
+    assert broker.flow(inserts, data_sources=[audit], **at_once).process() is not None
+    assert (broker.ledger("audit"), broker.taken) == ([1], True)
+
+
+@in_memory
+@pytest.mark.parametrize("coordinated", [True, False])
+def test_what_is_no_connection_is_refused(broker: Broker, coordinated: bool) -> None:
+    source = DataSource("audit", lambda: None)
+    flow = broker.flow(broker.insert("audit"), coordinated=coordinated, data_sources=[source])
+    with pytest.raises(InvalidInput, match="'audit' has no cursor"):
+        flow.process()
+
+
+@in_memory
+@pytest.mark.rule("S2-13")
+def test_a_data_source_that_could_not_be_reached_has_not_been_used(broker: Broker) -> None:
+    """A database that refuses both uses can still have the other one."""
+    connect = broker.source().connect
+    away = [True]
+
+    def connects() -> Any:
+        return sqlite3.connect(broker.folder / "no" / "such.db") if away.pop() else connect()
+
+    def node(processing: Processing) -> None:
+        with pytest.raises(sqlite3.OperationalError):
+            broker.insert("ledger", 1)(processing)
+        away.append(False)
+        broker.insert("ledger", 2, uncoordinated=True)(processing)
+
+    source = DataSource("ledger", connects, mixed=False)
+    broker.flow(node, data_sources=[source]).process()
+    assert broker.ledger() == [2]
+
+
+@pytest.mark.rule("S2-06", "S2-12")
+def test_a_failure_that_is_interrupted_anywhere_leaves_the_next_message_nothing_to_commit(
+    tmp_path: Path,
+) -> None:
+    """The connections of a flow stay open for its next message."""
+
+    def begun() -> tuple[Broker, MessageFlow]:
+        broker, tries = Broker(World(MemoryStore()), tmp_path), list[int]()
+        source = broker.source("audit")
+
+        def node(processing: Processing) -> None:
+            tries.append(len(tries))
+            broker.insert("audit", tries[-1], uncoordinated=True)(processing)
+            if tries == [0]:
+                raise Broken
+
+        return broker, broker.flow(node, data_sources=[source])
+
+    for _ in range(2):  # the first one looks at more
+        _, flow = begun()
+        with pytest.raises(Broken), Interrupt() as counted:
+            flow.process()
+        flow.close()
+    parts = ("protocols/flow", "participants")
+    found = [n for n, place in enumerate(counted.places, 1) if any(p in place for p in parts)]
+    assert len(found) > 20
+    for nth in found:
+        broker, flow = begun()
+        with pytest.raises(KeyboardInterrupt), Interrupt(nth) as interrupt:
+            flow.process()
+        flow.run()
+        flow.close()
+        assert 0 not in broker.ledger("audit"), interrupt.at

@@ -885,6 +885,65 @@ def test_a_message_that_every_consumer_gives_back_waits_in_its_queue(world: Worl
 
 
 @rule("S0-17")
+@in_memory
+@pytest.mark.parametrize("first", ["waits", "sent"])
+def test_a_consumer_gets_all_messages_however_many_it_takes_at_a_time(
+    world: World, first: str
+) -> None:
+    broker = Broker(world)
+    channel, heard = broker.channel(transacted=False), list[int]()
+
+    def consume() -> None:
+        channel.consume(broker.orders.name, lambda one: heard.append(one.message["n"]), limit=2)
+
+    if first == "waits":
+        consume()
+    channel.send(broker.orders.name, rows(1, 2, 3, 4, 5))
+    if first == "sent":
+        consume()
+    assert heard == [1, 2, 3, 4, 5]
+    assert carried(channel.dispatch_list) == heard
+
+
+@rule("S0-17")
+@in_memory
+def test_consumers_take_turns(world: World) -> None:
+    broker = Broker(world)
+    connection, heard = Connection(world.manager()), list[tuple[str, int]]()
+    for name in ("one", "other"):
+        connection.channel().consume(
+            broker.orders.name,
+            lambda one, name=name: heard.append((name, one.message["n"])),  # type: ignore[misc]
+            limit=1,
+        )
+    connection.channel().send(broker.orders.name, rows(1, 2, 3))
+    assert heard == [("one", 1), ("other", 2), ("one", 3)]
+
+
+@rule("S0-17", "S0-23")
+@in_memory
+@pytest.mark.parametrize("first", ["waits", "sent"])
+def test_a_consumer_that_gives_its_messages_back_does_not_get_them_again_at_once(
+    world: World, first: str
+) -> None:
+    """However few it takes at a time: otherwise they would end as dead letters on the spot."""
+    broker = Broker(world)
+    channel, heard = broker.channel(transacted=False), list[int]()
+
+    def gives_back(dispatch: Dispatch) -> None:
+        heard.append(dispatch.message["n"])
+        channel.unget(dispatch.tag)
+
+    if first == "waits":
+        channel.consume(broker.orders.name, gives_back, limit=1)
+    channel.send(broker.orders.name, rows(1, 2))
+    if first == "sent":
+        channel.consume(broker.orders.name, gives_back, limit=1)
+    assert heard == [1]
+    assert broker.waiting() == [1, 2]
+
+
+@rule("S0-17")
 @on_delta_when_long
 def test_a_consumer_can_be_cancelled_alone(world: World) -> None:
     broker = Broker(world)

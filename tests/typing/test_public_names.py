@@ -75,7 +75,7 @@ FOR_USERS = {
     "Stream": "await_termination exception is_active result stop",
     "Snapshot": "at_ms bindings commit_seq counts dispatches exchanges messages queues "
     "transactions",
-    "DeclarationResult": "action changes queue",
+    "DeclarationResult": "action changes held_by queue",
     "StoreReader": "entries exchange history list_exchanges list_queues metrics outcome queue "
     "refresh root",
     "TableChanges": "append delete merge schema update",

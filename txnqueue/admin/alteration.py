@@ -42,25 +42,33 @@ def alter(
     client.states.check_open(info)
     known = client.cache.queues()
     before, *others = involved(info, known, columns)
-    after = changed(before, columns, settings)
+    changed(before, columns, settings)  # refused before a table is changed
     if columns is not None:
         for one in (before, *others):  # the tables first: an entry never promises missing columns
             changed(one, columns, {})
             client.store.payload.add_columns(one.payload_id, columns)
 
+    made: Changes = {}
+
     def plan(_lost: int) -> Plan | None:
+        nonlocal made
         entries = client.cache.catalog_entries()
         mine, *followers = involved(info, catalog.queues(entries), columns)
         wanted = [(mine, changed(mine, columns, settings))]
         wanted += [(one, changed(one, columns, {})) for one in followers]
         plans = [_write(client, new, entries) for old, new in wanted if new != old]
-        return sum(plans, Plan()) if plans else None
+        if not plans:  # others were faster, or an earlier try has landed
+            return None
+        made = differences(*wanted[0])
+        return sum(plans, Plan())
 
     landed = client.land(plan, "alter queue", queue=info.name)
-    for entry in landed.entries if landed is not None else ():
+    if landed is None:
+        return {}
+    for entry in landed.entries:
         if entry.shard == model.backlog_shard(info.queue_id):
             client.cache.learn(catalog.told(entry, before))
-    return differences(before, after)
+    return made
 
 
 def changed(

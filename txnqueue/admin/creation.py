@@ -123,11 +123,9 @@ def create_queue(
         ]
         plans.append(Plan((), tuple(model.payload_there(one.payload_id) for one in wanted)))
         if found:
-            now = known.get(found.name)
+            now = _dead_letter_queue(known, name, schema)  # columns may have been added since
             if now is None or now.queue_id != found.queue_id:
                 raise QueueNotFound(name=found.name)
-            if now.closing:
-                raise _closing(now)
             # Written under the target's name too: a client that is about to drop it reads that.
             newest = replace(now, sequence=catalog.next_sequence(entries, now.name))
             reason = f"takes the dead letters of {name}"
@@ -140,6 +138,11 @@ def create_queue(
     except (QueueNotFound, PayloadRemoved):
         # The dead-letter queue was dropped meanwhile; or the creation took so long that a
         # maintenance has removed a payload table that seemed unused.
+        return create_queue(client, name, schema, settings, exist_ok=exist_ok)
+    except QueueExists as error:
+        if error.name == name:
+            raise
+        # Its dead-letter queue has been created meanwhile: use that.
         return create_queue(client, name, schema, settings, exist_ok=exist_ok)
     client.open()
     if landed is None:

@@ -42,11 +42,14 @@ class DeclarationResult(Facts):
         action: ``create``, ``alter`` or ``drop``.
         queue: The queue's name.
         changes: For ``alter``: what ``Queue.alter`` returns.
+        held_by: For ``drop``: the prepared transactions that hold it back, or the drop of the queue
+            whose dead letters this one takes. Decide them, then declare again.
     """
 
     action: str
     queue: str
     changes: Mapping[str, tuple[object, object]] = field(default_factory=dict)
+    held_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,9 +258,10 @@ def _queue_fence(client: Client, info: QueueInfo, kind: str, reason: str | None)
 
 
 def _fence_memory(client: Client, fence: _Fence) -> int:
-    """Take the same step in memory, unless it was taken; return how many messages were dropped."""
-    if not client.store.transient.used:
-        return 0
+    """Take the same step in memory, unless it was taken; return how many messages were dropped.
+
+    Also if nothing was ever there: another manager may be about to send its first message.
+    """
     memory = client.transient
 
     def plan(_lost: int) -> Plan | None:

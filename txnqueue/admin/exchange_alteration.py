@@ -38,15 +38,18 @@ def alter(client: Client, info: ExchangeInfo, columns: StructType) -> Changes:
         return {}
     client.store.payload.add_columns(info.payload_id, columns)  # an entry promises what exists
 
+    made: Changes = {}
+
     def plan(_lost: int) -> Plan | None:
+        nonlocal made
         found = client.cache.topology()
         now, wanted = _altered(found, info, columns)
-        if wanted == now:
+        if wanted == now:  # others were faster, or an earlier try has landed
             return None
+        made = new_columns(now, wanted)
         return topology.alter(wanted, found.sequences[now.name], client.stamp())
 
-    client.land(plan, "alter exchange")
-    return new_columns(before, after)
+    return made if client.land(plan, "alter exchange") is not None else {}
 
 
 def _altered(

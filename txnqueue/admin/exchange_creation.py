@@ -129,7 +129,7 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
     data = columns.jsonValue()
     dead_letter_id = None
     if dead_letter_queue is not None:
-        target = client.cache.queue(dead_letter_queue)
+        target = client.cache.queue_now(dead_letter_queue)
         check_columns(name, data, target)
         dead_letter_id = target.queue_id
     exchange_id = f"{name}-{client.runtime.new_id()[:8]}"

@@ -126,8 +126,8 @@ class Reclamation:
         found, listed = self._orphans() if complete else (orphans.Orphans(), False)
         self._note_erased(catalog)
         owners |= found.staging | self._known.keys() | self._deleted.keys()
-        if horizon < 0:  # nothing has ever left
-            self._vacuum(owners if self._terms.vacuum == "full" else ())
+        if horizon < 0:  # nothing has ever left, but rows may have been erased
+            self._vacuum(owners if self._terms.vacuum == "full" else owners & self._overdue())
             return Reclaimed(orphans=found.owners)
         removed = inventory.removed(catalog)
         if self._terms.vacuum != "full":

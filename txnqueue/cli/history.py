@@ -238,7 +238,12 @@ def _check_page(html: Path) -> None:
         PlatformMissing: jinja2 is not installed.
     """
     new_environment()
-    if not os.access(html if html.exists() else html.parent, os.W_OK):
+    there = Path(os.path.realpath(html))
+    if there.is_file() or not there.exists():
+        there = there.parent  # a page is written beside the one that it replaces
+    elif there.is_dir():
+        raise typer.BadParameter(f"--html: {str(html)!r} is a folder.")
+    if not os.access(there, os.W_OK):
         raise typer.BadParameter(f"--html: {str(html)!r} cannot be written.")
 
 

@@ -21,6 +21,7 @@ from txnqueue.core.markup import printable
 from txnqueue.reports.report import plain
 
 if TYPE_CHECKING:
+    from txnqueue.admin.declarations import DeclarationResult
     from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
     from txnqueue.core.receipt import Receipt
 
@@ -305,6 +306,13 @@ def told_of_changes(changes: Mapping[str, tuple[object, object]]) -> str:
     return ", ".join(
         f"{name}: {'none' if old is None else old} -> {new}" for name, (old, new) in changes.items()
     )
+
+
+def told_of_step(step: DeclarationResult) -> str:
+    """List what a step of a declaration alters, or what holds its drop back."""
+    if step.held_by:
+        return f"held back by what is prepared: {', '.join(step.held_by)}"
+    return told_of_changes(step.changes)
 
 
 def receipt_values(receipt: Receipt) -> dict[str, Any]:

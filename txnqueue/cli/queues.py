@@ -10,7 +10,7 @@ from txnqueue.cli import exporter, sensor
 from txnqueue.cli.arguments import Queue, Reason
 from txnqueue.cli.console import TOO_FEW, WOULD_CHANGE, OpenStore, command, drop_surely
 from txnqueue.cli.files import read_yaml
-from txnqueue.cli.presentation import QUEUE_COLUMNS, told_of_changes, told_of_drop
+from txnqueue.cli.presentation import QUEUE_COLUMNS, told_of_drop, told_of_step
 from txnqueue.core.settings import LEASE_SECONDS_MAX
 from txnqueue.reports.metrics import GAUGES
 
@@ -220,7 +220,7 @@ def declare(
     declared = read_yaml(file)  # before Spark starts for it
     steps = session.manager.declare(declared, dry_run=dry_run, drop=drop)
     rows = [
-        {"action": step.action, "queue": step.queue, "changes": told_of_changes(step.changes)}
+        {"action": step.action, "queue": step.queue, "changes": told_of_step(step)}
         for step in steps
     ]
     session.printer.rows(rows, ("action", "queue", "changes"), "Everything is as declared.")

@@ -185,12 +185,13 @@ class Past:
 
     def _newest_archived(self) -> int:
         """Find the newest commit_seq in the archive; -1 if there is none."""
+        was_there = self._archived
         try:
             return self._store.journal.archive.newest(EntryFilter()).commit_seq
         except Exception:
-            if self._has_archive():
+            if was_there:
                 raise
-            return -1
+            return self._newest_archived() if self._has_archive() else -1  # made meanwhile
 
     def _narrowed(self, wanted: EntryFilter) -> EntryFilter:
         upto = self.upto if wanted.upto is None else min(self.upto, wanted.upto)

@@ -55,12 +55,13 @@ class Cache:
         """
         if self._slice_width is not None:
             return
+        wanted = [model.FENCE, model.CATALOG]
         try:
-            found = self._shards.read([model.FENCE, model.CATALOG])
+            found = self._shards.read(wanted)
         except Exception as error:
-            if self.store.exists():
-                raise
-            raise _not_found(self.store.root) from error
+            if not self.store.exists():
+                raise _not_found(self.store.root) from error
+            found = self._shards.read(wanted)  # another client may have created it meanwhile
         layouts = _layouts(found)
         if not layouts:
             raise StoreNotFound(
@@ -155,6 +156,15 @@ class Cache:
                 name=name,
             )
         return info
+
+    def queue_now(self, name: str) -> QueueInfo:
+        """Find a queue by name as it is now: another client may have replaced the known one.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+        """
+        self.queues()
+        return self.queue(name)
 
     def catalog_entries(self) -> list[model.Entry]:
         """Read the catalog's entries, by one query of the new ones."""

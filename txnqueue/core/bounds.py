@@ -13,6 +13,22 @@ def _never() -> bool:
     return False
 
 
+def _lasting(asked: Callable[[], bool]) -> Callable[[], bool]:
+    """Make a question that is no longer asked once it was answered with yes.
+
+    Who is asked may say so only once, as after taking a request to stop from a queue; a later no
+    would let a run that was stopped pass for one that has finished.
+    """
+    said = False
+
+    def ask() -> bool:
+        nonlocal said
+        said = said or asked()
+        return said
+
+    return ask
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """What ends a drain before the queue is empty; None: nothing of the kind.
@@ -21,7 +37,7 @@ class Bounds:
         max_seconds: Begin no batch after this many seconds.
         max_messages: Begin no batch after this many messages.
         max_batches: Begin no batch after this many.
-        stopped: Asked before each batch: whether to stop.
+        stopped: Asked before each batch: whether to stop; once that is so, it stays so.
     """
 
     max_seconds: float | None = None
@@ -36,6 +52,7 @@ class Bounds:
         for name in ("max_messages", "max_batches"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 1, float("inf"))
+        object.__setattr__(self, "stopped", _lasting(self.stopped))
 
     def asked_to_stop(self) -> bool:
         """Ask whether to stop.

@@ -10,7 +10,7 @@ from txnqueue.client.client import Client, QueuePart
 from txnqueue.client.consumer import Consumer
 from txnqueue.core import ranges
 from txnqueue.core.settings import QueueInfo, check_flag
-from txnqueue.core.state import LaneState, LeaseOwner, QueueState, Segment
+from txnqueue.core.state import LaneState, LeaseOwner, QueueState, Segment, held_back
 from txnqueue.messages.parts import part_of
 from txnqueue.messages.receive import VersionLimit, upto_of
 from txnqueue.messages.selector import Selector
@@ -78,7 +78,7 @@ def left(
 
     Returns:
         Whether there is a message to receive, and how many messages are in flight, are for other
-        consumers only, or wait because their last delivery failed.
+        consumers only, wait because their last delivery failed, or wait behind such a one.
     """
     ordered, now_ms = info.settings.ordered, client.runtime.now_ms()
     found = of_others = 0
@@ -89,8 +89,9 @@ def left(
         rules, version = client.cache.newest(info).redelivery, upto_of(upto, part.info)
         here, not_here = 0, fold.in_flight()
         waiting = (
-            (lane, [s for s in lane.available if s.waits(now_ms, rules) and s.by(version)])
+            (lane, [segment for segment in back if segment.by(version)])
             for lane in fold.lanes.values()
+            for back in [held_back(lane.available, now_ms, rules, in_order=ordered)]
         )
         not_here += sum(s.size for s in _wanted(waiting, selector))
         ready = fold.receivable(now_ms, rules, version, taken, in_order=ordered)

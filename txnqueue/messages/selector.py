@@ -189,8 +189,10 @@ def _no_id(said: object) -> InvalidInput:
     )
 
 
-Wanted = dict[PositionId, tuple[Range, ...]]
-"""The selected offsets, by position."""
+_Same = tuple[PositionId, int]
+"""A position, and the failed deliveries of some messages of it: a predicate may ask for both."""
+Wanted = dict[_Same, tuple[Range, ...]]
+"""The selected offsets, by position and failed deliveries."""
 
 
 LOOK_MIN = 100_000
@@ -208,7 +210,7 @@ _IN_A_QUEUE = (
 
 
 class Selector:
-    """Selects messages of a queue; each message is examined once in a call."""
+    """Selects messages of a queue; each is examined once in a call, and anew after a delivery."""
 
     def __init__(
         self,
@@ -274,7 +276,7 @@ class Selector:
         for nth, segment in enumerate(segments):
             new = self._new(segment)
             last = new[0][0] - 1 if new else segment.last
-            wanted = self._wanted.get(segment.position.position_id, ())
+            wanted = self._wanted.get(_same(segment), ())
             for part in ranges.within(wanted, segment.first, last):
                 yield segment.cut(*part)
             if new:
@@ -284,23 +286,37 @@ class Selector:
 
     def _new(self, segment: Segment) -> tuple[Range, ...]:
         """Find the messages of a segment that were not examined yet."""
-        seen = self._seen.get(segment.position.position_id, ())
+        seen = self._seen.get(_same(segment), ())
         known = tuple(ranges.within(seen, segment.first, segment.last))
         return ranges.difference(((segment.first, segment.last),), known)
 
     def _look(self, segments: Sequence[Segment], lane: int) -> None:
-        """Examine the next messages by one query, as many as are due.
+        """Examine the next messages by one query, or all of the lane if all selected are needed.
+
+        Whether these are too many is then known before the first of them are taken.
 
         Raises:
             LimitExceeded: All selected messages are needed, and they lie in too many ranges.
         """
+        due = self._due(segments)
+        while some := list(islice(due, _PIECES_MAX)):
+            self._examine(some, lane)
+            if self._look_max is not None:
+                return
+
+    def _examine(self, due: Sequence[tuple[Segment, tuple[Range, ...]]], lane: int) -> None:
+        """Examine messages by one query.
+
+        Raises:
+            LimitExceeded: As in ``_look``.
+        """
         parts: list[Part] = []
-        asked: dict[str, list[tuple[PositionId, tuple[Range, ...]]]] = defaultdict(list)
+        asked: dict[str, list[tuple[_Same, tuple[Range, ...]]]] = defaultdict(list)
         count = 0
-        for segment, new in islice(self._due(segments), _PIECES_MAX):
+        for segment, new in due:
             position = segment.position
             parts.append(part_of(position, new, self._queue, lane, segment.delivery_count))
-            asked[position.send_id].append((position.position_id, new))
+            asked[position.send_id].append((_same(segment), new))
             count += ranges.count(new)
         found = self._ranges(parts)
         if found is None and self._look_max is not None:
@@ -315,10 +331,10 @@ class Selector:
         wanted = by_send(found)
         for send_id, looked_at in asked.items():
             there = wanted.get(send_id, ())
-            for position_id, new in looked_at:
+            for same, new in looked_at:
                 mine = [one for part in new for one in ranges.within(there, *part)]
-                self._note(self._seen, position_id, new)
-                self._note(self._wanted, position_id, mine)
+                self._note(self._seen, same, new)
+                self._note(self._wanted, same, mine)
 
     def _due(self, segments: Sequence[Segment]) -> Iterator[tuple[Segment, tuple[Range, ...]]]:
         """Yield the messages to examine next, by segment."""
@@ -334,8 +350,8 @@ class Selector:
                 return
 
     @staticmethod
-    def _note(known: Wanted, position_id: PositionId, more: Sequence[Range]) -> None:
-        known[position_id] = ranges.added(known.get(position_id, ()), more)
+    def _note(known: Wanted, same: _Same, more: Sequence[Range]) -> None:
+        known[same] = ranges.added(known.get(same, ()), more)
 
     def _ranges(self, parts: Sequence[Part]) -> list[tuple[Any, ...]] | None:
         """Let Spark find the ranges of selected messages by send; None if they are too many."""
@@ -349,3 +365,7 @@ class Selector:
                 if sum(ranges.count(part.ranges) for part in parts) <= LOOK_MIN:
                     frame = frame.coalesce(1)  # few are sorted where they are read
             return islands(places_of(frame))
+
+
+def _same(segment: Segment) -> _Same:
+    return segment.position.position_id, segment.delivery_count

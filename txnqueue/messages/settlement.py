@@ -247,31 +247,52 @@ def settle(side: Client, involved: Sequence[HeldClaim], chosen: Dispositions) ->
     side.land(plan, "settle", queue=involved[0].info.name)
 
 
-def extend(side: Client, mine: Sequence[HeldClaim], seconds: float) -> int:
+def extend(
+    side: Client,
+    mine: Sequence[HeldClaim],
+    seconds: float,
+    pending: dict[Name, SettlementPending] | None = None,
+) -> int:
     """Extend the leases of claims to some seconds from now, by one append.
+
+    Args:
+        side: The client of the durable or the transient part, whichever holds the claims.
+        mine: The claims.
+        seconds: The length of the new leases.
+        pending: Takes, with the error that says so, the claims that an undecided transaction
+            settles, so that the leases of the others do not end for that; None refuses them.
 
     Returns:
         The new deadline, in milliseconds.
     """
     deadline_ms = 0
 
-    def plan(_lost: int) -> Plan:
+    def plan(_lost: int) -> Plan | None:
         nonlocal deadline_ms
+        if pending is not None:
+            pending.clear()
         stamp = side.stamp()
         deadline_ms = stamp.now_ms + round(seconds * 1000)
-        return lane_plan(
+        found = lane_plan(
             side,
             mine,
             lambda one, held, sequence: [
                 planning.lease_extended(one.info.queue_id, held, sequence, deadline_ms, stamp)
             ],
+            pending,
         )
+        return found if found.entries else None
 
     side.land(plan, "extend lease", queue=mine[0].info.name)
     return deadline_ms
 
 
-def lane_plan(side: Client, involved: Sequence[HeldClaim], write: LaneWriter) -> Plan:
+def lane_plan(
+    side: Client,
+    involved: Sequence[HeldClaim],
+    write: LaneWriter,
+    pending: dict[Name, SettlementPending] | None = None,
+) -> Plan:
     """Plan entries of the lanes of this client's claims, which it must still hold.
 
     Args:
@@ -279,6 +300,8 @@ def lane_plan(side: Client, involved: Sequence[HeldClaim], write: LaneWriter) ->
         involved: The claims that the entries are about.
         write: Given a claim as this client got it, the claim as recorded in the journal, and the
             next sequence number of its lane, makes entries with sequence numbers from there.
+        pending: Takes the claims that an undecided transaction settles, which are left out; None
+            refuses them.
     """
     entries: list[model.Entry] = []
     firsts: dict[tuple[str, int], int] = {}
@@ -286,7 +309,13 @@ def lane_plan(side: Client, involved: Sequence[HeldClaim], write: LaneWriter) ->
     folds: dict[str, QueueState] = {}
     with side.lock:
         for one in involved:
-            fold, held = still_ours(side, one, folds)
+            try:
+                fold, held = still_ours(side, one, folds)
+            except SettlementPending as error:
+                if pending is None:
+                    raise
+                pending[name_of(one)] = error
+                continue
             lane = (one.info.queue_id, held.lane)
             sequence = nexts.setdefault(lane, fold.lanes[held.lane].next_sequence)
             firsts.setdefault(lane, sequence)

@@ -73,14 +73,21 @@ def make(archive: Path, start: Callable[[str], SparkSession], work: Callable[...
         work: What the session is to do, so that it loads what a user's session will.
 
     Raises:
-        PlatformMissing: The session's Java was not started by this process, or wrote no archive.
+        PlatformMissing: The folder cannot be made, or the session's Java was not started by this
+            process, or wrote no archive.
     """
     if any(character.isspace() for character in str(archive)):
         raise PlatformMissing(
             f"Java's options cannot name {archive}, because the path contains a space: use "
             "another path."
         )
-    archive.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        archive.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlatformMissing(
+            f"{archive.parent} cannot be made ({error}): sessions start without a class archive, "
+            "more slowly."
+        ) from error
     fresh = archive.with_suffix(f".{os.getpid()}")
     try:
         _work_and_end(start(f"-XX:ArchiveClassesAtExit={fresh} {_QUIET}"), work)

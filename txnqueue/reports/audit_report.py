@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import os
+import secrets
+import shutil
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -15,10 +17,10 @@ from txnqueue.core import model
 from txnqueue.core.instants import instant
 from txnqueue.core.markup import records
 from txnqueue.core.model import Entry
-from txnqueue.core.settings import QueueInfo
+from txnqueue.core.settings import QueueInfo, shown
 from txnqueue.core.state import catalog
 from txnqueue.core.state.topology import Topology
-from txnqueue.errors import TxnQueueError
+from txnqueue.errors import InvalidInput, TxnQueueError
 from txnqueue.messages.parts import part_of
 from txnqueue.reports.audit.depths import Depths
 from txnqueue.reports.audit.figures import (
@@ -67,19 +69,24 @@ class AuditReport:
         return page_of(self)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the HTML page to a file.
+        """Write the HTML page to a file, as a whole or not at all.
 
         Args:
-            path: The file; an existing one is replaced.
+            path: The file; an existing one is replaced, and stays as it is if that fails.
 
         Returns:
             The file.
 
         Raises:
+            InvalidInput: The file cannot be written.
             PlatformMissing: jinja2 is not installed: ``pip install 'txnqueue[report]'``.
         """
-        file = Path(path)
-        file.write_text(self.html(), encoding="utf-8")
+        page = self.html().encode()
+        try:
+            file = Path(path)
+            _write(file, page)
+        except (OSError, TypeError, ValueError) as error:
+            raise InvalidInput(f"path={shown(path)}: {error}.", name="path") from error
         return file
 
     def json(self) -> str:
@@ -99,6 +106,22 @@ class AuditReport:
         """Show the root and the commits."""
         first, last = self.figures.first.commit_seq, self.figures.last.commit_seq
         return f"<AuditReport of {self.root} after commit {first} up to {last}>"
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Write a file beside the one that it replaces, which nothing can leave half written then."""
+    there = Path(os.path.realpath(file))  # what a link names, and not the link
+    if there.exists() and not there.is_file():  # a pipe, or a device
+        there.write_bytes(content)
+        return
+    beside = there.with_name(f".{secrets.token_hex(8)}.part")
+    try:
+        beside.write_bytes(content)
+        if there.exists():
+            shutil.copymode(there, beside)
+        beside.replace(there)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def audit(

@@ -170,11 +170,14 @@ class History:
             recorded_at timestamp.
 
         Raises:
+            InvalidInput: ``upto`` comes before ``after``, or one of them is no commit_seq.
             HistoryRemoved: Entries after ``after`` were removed, or all up to ``upto``.
             QueueNotFound: There never was such a queue.
         """
         self._client.open()
         _check_commits(after, upto)
+        if upto is not None and after > upto:
+            raise _reversed(after, upto)
         about = None if queue is None else check_id(queue, "queue")
         past = self._client.cache.past()
         if after >= 0:
@@ -489,10 +492,7 @@ def commits_between(client: Client, after: int, upto: int | None) -> Past:
     if after > past.upto:
         if upto is None:
             raise _to_come("after", after, past.version)
-        raise InvalidInput(
-            f"upto={shown(upto)} comes before after={shown(after)}: give the earlier commit first.",
-            name="upto",
-        )
+        raise _reversed(after, upto)
     if after >= 0:
         past.check_known(after + 1)
     return past
@@ -543,6 +543,13 @@ def _to_come(name: str, commit_seq: int, newest: int) -> InvalidInput:
         f"{name}={shown(commit_seq)}: give at most {model.commit_seq(newest)}, the newest commit "
         "of this store.",
         name=name,
+    )
+
+
+def _reversed(after: int, upto: int) -> InvalidInput:
+    return InvalidInput(
+        f"upto={shown(upto)} comes before after={shown(after)}: give the earlier commit first.",
+        name="upto",
     )
 
 

@@ -135,9 +135,8 @@ class Attempt:
     def is_empty(self) -> bool:
         """Whether it has nothing to decide yet."""
         work = self.work
-        return not (
-            work.sends or work.accounts or work.changes or self.participants or self.claimed
-        )
+        queued = work.sends or work.accounts or work.changes or self.claimed
+        return not (queued or self.participants.are_waiting)
 
     def begin(self, version: int | None = None) -> None:
         """Begin at a version of the journal, and look up an id that the client gave.

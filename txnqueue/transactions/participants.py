@@ -40,6 +40,8 @@ PART_LENGTH_MAX = 64
 """The most bytes in either part of a branch's name (XA)."""
 DECISIONS = "txnqueue_decisions"
 """The table in which a last resource records decisions: one row per attempt."""
+_AT_WORK = (1, 2, 3)
+"""What psycopg says of a connection with a transaction open: active, open, or failed."""
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
 
 
@@ -113,12 +115,8 @@ class LastResource:
         Raises:
             InvalidInput: The connection is in autocommit mode, or has other work open.
         """
-        by_itself = getattr(connection, "autocommit", None) is True
-        if by_itself or getattr(connection, "isolation_level", "") is None:
-            raise InvalidInput(
-                f"The connection of {name!r} has autocommit on: turn it off.", name=name
-            )
-        if getattr(connection, "in_transaction", False) is True:
+        _check_transactional(name, connection)
+        if _has_work_open(connection):
             raise InvalidInput(
                 f"The connection of {name!r} has an open transaction: commit it or roll it back "
                 "before enlisting it.",
@@ -128,6 +126,7 @@ class LastResource:
         self.connection = connection
         self._attempt = attempt
         _execute(connection, _CREATE)
+        _begin(connection)
 
     def decide(self) -> bool:
         """Commit the database's work with a decision row, unless another client decided already.
@@ -158,7 +157,12 @@ class Auxiliary:
     """
 
     def __init__(self, name: str, connection: Any) -> None:
-        """Wrap a connection."""
+        """Wrap a connection.
+
+        Raises:
+            InvalidInput: The connection is in autocommit mode: no rollback would undo its work.
+        """
+        _check_transactional(name, connection)
         self.name = name
         self.connection = connection
         self._ended = self._resolved = False
@@ -170,6 +174,7 @@ class Auxiliary:
             TransactionFinished: The transaction that the connection belongs to has ended.
         """
         self._check()
+        _begin(self.connection)
         return self.connection.cursor(*args, **kwargs)
 
     def execute(self, statement: str, *args: Any) -> Any:
@@ -263,7 +268,7 @@ class Participants:
                     f"enlist {name!r} without last=True.",
                     name=name,
                 )
-            _check_connection(name, connection)
+            check_connection(name, connection)
             self.last = LastResource(name, connection, self._transaction.attempt_id)
         else:
             number = len(self._branches)
@@ -279,7 +284,7 @@ class Participants:
         if known is not None and known.connection is connection:
             return known
         self._check_new(name, connection)
-        _check_connection(name, connection)
+        check_connection(name, connection)
         self.auxiliaries[name] = Auxiliary(name, connection)
         return self.auxiliaries[name]
 
@@ -357,7 +362,7 @@ class Participants:
                 )
 
 
-def _check_connection(name: str, connection: object) -> None:
+def check_connection(name: str, connection: object) -> None:
     """Check that something is a connection to a database.
 
     Args:
@@ -374,6 +379,44 @@ def _check_connection(name: str, connection: object) -> None:
                 "DB-API 2.0 connection.",
                 name="connection",
             )
+
+
+def _check_transactional(name: str, connection: object) -> None:
+    """Check that a connection's work waits for its commit.
+
+    Raises:
+        InvalidInput: The connection is in autocommit mode.
+    """
+    says = getattr(connection, "autocommit", None)
+    by_itself = says is True
+    if not isinstance(says, bool):  # sqlite3; to others, no level means that of the server
+        by_itself = getattr(connection, "isolation_level", "") is None
+    if by_itself:
+        raise InvalidInput(f"The connection of {name!r} has autocommit on: turn it off.", name=name)
+
+
+def _has_work_open(connection: object) -> bool:
+    """Return whether a connection says that its transaction has work already.
+
+    sqlite3 with ``autocommit=False`` is in a transaction at any time, and does not say in which.
+    """
+    of_psycopg = getattr(getattr(connection, "info", None), "transaction_status", 0)
+    begun = getattr(connection, "in_transaction", False) is True
+    always = getattr(connection, "autocommit", None) is False and isinstance(
+        getattr(connection, "isolation_level", None), str
+    )
+    return (begun and not always) or of_psycopg in _AT_WORK
+
+
+def _begin(connection: Any) -> None:
+    """Begin a transaction of sqlite3, which begins one by itself before some statements only.
+
+    It does so if the first word is INSERT, UPDATE, DELETE or REPLACE: an INSERT that begins with
+    WITH, or a CREATE TABLE, would be permanent at once.
+    """
+    level = getattr(connection, "isolation_level", None)
+    if isinstance(level, str) and getattr(connection, "in_transaction", None) is False:
+        _execute(connection, f"BEGIN {level}")
 
 
 # --------------------------------------------------------------------- the last resource

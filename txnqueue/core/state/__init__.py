@@ -8,6 +8,7 @@ from txnqueue.core.state.positions import (
     Owner,
     Position,
     Segment,
+    held_back,
     in_turn,
 )
 from txnqueue.core.state.queue import LaneState, QueueState
@@ -24,5 +25,6 @@ __all__ = [
     "QueueState",
     "Segment",
     "TransactionState",
+    "held_back",
     "in_turn",
 ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from typing import Any
 
 from txnqueue.core import ranges
@@ -157,6 +157,22 @@ def in_turn(
     if not in_order:
         return segments
     return takewhile(lambda segment: not segment.waits(now_ms, rules), segments)
+
+
+def held_back(
+    segments: Iterable[Segment], now_ms: int, rules: Redelivery, *, in_order: bool
+) -> Iterator[Segment]:
+    """Yield the segments that wait to be retried; in an ordered queue also those kept behind them.
+
+    Args:
+        segments: The messages of a lane, in order.
+        now_ms: The instant.
+        rules: The queue's rules of redelivery.
+        in_order: As in ``in_turn``.
+    """
+    for segment in dropwhile(lambda one: not one.waits(now_ms, rules), segments):
+        if segment.waits(now_ms, rules) or (in_order and segment.receivable(now_ms, rules)):
+            yield segment
 
 
 @dataclass(frozen=True, slots=True)

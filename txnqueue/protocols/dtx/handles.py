@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from txnqueue.batch import Batch
 from txnqueue.exchange import Exchange
 from txnqueue.protocols.dtx.sessions import BranchSession
 from txnqueue.queue import Queue
@@ -24,6 +26,12 @@ class ChannelQueue(Queue):
     @property
     def _bound(self) -> Attempt | None:
         return self._at_work()
+
+    def receive(self, *args: Any, **how: Any) -> Batch:
+        """Receive as ``Queue.receive``; a branch refuses to settle what was received outside it."""
+        batch = super().receive(*args, **how)
+        batch._at_work = self._at_work
+        return batch
 
 
 class ChannelExchange(Exchange):

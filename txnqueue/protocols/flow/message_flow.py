@@ -23,6 +23,7 @@ from txnqueue.protocols.flow.processing import (
     committed_after_all,
 )
 from txnqueue.transaction import attempt_of, rolled_back_by_handler
+from txnqueue.transactions.participants import check_connection
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -40,7 +41,9 @@ class DataSource:
 
     Attributes:
         name: The data source name.
-        connect: Opens a connection (DB-API 2.0) without an open transaction.
+        connect: Opens a connection (DB-API 2.0) without an open transaction, with the settings
+            that have no effect inside one (``PRAGMA foreign_keys``). It must not be in autocommit
+            mode, unless the flow has no main transaction.
         last: Whether it takes part in the main transaction as the last resource: a database
             without two-phase commit, such as sqlite3. There can be only one.
         mixed: Whether one flow may use it both in its main transaction and in auxiliary ones.
@@ -168,6 +171,8 @@ class MessageFlow:
         self._connections: dict[tuple[str, bool], Any] = {}
         self._uses: set[tuple[str, bool]] = set()
         self._comes_again = True
+        self._interrupted = False
+        """Whether an interrupt may have left work of a message open on the connections."""
         self._at_work: dict[str, object] = {}
 
     def process(self, wait_seconds: float = 0.0) -> Processed | None:
@@ -194,6 +199,19 @@ class MessageFlow:
             return self._process(wait_seconds)
 
     def _process(self, wait_seconds: float = 0.0) -> Processed | None:
+        """Process a message, with connections on which no earlier one has left work open."""
+        if self._interrupted:
+            self.close()
+        self._interrupted = True  # until it is known that all work of the message has ended
+        try:
+            processed = self._process_message(wait_seconds)
+        except Exception:
+            self._interrupted = False
+            raise
+        self._interrupted = False
+        return processed
+
+    def _process_message(self, wait_seconds: float) -> Processed | None:
         self._comes_again = True
         if self.transacted is False:
             return self._process_at_once(wait_seconds)
@@ -288,12 +306,10 @@ class MessageFlow:
 
         Raises:
             InvalidInput: It is unknown, it does not allow both uses and already has the other
-                one, or its connection is in use.
+                one, ``connect`` returned no connection, or the connection is in use.
         """
         source = self.check_source(name)
-        self._uses.add((name, coordinated))
         if not source.mixed and (name, not coordinated) in self._uses:
-            self._uses.discard((name, coordinated))
             raise InvalidInput(
                 f"{name!r} cannot take both coordinated and uncoordinated work of one flow: "
                 "create a data source for each.",
@@ -302,6 +318,7 @@ class MessageFlow:
         key = (name, coordinated)
         if key not in self._connections:
             opened = source.connect()
+            check_connection(name, opened)
             if any(opened is known for known in self._connections.values()):
                 raise InvalidInput(
                     f"{name!r} gave a connection that this flow already uses, so ending one use "
@@ -309,6 +326,7 @@ class MessageFlow:
                     name=name,
                 )
             self._connections[key] = opened
+        self._uses.add(key)
         return source, self._connections[key]
 
     def roll_back(self, name: str, *, coordinated: bool) -> None:
@@ -335,8 +353,8 @@ class MessageFlow:
                 )
             yield
         finally:
-            if self._at_work.get("message") is mine:
-                del self._at_work["message"]
+            if self._at_work == {"message": mine}:  # no call, after which it may be interrupted
+                self._at_work.clear()
 
     def _process_at_once(self, wait_seconds: float) -> Processed | None:
         """Process a message without a main transaction: work before a failure is permanent."""

@@ -39,6 +39,8 @@ class LocalQueueManager(Operations):
 
         Raises:
             TransactionUnknown: The outcome is in doubt; call it again to find out.
+            InvalidInput: It has work on transient messages, which only a commit can end: nothing
+                was changed.
             SettlementPending: Another prepared transaction settles messages of a lease that this
                 one settles too: nothing was changed; decide that one, and ask for it again.
         """

@@ -126,10 +126,14 @@ class Connection:
                     return
                 self._dispatching = mine = True
             while (queue := self._next()) is not None:
+                may_be_left = False
                 for consumer in list(self.consumers):
                     gave_back = (queue, consumer.channel) in self._gave_back
                     if consumer.queue == queue and not gave_back:
-                        self._deliver(consumer)
+                        may_be_left |= self._deliver(consumer)
+                if may_be_left:
+                    with self._lock:
+                        self._waiting.append(queue)
         except BaseException:
             if mine:  # otherwise nobody would ever dispatch again
                 with self._lock:
@@ -149,11 +153,13 @@ class Connection:
         self._dispatching = False
 
     @staticmethod
-    def _deliver(consumer: Consumer) -> None:
+    def _deliver(consumer: Consumer) -> bool:
+        """Dispatch to a consumer, and return whether it got as many as it takes at a time."""
         try:
-            consumer.channel.deliver(consumer)
+            return consumer.channel.deliver(consumer) >= consumer.limit
         except Exception as error:  # the send stands even if its messages cannot be delivered now
             logger.warning("queue not dispatched queue=%s error=%s", consumer.queue, error)
+            return False
 
     def __enter__(self) -> Connection:
         """Use the connection in a block."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -73,6 +74,7 @@ class Dispatches:
         self._tags = itertools.count(1)  # thread-safe: commits of other threads may dispatch here
         self._consumer = 0
         self._dispatched: dict[int, Dispatch] = {}
+        self._given_back: Counter[str] = Counter()
 
     @property
     def dispatch_list(self) -> list[Dispatch]:
@@ -124,7 +126,8 @@ class Dispatches:
             queue: The queue's name.
             deliver: Called with each dispatch. Its errors are logged, and the message stays
                 dispatched.
-            limit: The maximum number at a time.
+            limit: The maximum number at a time: after it, other consumers of the queue get some,
+                and then this one again.
 
         Returns:
             The number dispatched, and the consumer's number.
@@ -137,7 +140,7 @@ class Dispatches:
         consumer = Consumer(self, self._consumer, queue, deliver, limit)
         self._connection.consumers.append(consumer)
         try:
-            return Reply(count=self.deliver(consumer), consumer=consumer.number)
+            return Reply(count=self._deliver_all(consumer), consumer=consumer.number)
         except BaseException:
             self.cancel(consumer.number)
             raise
@@ -158,7 +161,7 @@ class Dispatches:
         return Reply(Status.OK if mine else Status.NO_MATCH)
 
     def deliver(self, consumer: Consumer) -> int:
-        """Dispatch the messages that a consumer waits for, and return their number."""
+        """Dispatch as many messages as a consumer takes at a time, and return their number."""
         if consumer not in self._connection.consumers:
             return 0
         call = object()
@@ -181,6 +184,21 @@ class Dispatches:
             for dispatch in self._all():
                 if dispatch._waits is call:  # it was interrupted
                     dispatch._waits = None
+
+    def _deliver_all(self, consumer: Consumer) -> int:
+        """Dispatch all messages of a queue, except those behind messages that are given back."""
+        count, given_back = 0, self._given_back[consumer.queue]
+        while True:
+            try:
+                found = self.deliver(consumer)
+            except Exception as error:
+                if not count:
+                    raise
+                logger.warning("dispatched in part queue=%s error=%s", consumer.queue, error)
+                return count
+            count += found
+            if found < consumer.limit or self._given_back[consumer.queue] != given_back:
+                return count
 
     def _dispatch(self, source: Queue, limit: int, waits: object = None) -> list[Dispatch]:
         """Claim until there are enough or none is left: redelivered messages come in pieces."""
@@ -240,6 +258,7 @@ class Dispatches:
         if not found:
             return Reply(Status.NO_MATCH)
         self._settle(found, _failed)
+        self._given_back[found[0].queue] += 1
         self._connection.dispatch_waiting([found[0].queue], given_back_by=self)
         return Reply(count=1)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.storage.journal import Audit
 from txnqueue.storage.journal.statements import RETENTION, Statements
-from txnqueue.storage.journal.tables import TableNames, literal
+from txnqueue.storage.journal.tables import TableNames, literal, verbatim
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,7 +98,7 @@ class ChangeFeed:
         def statement() -> tuple[int | None, list[str]]:
             session = self._statements.session
             folder = f"{session.sql(detail).collect()[0]['location']}/_delta_log"
-            files = session.read.format("binaryFile").load(folder)
+            files = session.read.format("binaryFile").load(verbatim(folder))
             names = files.selectExpr("substring_index(path, '/', -1) AS name")
             commits = names.where(f"name RLIKE '^{_COMMIT}$'").selectExpr("min(name)").collect()
             oldest = commits[0][0]

@@ -69,6 +69,7 @@ TABLE_PREFIX = "txnqueue_"
 PAYLOAD_PREFIX = f"{TABLE_PREFIX}payload_"
 _PLAIN = re.compile(r"[A-Za-z0-9 _.,:;/@#%&*+=|(){}\[\]<>?!\"^~-]*")
 """Text that is literal between quotes, whatever the session's rules for escapes and variables."""
+_WILDCARD = re.compile(r"[][{}*?\\]")
 _STEPS = "priority:int,available_step:bigint,expires_step:bigint"
 ARRANGEMENT_TYPE = f"struct<lane:int,{_STEPS}>"
 ROUTED_TYPE = f"struct<route:string,{_STEPS}>"
@@ -131,6 +132,11 @@ def literal(value: str | int | None) -> str:
     if _PLAIN.fullmatch(value):
         return f"'{value}'"
     return f"CAST(X'{value.encode().hex()}' AS string)"
+
+
+def verbatim(path: str) -> str:
+    """Write a path for Spark's readers of files, which take brackets and the like for wildcards."""
+    return _WILDCARD.sub(r"\\\g<0>", path)
 
 
 def literals(values: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.core.model import Range
 from txnqueue.platform.log_store import scheme_of
-from txnqueue.storage.journal.tables import TableNames
+from txnqueue.storage.journal.tables import TableNames, verbatim
 from txnqueue.storage.payload import OFFSETS_PER_TASK, Send
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _lines(path: str, reader: SparkSession) -> Iterable[str]:
     """Read a text file, on this disk without Spark, which would need a job."""
     if not scheme_of(path) and Path(path).is_file():
         return Path(path).read_text(encoding="utf-8").splitlines()
-    return [row[0] for row in reader.read.text(path).collect()]
+    return [row[0] for row in reader.read.text(verbatim(path)).collect()]
 
 
 def _read(version: int, lines: Iterable[str], send: Send) -> StagedCommit | None:

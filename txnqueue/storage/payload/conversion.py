@@ -161,13 +161,28 @@ def _flaw(kind: DataType, data: pa.Array, *, nullable: bool) -> str | None:
 
 
 def _key_twice(data: pa.MapArray) -> bool:
-    lists = pa.ListArray.from_arrays(data.offsets, data.keys)
+    """Return whether a map has two keys that are equal in Spark and in Python, as 0.0 and -0.0."""
+    keys = data.keys
+    lists = pa.ListArray.from_arrays(data.offsets, keys)
     rows = pc.list_parent_indices(lists)
-    if pa.types.is_nested(data.keys.type):
-        pairs = zip(rows.to_pylist(), map(repr, data.keys.to_pylist()), strict=True)
-        return len(set(pairs)) < len(rows)
-    table = pa.table({"row": rows, "key": data.keys})
+    if pa.types.is_nested(keys.type):
+        texts = (repr(_unsigned(key)) for key in keys.to_pylist())
+        return len(set(zip(rows.to_pylist(), texts, strict=True))) < len(rows)
+    if pa.types.is_floating(keys.type):
+        keys = pc.add(keys, 0.0)
+    table = pa.table({"row": rows, "key": keys})
     return bool(table.group_by(["row", "key"]).aggregate([]).num_rows < len(rows))
+
+
+def _unsigned(value: Any) -> Any:
+    """Return a value in which every zero is positive."""
+    if isinstance(value, float):
+        return value + 0.0
+    if isinstance(value, list):
+        return [_unsigned(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _unsigned(one) for name, one in value.items()}
+    return value
 
 
 def _compact(data: pa.Array) -> pa.Array:

@@ -27,6 +27,7 @@ from txnqueue.storage.journal.tables import (
     identifier,
     literal,
     literals,
+    verbatim,
 )
 from txnqueue.storage.payload import Part, Run, Send, StagedPlace, places_where, staging
 from txnqueue.storage.payload.data_files import DataFiles
@@ -322,7 +323,8 @@ class DeltaPayload:
 
         def statement() -> int:
             reader = self._session.read.format("binaryFile").option("recursiveFileLookup", "true")
-            return reader.load(f"{names.root}/payload/{payload_id}").select("path").count()
+            folder = verbatim(f"{names.root}/payload/{payload_id}")
+            return reader.load(folder).select("path").count()
 
         return self._statements.run(statement)
 
@@ -336,10 +338,10 @@ class DeltaPayload:
             return self._orphans_in_catalog({names.payload_table(one).lower() for one in known})
         from pyspark.errors import AnalysisException
 
-        logs = f"{names.root}/payload/*/_delta_log/{{{0:020}.json,*.checkpoint*.parquet}}"
+        logs = "payload/*/_delta_log/{00000000000000000000.json,*.checkpoint*.parquet}"
 
         def statement() -> list[Any]:
-            files = self._session.read.format("binaryFile").load(logs)
+            files = self._session.read.format("binaryFile").load(f"{verbatim(names.root)}/{logs}")
             return files.selectExpr("path", "unix_millis(modificationTime) AS at").collect()
 
         try:

@@ -5,6 +5,7 @@ Rows are a Spark DataFrame, a pandas or Arrow table, or a list of dicts.
 
 from __future__ import annotations
 
+import datetime
 import math
 import zlib
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -388,4 +389,11 @@ def _same(value: Any, kept: Any) -> bool:
         return many and len(value) == len(kept) and all(map(_same, value, kept))
     if isinstance(kept, int) and isinstance(value, float):
         return False
+    if _is_aware(value) and _is_aware(kept):
+        # In the hour that clocks show twice, no instants of two zones are ever equal.
+        value, kept = (one.astimezone(datetime.timezone.utc) for one in (value, kept))
     return bool(value == kept)
+
+
+def _is_aware(value: object) -> bool:
+    return isinstance(value, datetime.datetime) and value.tzinfo is not None
