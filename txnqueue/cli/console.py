@@ -23,7 +23,7 @@ import typer
 from txnqueue import errors
 from txnqueue.cli.presentation import NotPrinted, Output, Printer, complain, remark
 from txnqueue.cli.signals import starting_java
-from txnqueue.core.settings import check_root
+from txnqueue.core.settings import check_root, text_of
 from txnqueue.core.state.closure import is_closed
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def exiting(*, verbose: bool) -> Iterator[None]:
         if isinstance(error, (errors.TxnQueueError, NotPrinted)):
             complain(str(error))
         else:
-            first = (str(error).strip().splitlines() or [""])[0]
+            first = (text_of(error).strip().splitlines() or [""])[0]
             hint = "" if verbose else " (--verbose shows where)"
             complain(f"unexpected {type(error).__name__}: {first}{hint}")
         raise typer.Exit(exit_code(error)) from error

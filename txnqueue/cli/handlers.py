@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from txnqueue.core.handlers import check_function
+from txnqueue.core.settings import text_of
 from txnqueue.errors import InvalidInput, QueueError
 from txnqueue.messages.charges import Fault, fault_of
 
@@ -84,7 +85,7 @@ def load(name: str) -> Handler:
     except Exception as error:
         if fault_of(error) is not Fault.JOB:  # say, a service that the module asks is away
             raise
-        why = f"{module_name!r} cannot be imported: {error}"
+        why = f"{module_name!r} cannot be imported: {text_of(error)}"
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing in (module_name, module_name.partition(".")[0]):
             why = f"there is no module {module_name!r} on Python's path"
