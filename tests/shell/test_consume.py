@@ -190,7 +190,12 @@ def test_a_sql_files_targets_are_looked_up_before_anything_is_claimed(
 
 
 @pytest.mark.parametrize(
-    "text", ["def handle(:", "import there_is_none", "no_such_name = misspelt"]
+    "text",
+    [
+        *("def handle(:", "import there_is_none", "no_such_name = misspelt", "size = len(5)"),
+        *("import json; json.lods('{}')", "import os; os.environ['NO_SUCH_NAME']"),
+        *("batches = int('many')", "rate = 1 / 0", "assert 1 > 2"),
+    ],
 )
 def test_a_handler_that_cannot_be_imported_is_a_mistake_of_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
@@ -199,6 +204,17 @@ def test_a_handler_that_cannot_be_imported_is_a_mistake_of_the_call(
     (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(InvalidInput, match="cannot be imported"):
+        handlers.load(f"{name}:handle")
+
+
+@pytest.mark.parametrize("text", ["raise TimeoutError('no answer')", "raise RuntimeError('away')"])
+def test_a_module_that_a_service_fails_may_be_imported_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    name = f"waiting_{len(text)}"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises((TimeoutError, RuntimeError)):
         handlers.load(f"{name}:handle")
 
 

@@ -45,6 +45,15 @@ VIEW = "batch"
 _DIRECTIVE = re.compile(r"--\s*(send|reject|append|merge)\s*:\s*(.+?)\s*$", re.IGNORECASE)
 _MERGE = re.compile(r"(\S+)\s+on\s+(.+)", re.IGNORECASE)
 
+_MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class SqlStep:
@@ -83,7 +92,7 @@ def load(name: str) -> Handler:
             name="handler",
         ) from error
     except Exception as error:
-        if fault_of(error) is not Fault.JOB:  # say, a service that the module asks is away
+        if not _is_mistake(error):  # say, a service that the module asks is away
             raise
         why = f"{module_name!r} cannot be imported: {text_of(error)}"
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
@@ -98,6 +107,15 @@ def load(name: str) -> Handler:
         )
     check_function("handler", found)
     return _returning(found, name)
+
+
+def _is_mistake(error: Exception) -> bool:
+    """Return whether a module that cannot be imported has to be corrected.
+
+    No message is read yet, so that no message can have caused what is raised.
+    """
+    by_a_service = isinstance(error, OSError)  # though it may be a ValueError as well
+    return fault_of(error) is Fault.JOB or (isinstance(error, _MISTAKES) and not by_a_service)
 
 
 def _printing_on_stderr() -> redirect_stdout[TextIO]:
