@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import gc
 import itertools
-from typing import Any
+import pickle
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -19,6 +22,7 @@ from tests.conformance.conftest import (
 from tests.conformance.test_removing import state_of
 from tests.conformance.working import Branch
 from tests.inside import client_of, topology
+from txnqueue import PublishResult
 from txnqueue.core import model
 from txnqueue.errors import (
     ExchangeExists,
@@ -321,6 +325,19 @@ def test_what_nobody_wants_is_returned_refused_or_a_dead_letter(world: World) ->
     batch.release()
     assert rest.redrive() == 0  # they came from no queue
     assert numbers(wanted.receive()) == [1, 4, 6, 1, 4]
+
+
+@in_memory
+def test_a_result_may_be_copied_and_sent_to_another_process(world: World) -> None:
+    published = exchange(world, "direct", "x", unroutable="return").publish(rows(5))
+    for copied in (copy.copy(published), copy.deepcopy(published)):
+        assert copied == published and numbers(copied.returned_messages()) == [5]
+    assert dataclasses.asdict(published)["unroutable"] == 1
+    assert get_type_hints(PublishResult)["count"] is int
+    sent = pickle.loads(pickle.dumps(published))
+    assert sent == published
+    with pytest.raises(InvalidInput, match="process that has published"):
+        sent.returned_messages()
 
 
 @on_delta_when_long
