@@ -83,6 +83,8 @@ def exit_code(error: BaseException) -> int:
     """
     if is_closed(error.__cause__):
         return PLATFORM
+    if isinstance(error, errors.InvalidInput) and error.source is not None:  # it is configured
+        return PLATFORM
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAILED)
 
 
