@@ -321,6 +321,23 @@ def test_what_a_job_prints_is_no_part_of_the_result(
     assert {"once", "something"} <= {*said.stderr.splitlines()}
 
 
+def test_what_a_program_of_a_job_prints_is_no_part_of_the_result_either(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    text = "import os\nos.system('echo once')\n\ndef handle(batch, tx):\n    os.write(1, b'all ')\n"
+    (tmp_path / "job_with_programs.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    shell("consume", "orders", "--handler", "job_with_programs:handle")
+    os.write(1, b"the result")
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err) == ("the result", "once\nall ")
+    with monkeypatch.context() as patch:  # the descriptor may be another file's by now
+        patch.setattr(sys, "stdout", None)
+        with handlers._printing_on_stderr():
+            os.write(1, b"not ours")
+    assert capfd.readouterr().out == "not ours"
+
+
 def test_the_log_is_json_lines(shell: Shell) -> None:
     name = "tests.shell.test_consume:remember"
     result = shell("consume", "orders", "--handler", name, "--batch-size", 4, "--run-id", "r")

@@ -18,13 +18,14 @@ Messages that are not rejected are accepted. A merge updates and inserts all col
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from txnqueue.core.handlers import check_function
 from txnqueue.core.settings import text_of
@@ -118,9 +119,33 @@ def _is_mistake(error: Exception) -> bool:
     return fault_of(error) is Fault.JOB or (isinstance(error, _MISTAKES) and not by_a_service)
 
 
-def _printing_on_stderr() -> redirect_stdout[TextIO]:
+@contextmanager
+def _printing_on_stderr() -> Iterator[None]:
     """Print what a job prints on stderr: on stdout is the result of the command, and only that."""
-    return redirect_stdout(sys.stderr)
+    with _descriptor_on_stderr(), redirect_stdout(sys.stderr):
+        yield
+
+
+@contextmanager
+def _descriptor_on_stderr() -> Iterator[None]:
+    """Do the same with the descriptor of stdout, which the programs that a job starts inherit.
+
+    A descriptor that was closed before Python began may be another file's by now.
+    """
+    try:
+        kept = None if sys.stdout is None else os.dup(1)
+    except OSError:  # closed since
+        kept = None
+    if kept is None:
+        yield
+        return
+    try:
+        with open(os.devnull if sys.stderr is None else 2, "wb", closefd=sys.stderr is None) as to:
+            os.dup2(to.fileno(), 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _returning(handler: Handler, name: str) -> Handler:
