@@ -14,6 +14,7 @@ from txnqueue.storage.store import MemoryStore
 
 CONF = {"spark.txnqueue.queue.lanes": "3", "spark.sql.ansi.enabled": "true"}
 NOTHING: dict[str, str] = {}
+ROOT = "a path with a '/', such as './store', or the name of a catalog schema"
 ENVIRON = {"TXNQUEUE_QUEUE_LANES": "5", "TXNQUEUE_QUEUE_LEASE_SECONDS": " 12.5 ", "HOME": "/"}
 
 
@@ -39,6 +40,8 @@ def test_an_argument_comes_before_spark_before_the_environment_before_the_defaul
         ("queue.ordered", "yes", InvalidInput, "true or false"),
         ("actor", " ", InvalidInput, "text in UTF-8 that is not empty"),
         ("actor", "\udcff", InvalidInput, "text in UTF-8 that is not empty"),
+        ("root", "lake.", InvalidInput, ROOT),
+        ("root", "/lake/\udcff", InvalidInput, ROOT),
         ("queue.lanes", "1_0", InvalidInput, "a whole number from 1 to 256"),
         ("queue.lanes", "\u0661", InvalidInput, "a whole number from 1 to 256"),
         ("queue.lease_seconds", "1_0", InvalidInput, "a number from 0.001 to 604800"),

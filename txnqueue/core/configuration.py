@@ -17,6 +17,7 @@ from txnqueue.core.settings import (
     REDELIVERY_DELAY_SECONDS_MAX,
     QueueSettings,
     RetryPolicy,
+    check_root,
     is_text,
     shown,
 )
@@ -24,6 +25,16 @@ from txnqueue.errors import InvalidInput, LimitExceeded
 
 SPARK_PREFIX = "spark.txnqueue."
 VARIABLE_PREFIX = "TXNQUEUE_"
+
+
+def _check_said(text: str) -> None:
+    """Check that a text says something, and can be recorded.
+
+    Raises:
+        InvalidInput: It is empty, or no table can hold it.
+    """
+    if not text or not is_text(text):
+        raise InvalidInput(f"{shown(text)}: give text in UTF-8 that is not empty.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,8 @@ class Option:
         default: The value if no source sets it; None lets the library determine it.
         low: The least number permitted.
         high: The greatest number permitted.
+        texts: The permitted texts, in words.
+        check: Raises ``InvalidInput`` for other texts.
     """
 
     key: str
@@ -43,6 +56,8 @@ class Option:
     default: object = None
     low: float = 0
     high: float = 0
+    texts: str = "text in UTF-8 that is not empty"
+    check: Callable[[str], object] = _check_said
 
     @property
     def variable(self) -> str:
@@ -55,7 +70,7 @@ class Option:
         if self.kind is bool:
             return "true or false"
         if self.kind is str:
-            return "text in UTF-8 that is not empty"
+            return self.texts
         whole = "a whole number" if self.kind is int else "a number"
         return f"{whole} from {self.low:g} to {self.high:g}"
 
@@ -64,7 +79,12 @@ _QUEUE, _RETRY = QueueSettings(), RetryPolicy()
 OPTIONS = {
     option.key: option
     for option in (
-        Option("root", str),
+        Option(
+            "root",
+            str,
+            texts="a path with a '/', such as './store', or the name of a catalog schema",
+            check=check_root,
+        ),
         Option("actor", str),
         Option("run_id", str),
         Option("consumer", str),
@@ -195,8 +215,10 @@ def _read(option: Option, text: str, source: str) -> object:
     wrong = f"{source}={shown(text)}: {option.key} is {option.allowed}."
     stripped = text.strip()
     if option.kind is str:
-        if not stripped or not is_text(stripped):
-            raise InvalidInput(wrong, name=option.key, source=source)
+        try:
+            option.check(stripped)
+        except InvalidInput as error:
+            raise InvalidInput(wrong, name=option.key, source=source) from error
         return stripped
     if option.kind is bool:
         if stripped.lower() not in ("true", "false"):
