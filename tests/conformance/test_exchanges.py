@@ -30,6 +30,7 @@ from txnqueue.errors import (
     InvalidInput,
     InvalidName,
     LimitExceeded,
+    PlatformMissing,
     QueueClosed,
     QueueNotFound,
     SchemaMismatch,
@@ -325,6 +326,22 @@ def test_what_nobody_wants_is_returned_refused_or_a_dead_letter(world: World) ->
     batch.release()
     assert rest.redrive() == 0  # they came from no queue
     assert numbers(wanted.receive()) == [1, 4, 6, 1, 4]
+
+
+@on_delta_when_long
+def test_what_had_been_published_before_returns_no_messages(world: World) -> None:
+    one, key = exchange(world, "direct", "x", unroutable="return"), world.name("load")
+    for _ in range(2):
+        with world.manager().transaction(key) as tx:
+            again = tx.exchange(one.name).publish(rows(5))
+    sent = world.manager().exchange().publish(rows(6), routing_key=world.queue().name)
+    for result in (again, sent):
+        assert result.returned_messages() == []
+        if world.has_frames:
+            assert result.returned().count() == 0
+        else:  # which is all that is missing
+            with pytest.raises(PlatformMissing):
+                result.returned()
 
 
 @in_memory

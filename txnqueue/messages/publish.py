@@ -54,7 +54,7 @@ class PublishResult(Facts):
     send_id: str
     transaction_id: str
     receipt: Receipt | None
-    _back: Returned | None = field(default=None, repr=False, compare=False)
+    _back: Returned = field(default_factory=lambda: Returned(None), repr=False, compare=False)
 
     def returned(self) -> DataFrame:
         """Return the messages that no binding matches, if the exchange returns them.
@@ -64,13 +64,11 @@ class PublishResult(Facts):
             whatever the transaction's outcome, for as long as payload is kept; not in a copy that
             was pickled.
         """
-        if self._back is None:
-            raise InvalidInput("Nothing was published: there is nothing to return.")
         return self._back.df()
 
     def returned_messages(self) -> list[Message]:
         """Read the messages that no binding matches as dicts; meant for small numbers."""
-        return [] if self._back is None else self._back.messages()
+        return self._back.messages()
 
 
 class Returned:
@@ -83,14 +81,14 @@ class Returned:
     def __init__(
         self,
         source: tuple[Client, StructType] | None,
-        parts: tuple[Part, ...],
+        parts: tuple[Part, ...] = (),
         carried: TransientRows | None = None,
     ) -> None:
         """Hold messages; nothing is read yet.
 
         Args:
             source: The client that reads them, and their columns; None in another process.
-            parts: The messages.
+            parts: The messages, if there are any.
             carried: Keeps transient rows in memory as long as the result lives.
         """
         self._source = source
