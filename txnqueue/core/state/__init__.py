@@ -10,6 +10,7 @@ from txnqueue.core.state.positions import (
     Segment,
     held_back,
     in_turn,
+    note_error,
 )
 from txnqueue.core.state.queue import LaneState, QueueState
 from txnqueue.core.state.transaction import TransactionState
@@ -27,4 +28,5 @@ __all__ = [
     "TransactionState",
     "held_back",
     "in_turn",
+    "note_error",
 ]
