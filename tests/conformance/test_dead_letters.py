@@ -123,6 +123,22 @@ def test_a_message_that_fails_alone_too_often_is_a_dead_letter(world: World) -> 
 
 
 @in_memory
+def test_dead_letters_of_one_append_keep_their_order_whatever_their_errors(world: World) -> None:
+    orders = world.queue(dead_letter=True, deliveries_max=1)
+    orders.send(rows(*range(4)))
+    manager = world.manager("b")
+    failing = [manager.transaction() for _ in range(4)]
+    for tx in failing:
+        assert len(tx.queue(orders.name).receive(1)) == 1
+    for number, tx in enumerate(failing):
+        tx.rollback("odd" if number % 2 else "even")
+    assert numbers(orders.receive()) == []
+    dead = dead_of(world, orders).peek_messages()
+    errors = [(row["n"], row["_message"]["origin"]["error"]) for row in dead]
+    assert errors == [(0, "even"), (1, "odd"), (2, "even"), (3, "odd")]
+
+
+@in_memory
 @pytest.mark.parametrize("ends", ["by its lease", "by its holder", "by another claim"])
 def test_a_dead_letter_does_not_tell_the_error_of_an_earlier_delivery(
     world: World, ends: str
