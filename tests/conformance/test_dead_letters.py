@@ -139,29 +139,6 @@ def test_dead_letters_of_one_append_keep_their_order_whatever_their_errors(world
 
 
 @in_memory
-@pytest.mark.parametrize("ends", ["by its lease", "by its holder", "by another claim"])
-def test_a_dead_letter_does_not_tell_the_error_of_an_earlier_delivery(
-    world: World, ends: str
-) -> None:
-    orders = world.queue(dead_letter=True, deliveries_max=3)
-    orders.send(rows(1))
-    tx = world.manager("b").transaction()
-    tx.queue(orders.name).receive()
-    tx.rollback("no such customer")
-    batch = orders.receive()
-    if ends == "by its holder":
-        batch.modify()
-    else:
-        world.lease_over()
-    if ends == "by another claim":
-        world.open(orders, "c").receive().release()
-    orders.alter(deliveries_max=2)
-    world.open(orders, "c").receive()
-    (dead,) = dead_of(world, orders).peek_messages()
-    assert dead["_message"]["origin"]["error"] is None
-
-
-@in_memory
 def test_redelivery_narrows_so_that_what_fails_ends_up_alone(world: World) -> None:
     orders = world.queue(dead_letter=True, deliveries_max=2)
     orders.send(rows(*range(100)))

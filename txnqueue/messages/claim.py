@@ -26,7 +26,6 @@ from txnqueue.core.state import (
     QueueState,
     Segment,
     compaction,
-    note_error,
 )
 from txnqueue.messages import duplicates
 from txnqueue.messages.acquirer import Acquirer
@@ -121,7 +120,11 @@ class ClaimPlanner:
             takeover = self.takeovers.find(fold, owner, stamp.now_ms, closely=True)
             in_turn.sort(key=lambda lane: lane not in takeover.superseded)
             chosen = self._choose(fold, takeover, stamp.now_ms, in_turn)
-        errors = _errors_of_dead(fold, chosen, takeover)
+        errors = {
+            s.position.position_id: fold.lanes[c.lane].errors.get(s.position.position_id, ())
+            for c in chosen
+            for s in c.dead
+        }
         places = {selection.lane: selection.sequence for selection in chosen}
         if not chosen or not self._tries.excluded_by(fold, places):
             return None
@@ -277,22 +280,3 @@ class ClaimPlanner:
         waiting = any(segment.waits(now_ms, rules) for segment in returning)
         chosen.ending = waiting or takeover.purges(lane)
         return chosen
-
-
-def _errors_of_dead(
-    fold: QueueState, chosen: Iterable[Selection], takeover: Takeover
-) -> dict[PositionId, Errors]:
-    """Find the errors of the last deliveries of dead messages.
-
-    Of those that come back with this claim the last delivery is the one that ends now.
-    """
-    found: dict[PositionId, Errors] = {}
-    for selection in chosen:
-        known = fold.lanes[selection.lane].errors
-        for segment in selection.dead:
-            position_id = segment.position.position_id
-            found[position_id] = known.get(position_id, ())
-        if selection.dead:
-            for claim in takeover.of_lane(selection.lane):
-                note_error(found, claim.items if claim.counts else {}, None)
-    return found

@@ -10,7 +10,6 @@ from txnqueue.core.state.positions import (
     Segment,
     held_back,
     in_turn,
-    note_error,
 )
 from txnqueue.core.state.queue import LaneState, QueueState
 from txnqueue.core.state.transaction import TransactionState
@@ -28,5 +27,4 @@ __all__ = [
     "TransactionState",
     "held_back",
     "in_turn",
-    "note_error",
 ]

@@ -384,16 +384,12 @@ class Claim:
 
 
 def note_error(
-    errors: dict[PositionId, Errors],
-    items: Mapping[PositionId, tuple[Range, ...]],
-    error: str | None,
+    errors: dict[PositionId, Errors], items: Mapping[PositionId, tuple[Range, ...]], error: str
 ) -> None:
-    """Record the error of a delivery for its messages, instead of that of the delivery before."""
-    said = "" if error is None else error[:REASON_LENGTH_MAX]
+    """Record the error of a delivery for its messages."""
+    said = error[:REASON_LENGTH_MAX]
     for position_id, part in items.items():
         forget_error(errors, position_id, part)
-        if error is None:
-            continue
         others = errors.get(position_id, ())
         alike = [one for had, text in others if text == said for one in had]
         others = tuple((had, text) for had, text in others if text != said)

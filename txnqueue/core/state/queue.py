@@ -439,7 +439,7 @@ class QueueState:
             del lane.claims[claim.sequence]
         if entry.kind == model.RELEASED:
             counted, not_to = bool(entry.body.get("counted")), entry.body.get("not_to")
-            if counted and claim.counts:
+            if counted and claim.counts and entry.reason is not None:
                 note_error(lane.errors, part.items, entry.reason)
             failed_at_ms = entry.body.get("failed_at", entry.recorded_at_ms)
             self._put_back(lane, part, failed_at_ms, counted=counted, not_to=not_to)
@@ -480,8 +480,6 @@ class QueueState:
         for sequence, ended_at_ms in model.superseded(entry):
             ended = lane.claims.pop(sequence, None)
             if ended:
-                if ended.counts:
-                    note_error(lane.errors, ended.items, None)
                 self._put_back(lane, ended, ended_at_ms)
 
     def _take_items(self, lane: LaneState, entry: Entry) -> dict[PositionId, tuple[Range, ...]]:
