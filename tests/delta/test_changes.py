@@ -176,6 +176,39 @@ def test_odd_names_and_a_catalog_table(lake: Lake) -> None:
     assert [r.asDict() for r in lake.spark.table(name).collect()] == [{**row, "a`b": 2.5}]
 
 
+def test_a_name_means_the_table_that_it_means_in_the_users_session(lake: Lake) -> None:
+    """Also for whoever applies the change later, in a session with another current schema."""
+    schema, name = f"schema{next(_NUMBERS)}", f"named{next(_NUMBERS)}"
+    lake.spark.sql(f"CREATE SCHEMA {schema}")
+    for where in ("default", schema):
+        lake.spark.sql(f"CREATE TABLE {where}.{name} (k string, total double) USING delta")
+    lake.spark.sql(f"USE {schema}")
+    try:
+        lake.decided_only(lambda tx: tx.table(name).append([{"k": "a"}]))
+        with lake.manager().transaction() as tx:
+            tx.table(name).append([{"k": "b"}])
+            tx.table(f"{schema}.{name}").update({"total": "1"}, where="true")
+    finally:
+        lake.spark.sql("USE default")
+    lake.decided_only(lambda tx: tx.table(f"{schema}.{name}").delete(where="k = 'a'"))
+    assert lake.manager("B").recover().waiting == ()
+    found = [tuple(row) for row in lake.spark.table(f"{schema}.{name}").collect()]
+    assert found == [("b", 1.0)] and not lake.spark.table(f"default.{name}").collect()
+
+
+def test_a_view_is_refused(lake: Lake) -> None:
+    table, view = (f"default.{name}{next(_NUMBERS)}" for name in ("behind", "view"))
+    hidden = table.removeprefix("default.")
+    lake.spark.sql(f"CREATE TABLE {table} (k string) USING delta")
+    lake.spark.sql(f"CREATE VIEW {view} AS SELECT * FROM {table}")
+    lake.spark.sql(f"CREATE TEMPORARY VIEW {hidden} AS SELECT * FROM {table}")
+    tx = lake.manager().transaction()
+    for name in (view, hidden):
+        with pytest.raises(InvalidInput, match=f"'{name}' is not a Delta table"):
+            tx.table(name).append([{"k": "a"}])
+    tx.table(table).append([{"k": "a"}])  # the temporary view hides only the short name
+
+
 def test_a_prepared_transaction_changes_tables_when_it_is_committed(lake: Lake) -> None:
     path = lake.table()
     tx = lake.manager().transaction(f"prepared-{next(_NUMBERS)}")

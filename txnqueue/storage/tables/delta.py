@@ -41,7 +41,7 @@ from txnqueue.storage.tables.constraints import (
     lengths_of,
     rules,
 )
-from txnqueue.storage.tables.statements import is_merge, merge, nothing, table_name
+from txnqueue.storage.tables.statements import is_merge, is_whole, merge, nothing, table_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,6 +60,7 @@ _ABSENT = (
     "PATH_NOT_EXIST",
     "REQUIRES_SINGLE_PART_NAMESPACE",
 )
+_OTHER = ("NOT_A_DELTA_TABLE", "ONLY_OPERATION", "EXPECT_TABLE_NOT_VIEW")
 _FILLING = frozenset({"generatedColumns", "identityColumns"})
 """Features of tables that fill in columns, which are named only in the log."""
 _HISTORY_ROWS = 50
@@ -99,10 +100,12 @@ class DeltaTables:
         from pyspark.errors import AnalysisException
 
         found = canonical_root(name) if "/" in name else name
-        table = table_name(found)
 
         def statement() -> tuple[Row, Any, int]:
-            session = self._statements.session
+            session, table = self._statements.session, table_name(found)
+            if not is_whole(found):  # only the user's session knows its schema and catalog
+                named = self._statements.user.sql(f"DESCRIBE DETAIL {table}").collect()[0]["name"]
+                table = table_name(named or found)
             detail = session.sql(f"DESCRIBE DETAIL {table}").collect()[0]
             newest = session.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()[0]
             return detail, session.table(table).schema, int(newest["version"])
@@ -112,7 +115,7 @@ class DeltaTables:
         except AnalysisException as error:
             if any(sign in str(error) for sign in _ABSENT):
                 return None
-            if "NOT_A_DELTA_TABLE" in str(error) or "ONLY_OPERATION" in str(error):
+            if any(sign in str(error) for sign in _OTHER):
                 raise InvalidInput(
                     f"{name!r} is not a Delta table: convert it with CONVERT TO DELTA, or name "
                     "another one.",
