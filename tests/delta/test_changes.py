@@ -326,6 +326,30 @@ def test_rows_that_the_table_would_refuse_are_refused_before_the_decision(
     assert attempt_of(tx).changes == []
 
 
+def test_an_empty_text_is_null_in_a_partition(lake: Lake) -> None:
+    path = f"{lake.root}/lake/t{next(_NUMBERS)}"
+    columns = "k string, p string NOT NULL, q string"
+    lake.spark.sql(f"CREATE TABLE delta.`{path}` ({columns}) USING delta PARTITIONED BY (p, q)")
+    with lake.manager().transaction() as tx:
+        with pytest.raises(InvalidInput, match="NOT NULL of column `p`"):
+            tx.table(path).append([{"k": "a", "p": ""}])
+        tx.table(path).append([{"k": "", "p": "x", "q": ""}])
+    assert tx.receipt is not None and tx.receipt.applied
+    assert lake.rows(path) == [("", "x", None)]
+
+
+def test_keys_of_a_merge_are_compared_as_the_table_does(lake: Lake) -> None:
+    path = lake.table("count int, day date, v string", "(1, DATE'2024-01-01', 'x')")
+    same = [{"count": text, "day": "2024-01-01", "v": "y"} for text in ("1", "01")]
+    with lake.manager().transaction() as tx:
+        with pytest.raises(InvalidInput, match=r"'count': 1.* 2 times"):
+            tx.table(path).merge(same, on=["count", "day"], update={"v": "source.v"})
+        rows = [same[0], {**same[0], "count": "2"}, {**same[0], "count": None}]
+        tx.table(path).merge(rows, on=["count", "day"], update={"v": "source.v"})
+    assert tx.receipt is not None and tx.receipt.applied
+    assert lake.sql("SELECT count, v FROM {t}", path) == [(1, "y")]
+
+
 def test_what_rows_lack_the_table_fills_in(lake: Lake, demanding: str) -> None:
     """Appends with different columns, and one that gives what the table would fill in."""
     short = {key: FULL[key] for key in ("k", "a b", "total")}
