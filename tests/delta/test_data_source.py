@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+import txnqueue
 from tests.conftest import LONG
 from tests.drivers import start
 from tests.stores.test_data_source import remove_payload
 from txnqueue import Queue, QueueDataSource, QueueManager
-from txnqueue.errors import InvalidInput
+from txnqueue.errors import FilesNotReadable, InvalidInput
 from txnqueue.storage.payload.schemas import schema_from
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -94,6 +95,28 @@ def test_rows_of_all_types_come_as_peek_shows_them(
     then = load(spark, orders, manager.root, asOf=str(first.commit_seq))
     assert [row["n"] for row in then.orderBy("n").collect()] == [1, 2]
     assert {row["_commit_seq"] for row in then.collect()} == {first.commit_seq}
+
+
+def test_days_in_the_old_calendar_are_not_shown_as_others(
+    spark: Any, manager: QueueManager
+) -> None:
+    """A session can have Spark write in it, and only Spark converts what it reads then."""
+    queue = manager.create_queue("old", "n long, days array<date>")
+    texts = {1: "DATE'1000-01-01'", 2: "DATE'1582-10-15'"}
+    mode = "spark.sql.parquet.datetimeRebaseModeInWrite"
+    spark.conf.set(mode, "LEGACY")
+    try:
+        for n, text in texts.items():
+            queue.send(spark.sql(f"SELECT {n}L AS n, array({text}) AS days"))
+    finally:
+        spark.conf.unset(mode)
+    days = [datetime.date(1000, 1, 1), datetime.date(1582, 10, 15)]
+    assert [row["days"] for row in queue.peek().orderBy("n").collect()] == [[one] for one in days]
+    with pytest.raises(FilesNotReadable, match="LEGACY"):
+        txnqueue.look(manager.root).queue("old").peek_messages()
+    queue.receive(1).accept()
+    later = txnqueue.look(manager.root).queue("old").peek_messages()
+    assert [message["days"] for message in later] == [[days[1]]]
 
 
 @pytest.mark.parametrize(
