@@ -36,12 +36,13 @@ from txnqueue.reports.snapshot import Snapshot, standing
 from txnqueue.storage.files.store import FilesStore
 from txnqueue.storage.journal.sessions import is_connect
 from txnqueue.storage.payload.described import Described
+from txnqueue.storage.payload.rows import check_instants
 from txnqueue.storage.payload.types import IN_UTC
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from txnqueue.storage.store import Store
 
@@ -312,16 +313,25 @@ class _Reader:
         """Divide messages among tasks.
 
         Raises:
-            InvalidInput: The DataFrame has a column that the queue does not have.
+            InvalidInput: The DataFrame has a column, or a field in one, that the queue does not
+                have, or instants of another kind.
         """
+        from pyspark.sql.types import StructType
+
         described = looked.described.described
-        lacking = {*self._schema.names} - {*looked.described.names, *_ADDED}
-        if lacking:  # the user gave a schema, or the queue is another one by now
+        there = StructType.fromJson(dict(described))
+        for name in _ADDED:  # they are as the schema says, unless the user gave it another type
+            if name in self._schema.names:
+                there = there.add(self._schema[name])
+        lacking = next(_lacking(self._schema, there), None)
+        if lacking is not None:  # the user gave a schema, or the queue is another one by now
             raise InvalidInput(
-                f"The queue {looked.queue!r} has no column {min(lacking)!r}: load the DataFrame "
+                f"The queue {looked.queue!r} has no column {lacking!r}: load the DataFrame "
                 "again, without schema().",
-                name=min(lacking),
+                name=lacking,
             )
+        for column in self._schema.fields:
+            check_instants(column, there, looked.queue)
         return [
             _Portion(looked.root, described, portion) for portion in portions(found, self._most)
         ]
@@ -477,6 +487,27 @@ def _fitted(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
             f"The messages do not fit the columns that schema() gave: {error}. Load the DataFrame "
             "without schema()."
         ) from error
+
+
+def _lacking(given: DataType, there: DataType, path: str = "") -> Iterator[str]:
+    """List the columns and fields of a type that another type does not have (pure).
+
+    Arrow would make them null.
+    """
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(given, StructType) and isinstance(there, StructType):
+        known = {field.name: field.dataType for field in there.fields}
+        for field in given.fields:
+            if field.name in known:
+                yield from _lacking(field.dataType, known[field.name], f"{path}{field.name}.")
+            else:
+                yield f"{path}{field.name}"
+    elif isinstance(given, ArrayType) and isinstance(there, ArrayType):
+        yield from _lacking(given.elementType, there.elementType, path)
+    elif isinstance(given, MapType) and isinstance(there, MapType):
+        yield from _lacking(given.keyType, there.keyType, path)
+        yield from _lacking(given.valueType, there.valueType, path)
 
 
 def _filled(found: Sequence[Posting], rows_max: int, last: int) -> int:

@@ -194,7 +194,8 @@ class Transaction:
         the messages.
 
         Args:
-            name: A path if it has a "/", otherwise a catalog name.
+            name: A path if it has a "/", otherwise a catalog name, as your session understands it:
+                one without schema or catalog is in those that are current there.
             lineage: Whether the rows that are written carry the transaction's id, in a column
                 ``_transaction_id`` that the table must have.
 

@@ -7,6 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
+from txnqueue.core.state.duplicates import digest
 from txnqueue.storage.payload import Part
 from txnqueue.storage.payload.keys import Texts, by_part
 
@@ -39,6 +40,15 @@ def test_texts_of_nothing_are_none(pieces: list[list[str]]) -> None:
     kinds = {"send_id": pa.string(), "send_offset": pa.int64(), "text": pa.string()}
     columns = [pa.chunked_array(pieces, kind) for kind in kinds.values()]
     assert list(Texts(pa.table(columns, names=list(kinds))).of(part("a", (0, 3)))) == []
+
+
+def test_a_text_that_is_not_utf_8_keeps_its_octets() -> None:
+    octets = [b"\xffA", "é".encode(), b"\xfeA"]
+    text = pa.Array.from_buffers(pa.string(), 3, pa.array(octets).buffers())
+    places = {"send_id": ["a"] * 3, "send_offset": [0, 1, 2], "text": text}
+    found = list(Texts(pa.table(places)).of(part("a", (0, 2))))
+    assert [one and one.encode(errors="surrogateescape") for one in found] == octets
+    assert len(set(map(digest, found))) == 3 and digest(found[1]) == digest("é")
 
 
 def test_ranges_of_a_send_are_sorted_by_part_and_lane() -> None:

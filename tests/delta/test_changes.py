@@ -176,6 +176,39 @@ def test_odd_names_and_a_catalog_table(lake: Lake) -> None:
     assert [r.asDict() for r in lake.spark.table(name).collect()] == [{**row, "a`b": 2.5}]
 
 
+def test_a_name_means_the_table_that_it_means_in_the_users_session(lake: Lake) -> None:
+    """Also for whoever applies the change later, in a session with another current schema."""
+    schema, name = f"schema{next(_NUMBERS)}", f"named{next(_NUMBERS)}"
+    lake.spark.sql(f"CREATE SCHEMA {schema}")
+    for where in ("default", schema):
+        lake.spark.sql(f"CREATE TABLE {where}.{name} (k string, total double) USING delta")
+    lake.spark.sql(f"USE {schema}")
+    try:
+        lake.decided_only(lambda tx: tx.table(name).append([{"k": "a"}]))
+        with lake.manager().transaction() as tx:
+            tx.table(name).append([{"k": "b"}])
+            tx.table(f"{schema}.{name}").update({"total": "1"}, where="true")
+    finally:
+        lake.spark.sql("USE default")
+    lake.decided_only(lambda tx: tx.table(f"{schema}.{name}").delete(where="k = 'a'"))
+    assert lake.manager("B").recover().waiting == ()
+    found = [tuple(row) for row in lake.spark.table(f"{schema}.{name}").collect()]
+    assert found == [("b", 1.0)] and not lake.spark.table(f"default.{name}").collect()
+
+
+def test_a_view_is_refused(lake: Lake) -> None:
+    table, view = (f"default.{name}{next(_NUMBERS)}" for name in ("behind", "view"))
+    hidden = table.removeprefix("default.")
+    lake.spark.sql(f"CREATE TABLE {table} (k string) USING delta")
+    lake.spark.sql(f"CREATE VIEW {view} AS SELECT * FROM {table}")
+    lake.spark.sql(f"CREATE TEMPORARY VIEW {hidden} AS SELECT * FROM {table}")
+    tx = lake.manager().transaction()
+    for name in (view, hidden):
+        with pytest.raises(InvalidInput, match=f"'{name}' is not a Delta table"):
+            tx.table(name).append([{"k": "a"}])
+    tx.table(table).append([{"k": "a"}])  # the temporary view hides only the short name
+
+
 def test_a_prepared_transaction_changes_tables_when_it_is_committed(lake: Lake) -> None:
     path = lake.table()
     tx = lake.manager().transaction(f"prepared-{next(_NUMBERS)}")
@@ -291,6 +324,30 @@ def test_rows_that_the_table_would_refuse_are_refused_before_the_decision(
     with pytest.raises(InvalidInput, match=pattern):
         tx.table(demanding).append([FULL, {**FULL, **wrong}])
     assert attempt_of(tx).changes == []
+
+
+def test_an_empty_text_is_null_in_a_partition(lake: Lake) -> None:
+    path = f"{lake.root}/lake/t{next(_NUMBERS)}"
+    columns = "k string, p string NOT NULL, q string"
+    lake.spark.sql(f"CREATE TABLE delta.`{path}` ({columns}) USING delta PARTITIONED BY (p, q)")
+    with lake.manager().transaction() as tx:
+        with pytest.raises(InvalidInput, match="NOT NULL of column `p`"):
+            tx.table(path).append([{"k": "a", "p": ""}])
+        tx.table(path).append([{"k": "", "p": "x", "q": ""}])
+    assert tx.receipt is not None and tx.receipt.applied
+    assert lake.rows(path) == [("", "x", None)]
+
+
+def test_keys_of_a_merge_are_compared_as_the_table_does(lake: Lake) -> None:
+    path = lake.table("count int, day date, v string", "(1, DATE'2024-01-01', 'x')")
+    same = [{"count": text, "day": "2024-01-01", "v": "y"} for text in ("1", "01")]
+    with lake.manager().transaction() as tx:
+        with pytest.raises(InvalidInput, match=r"'count': 1.* 2 times"):
+            tx.table(path).merge(same, on=["count", "day"], update={"v": "source.v"})
+        rows = [same[0], {**same[0], "count": "2"}, {**same[0], "count": None}]
+        tx.table(path).merge(rows, on=["count", "day"], update={"v": "source.v"})
+    assert tx.receipt is not None and tx.receipt.applied
+    assert lake.sql("SELECT count, v FROM {t}", path) == [(1, "y")]
 
 
 def test_what_rows_lack_the_table_fills_in(lake: Lake, demanding: str) -> None:

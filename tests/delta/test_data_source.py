@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+import txnqueue
 from tests.conftest import LONG
 from tests.drivers import start
 from tests.stores.test_data_source import remove_payload
 from txnqueue import Queue, QueueDataSource, QueueManager
+from txnqueue.errors import FilesNotReadable, InvalidInput
+from txnqueue.storage.payload.schemas import schema_from
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 SCHEMA = (
@@ -92,6 +95,47 @@ def test_rows_of_all_types_come_as_peek_shows_them(
     then = load(spark, orders, manager.root, asOf=str(first.commit_seq))
     assert [row["n"] for row in then.orderBy("n").collect()] == [1, 2]
     assert {row["_commit_seq"] for row in then.collect()} == {first.commit_seq}
+
+
+def test_days_in_the_old_calendar_are_not_shown_as_others(
+    spark: Any, manager: QueueManager
+) -> None:
+    """A session can have Spark write in it, and only Spark converts what it reads then."""
+    queue = manager.create_queue("old", "n long, days array<date>")
+    texts = {1: "DATE'1000-01-01'", 2: "DATE'1582-10-15'"}
+    mode = "spark.sql.parquet.datetimeRebaseModeInWrite"
+    spark.conf.set(mode, "LEGACY")
+    try:
+        for n, text in texts.items():
+            queue.send(spark.sql(f"SELECT {n}L AS n, array({text}) AS days"))
+    finally:
+        spark.conf.unset(mode)
+    days = [datetime.date(1000, 1, 1), datetime.date(1582, 10, 15)]
+    assert [row["days"] for row in queue.peek().orderBy("n").collect()] == [[one] for one in days]
+    with pytest.raises(FilesNotReadable, match="LEGACY"):
+        txnqueue.look(manager.root).queue("old").peek_messages()
+    queue.receive(1).accept()
+    later = txnqueue.look(manager.root).queue("old").peek_messages()
+    assert [message["days"] for message in later] == [[days[1]]]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("inner struct<a: array<int>, more: int>", "no column 'inner.more'"),
+        ("n long, inner struct<A: array<int>>", "no column 'inner.A'"),
+        ("ntz timestamp_ltz", "'ntz' is timestamp_ltz"),
+        ("at timestamp_ntz", "'at' is timestamp_ntz"),
+    ],
+)
+def test_a_schema_that_is_given_makes_up_no_values(
+    spark: Any, manager: QueueManager, orders: Queue, given: str, named: str
+) -> None:
+    """Arrow makes null of a field that is not there, and takes a time without a zone as UTC."""
+    schema = schema_from(spark, given)
+    source = QueueDataSource({"path": manager.root, "queue": orders.name})
+    with pytest.raises(InvalidInput, match=named):
+        source.reader(schema).partitions()
 
 
 def test_a_stream_goes_on_after_a_restart_and_begins_anew_without_its_checkpoint(

@@ -206,6 +206,17 @@ def test_a_null_inside_of_a_frame_is_found_where_the_type_allows_none(
             queue.send(spark.createDataFrame([{name: value} for value in wrong], loose))
 
 
+def test_message_ids_that_are_not_utf_8_are_told_apart(manager: QueueManager, spark: Any) -> None:
+    name = f"q{next(_NUMBERS)}"
+    settings: dict[str, Any] = {"message_id": "key", "duplicate_window_seconds": 60}
+    queue = manager.create_queue(name, "n long, key string", dead_letter=False, **settings)
+    octets = "CASE n WHEN 0 THEN X'FF41' WHEN 1 THEN X'FE41' WHEN 2 THEN X'FF41' ELSE X'42' END"
+    numbers = spark.range(4).withColumnRenamed("id", "n").coalesce(1)
+    queue.send(numbers.selectExpr("n", f"CAST({octets} AS string) AS key"))
+    batch = manager.queue(name).receive(10)
+    assert sorted(row["n"] for row in batch.df.select("n").collect()) == [0, 1, 3]
+
+
 def test_an_instant_without_a_zone_stays_one_whatever_is_set(
     manager: QueueManager, spark: Any
 ) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem
 
-from txnqueue.errors import PayloadRemoved
+from txnqueue.errors import FilesNotReadable, PayloadRemoved
+from txnqueue.storage.files import calendar
 from txnqueue.storage.files.payload import FilesPayload
 from txnqueue.storage.payload import Part
 
@@ -87,3 +90,42 @@ def test_messages_whose_rows_are_gone_are_missed(
     payload = write(tmp_path, [ROWS], statistics=True)
     with pytest.raises(PayloadRemoved):
         list(payload.pieces(COLUMNS, [part(*asked)]))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.date32(),
+        pa.timestamp("us"),
+        pa.timestamp("ns", "UTC"),
+        pa.list_(pa.date32()),
+        pa.map_(pa.string(), pa.struct([("day", pa.date32())])),
+        pa.map_(pa.date32(), pa.int32()),
+        pa.struct([("n", pa.int32()), ("days", pa.list_(pa.timestamp("us", "UTC")))]),
+    ],
+    ids=str,
+)
+def test_old_days_in_the_former_calendar_are_left_to_spark(kind: pa.DataType) -> None:
+    old, new = (pa.table({"told": pa.array([held(kind, y), None], kind)}) for y in (1700, 2024))
+    if "date" in str(kind):
+        old = pa.table({"told": pa.array([held(kind, 1500), None], kind)})
+    for mark in (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"):
+        calendar.check({mark: b""}, new, "file")
+        with pytest.raises(FilesNotReadable, match="LEGACY"):
+            calendar.check({mark: b""}, old, "file")
+    for said in (None, {}, {b"org.apache.spark.version": b"4.2.0"}):
+        calendar.check(said, old, "file")
+
+
+def held(kind: pa.DataType, year: int) -> Any:
+    """Make a value of a type with a day of a year in it."""
+    if pa.types.is_map(kind):
+        return [(held(kind.key_type, year), held(kind.item_type, year))]
+    if pa.types.is_struct(kind):
+        return {field.name: held(field.type, year) for field in kind}
+    if pa.types.is_list(kind):
+        return [held(kind.value_type, year)]
+    if pa.types.is_temporal(kind):
+        day = datetime.datetime(year, 2, 3)
+        return day.date() if pa.types.is_date(kind) else day
+    return "x" if pa.types.is_string(kind) else 1

@@ -40,10 +40,14 @@ ARRIVALS_MIN = 1_000
 
 
 def digest(text: str | None) -> bytes:
-    """Hash an id so that millions fit into memory, without a likely collision."""
+    """Hash an id so that millions fit into memory, without a likely collision.
+
+    Octets that are not UTF-8 are lone surrogates in it, as PEP 383 defines.
+    """
     if text is None:
         return NO_ID
-    return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
+    octets = text.encode(errors="surrogateescape")
+    return hashlib.blake2b(octets, digest_size=DIGEST_BYTES).digest()
 
 
 def write_ids(digests: Iterable[bytes]) -> str:

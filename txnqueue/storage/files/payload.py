@@ -16,7 +16,7 @@ from txnqueue.core import ranges
 from txnqueue.core.model import Range
 from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import FilesNotReadable, OnlyLooking, PayloadRemoved
-from txnqueue.storage.files import parquet
+from txnqueue.storage.files import calendar, parquet
 from txnqueue.storage.files.arrays import texts
 from txnqueue.storage.files.delta_log import DataFile, DeltaLog
 from txnqueue.storage.files.entries import path_of
@@ -131,7 +131,8 @@ class FilesPayload:
                 if _may_hold(_of_group(file.metadata.row_group(number)), parts)
             ]
             stored = parquet.read(file, wanted.names, groups)
-        stored = stored.filter(_around(stored, parts))
+            stored = stored.filter(_around(stored, parts))
+            calendar.check(file.metadata.metadata, stored, path)
         count = stored.num_rows
         return pa.table(
             [

@@ -64,7 +64,8 @@ class Texts:
         sends = pc.dictionary_encode(rows.column("send_id")).combine_chunks()
         places = pa.table({"send": sends.indices, "offset": rows.column("send_offset")})
         order = pc.sort_indices(places, [("send", "ascending"), ("offset", "ascending")])
-        self._values = rows.column("text").cast(pa.large_string()).combine_chunks().take(order)
+        # As octets: a DataFrame's strings need not be UTF-8.
+        self._values = rows.column("text").cast(pa.large_binary()).combine_chunks().take(order)
         offsets = places.column("offset").combine_chunks().take(order)
         self._offsets = memoryview(offsets.buffers()[1] or b"").cast("q")
         self._sends: dict[str, tuple[int, int]] = {}
@@ -82,7 +83,11 @@ class Texts:
             start = bisect_left(self._offsets, first, low, high)
             end = bisect_right(self._offsets, last, start, high)
             for at in range(start, end, _VALUES):
-                yield from self._values.slice(at, min(_VALUES, end - at)).to_pylist()
+                yield from map(_decoded, self._values.slice(at, min(_VALUES, end - at)).to_pylist())
+
+
+def _decoded(octets: bytes | None) -> str | None:
+    return None if octets is None else octets.decode(errors="surrogateescape")
 
 
 def by_part(lie: Iterable[tuple[int, str, int, int]], parts: Sequence[Part]) -> list[Lanes]:

@@ -73,6 +73,7 @@ class TableInfo:
         append_only: Whether it refuses changes that remove or update rows.
         filled: The columns that it fills in itself.
         lengths: The types of columns with texts of bounded length, by name.
+        partitioned_by: The columns that it is partitioned by.
     """
 
     name: str
@@ -83,6 +84,7 @@ class TableInfo:
     append_only: bool = False
     filled: Filled = field(default_factory=Filled)
     lengths: Mapping[str, DataType] = field(default_factory=dict)
+    partitioned_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from pyspark.sql.types import ArrayType, CharType, DataType, MapType, StructType, VarcharType
+from pyspark.sql.types import (
+    ArrayType,
+    CharType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    VarcharType,
+)
 
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.storage.journal.tables import identifier
@@ -88,6 +96,29 @@ def completed(info: TableInfo, given: Collection[str]) -> list[list[str]]:
         ]
         for added in (filled.defaults, filled.generated)
     ]
+
+
+def emptied(info: TableInfo, given: Collection[str]) -> list[str]:
+    """Return columns as the table stores them: an empty text in a partition becomes null."""
+    texts = {c.name for c in info.schema.fields if isinstance(c.dataType, StringType)}
+    blank = texts.intersection(info.partitioned_by)
+    return [
+        f"nullif({identifier(name)}, '') AS {identifier(name)}"
+        if name in blank
+        else identifier(name)
+        for name in given
+    ]
+
+
+def compared_key(name: str, kind: DataType, info: TableInfo) -> str:
+    """Return a key of a merge's rows as a value that is equal if it matches the same rows.
+
+    Texts are compared with a column of another type as values of that type, where '1' is '01'.
+    """
+    column = next(c for c in info.schema.fields if c.name == name)
+    alike = not isinstance(kind, StringType) or sql_type(kind) == sql_type(column.dataType)
+    key = identifier(name)
+    return key if alike else f"try_cast({key} AS {sql_type(column.dataType)})"
 
 
 def rules(info: TableInfo, given: Collection[str]) -> dict[str, str]:

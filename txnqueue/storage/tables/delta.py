@@ -36,12 +36,14 @@ from txnqueue.storage.tables import (
 from txnqueue.storage.tables.constraints import (
     broken,
     check_columns,
+    compared_key,
     completed,
+    emptied,
     filled_by,
     lengths_of,
     rules,
 )
-from txnqueue.storage.tables.statements import is_merge, merge, nothing, table_name
+from txnqueue.storage.tables.statements import is_merge, is_whole, merge, nothing, table_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,6 +62,7 @@ _ABSENT = (
     "PATH_NOT_EXIST",
     "REQUIRES_SINGLE_PART_NAMESPACE",
 )
+_OTHER = ("NOT_A_DELTA_TABLE", "ONLY_OPERATION", "EXPECT_TABLE_NOT_VIEW")
 _FILLING = frozenset({"generatedColumns", "identityColumns"})
 """Features of tables that fill in columns, which are named only in the log."""
 _HISTORY_ROWS = 50
@@ -99,10 +102,12 @@ class DeltaTables:
         from pyspark.errors import AnalysisException
 
         found = canonical_root(name) if "/" in name else name
-        table = table_name(found)
 
         def statement() -> tuple[Row, Any, int]:
-            session = self._statements.session
+            session, table = self._statements.session, table_name(found)
+            if not is_whole(found):  # only the user's session knows its schema and catalog
+                named = self._statements.user.sql(f"DESCRIBE DETAIL {table}").collect()[0]["name"]
+                table = table_name(named or found)
             detail = session.sql(f"DESCRIBE DETAIL {table}").collect()[0]
             newest = session.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()[0]
             return detail, session.table(table).schema, int(newest["version"])
@@ -112,7 +117,7 @@ class DeltaTables:
         except AnalysisException as error:
             if any(sign in str(error) for sign in _ABSENT):
                 return None
-            if "NOT_A_DELTA_TABLE" in str(error) or "ONLY_OPERATION" in str(error):
+            if any(sign in str(error) for sign in _OTHER):
                 raise InvalidInput(
                     f"{name!r} is not a Delta table: convert it with CONVERT TO DELTA, or name "
                     "another one.",
@@ -131,7 +136,15 @@ class DeltaTables:
             lambda: (self._filled(detail, schema), lengths_of(schema))
         )
         return TableInfo(
-            name, detail["id"], version, schema, constraints, append_only, filled, lengths
+            name,
+            detail["id"],
+            version,
+            schema,
+            constraints,
+            append_only,
+            filled,
+            lengths,
+            tuple(detail["partitionColumns"]),
         )
 
     def check(self, info: TableInfo, change: Change, transaction_id: str) -> None:
@@ -263,7 +276,7 @@ class DeltaTables:
                     table=info.name,
                 )
             if change.source is not None:
-                self._check_keys(self._source(session, change.source), change)
+                self._check_keys(self._source(session, change.source), change, info)
         else:
             self._check_rules(self._rows(session, change, transaction_id), info)
 
@@ -275,6 +288,7 @@ class DeltaTables:
             return
         for added in completed(info, frame.columns):
             frame = frame.selectExpr("*", *added)
+        frame = frame.selectExpr(*emptied(info, frame.columns))
         found = frame.selectExpr(*(f"count_if(NOT ({rule}))" for rule in wanted.values())).collect()
         for name, count in zip(wanted, found[0], strict=True):
             if count:
@@ -292,18 +306,23 @@ class DeltaTables:
         return plan.partition("Error occurred during query planning:")[2]
 
     @staticmethod
-    def _check_keys(frame: DataFrame, change: Change) -> None:
+    def _check_keys(frame: DataFrame, change: Change, info: TableInfo) -> None:
         """Check that no two rows would match the same row of the table."""
         if not change.keys or not (change.update or change.delete):
             return
-        keys = [identifier(name) for name in change.keys]
-        twice = frame.dropna(subset=keys).groupBy(*keys).count().where("count > 1").take(1)
+        names = [f"_{number}" for number in range(len(change.keys))]
+        compared = [
+            f"{compared_key(name, frame.schema[name].dataType, info)} AS {alias}"
+            for name, alias in zip(change.keys, names, strict=True)
+        ]
+        counted = frame.selectExpr(*compared).dropna().groupBy(*names).agg(F.count("*"))
+        twice = counted.where(F.col(counted.columns[-1]) > 1).take(1)
         if twice:
-            values = {name: twice[0][name] for name in change.keys}
+            *values, count = twice[0]
+            keys = dict(zip(change.keys, values, strict=True))
             raise InvalidInput(
-                f"The rows to merge contain {values} {twice[0]['count']} times: give each key "
-                "once.",
-                keys=values,
+                f"The rows to merge contain {keys} {count} times: give each key once.",
+                keys=keys,
                 in_rows=True,
             )
 

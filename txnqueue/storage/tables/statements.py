@@ -18,6 +18,11 @@ def table_name(name: str) -> str:
     return ".".join(map(identifier, name.split(".")))
 
 
+def is_whole(name: str) -> bool:
+    """Return whether a name means the same table in every session."""
+    return "/" in name or name.count(".") > 1
+
+
 def merge(change: Change, source: str, transaction_id: str) -> str:
     """Return the MERGE of a change that is not an append.
 
