@@ -340,7 +340,9 @@ def test_an_empty_text_is_null_in_a_partition(lake: Lake) -> None:
 
 def test_keys_of_a_merge_are_compared_as_the_table_does(lake: Lake) -> None:
     path = lake.table("count int, day date, v string", "(1, DATE'2024-01-01', 'x')")
-    same = [{"count": text, "day": "2024-01-01", "v": "y"} for text in ("1", "01")]
+    same: list[dict[str, Any]] = [
+        {"count": text, "day": "2024-01-01", "v": "y"} for text in ("1", "01")
+    ]
     with lake.manager().transaction() as tx:
         with pytest.raises(InvalidInput, match=r"'count': 1.* 2 times"):
             tx.table(path).merge(same, on=["count", "day"], update={"v": "source.v"})
