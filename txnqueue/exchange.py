@@ -28,6 +28,7 @@ from txnqueue.errors import (
 from txnqueue.messages.placement import SendOptions
 from txnqueue.messages.publish import (
     PublishResult,
+    Returned,
     answer,
     in_memory,
     routes_of,
@@ -330,13 +331,20 @@ class Exchange:
             sent = send_with(queue, rows, options, transaction)
             queues = {key: sent.count} if sent.count else {}
             return PublishResult(
-                sent.count, queues, 0, sent.send_id, sent.transaction_id, sent.receipt
+                sent.count,
+                queues,
+                0,
+                sent.send_id,
+                sent.transaction_id,
+                sent.receipt,
+                Returned((self._client, queue.schema)),
             )
         inside = self._resolve(transaction)
         tx = inside or Attempt(self._client)
         tx.check_active()
         if tx.already_committed:
-            return PublishResult(0, {}, 0, "", tx.id, tx.receipt)
+            nothing = Returned((self._client, self.schema))
+            return PublishResult(0, {}, 0, "", tx.id, tx.receipt, nothing)
         found = self._client.cache.topology()
         info = self._info = found.newest(self._info)
         schema = schema_of(info)  # fixed here: other threads may learn of columns meanwhile

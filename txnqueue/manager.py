@@ -635,6 +635,7 @@ class QueueManager:
             SchemaMismatch: An existing queue has a column with another type.
             QueueClosed: A declared queue is being dropped.
             QueueInUse: A queue to drop, or to get columns, takes another queue's dead letters.
+            TransactionNotGiven: Inside a transaction block, unless it is a dry run.
 
         Example::
 
@@ -642,6 +643,8 @@ class QueueManager:
         """
         check_flag("dry_run", dry_run)
         check_flag("drop", drop)
+        if not dry_run:
+            at_once(self._client, "declare")
         declared = read(self._client, declarations)
         steps = plan(self._client, declared, self._configuration.declared_settings, drop=drop)
         if dry_run:

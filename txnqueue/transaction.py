@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -67,6 +68,10 @@ class Rollback(Exception):
             )
         self.transaction = transaction
         self.reason = check_text("reason", reason)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a copy be made without ``__init__``, which takes no message as other errors do."""
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 DatabaseT = TypeVar("DatabaseT", bound=Database)

@@ -153,6 +153,14 @@ def test_what_no_transaction_holds_back_is_refused_inside_a_block(world: World) 
     with pytest.raises(TransactionNotGiven, match="before or after the block"):
         with manager.transaction():
             manager.create_exchange(world.name("new"), schema="n long")
+    as_it_is, new = ({name: {"schema": "n long"}} for name in (queue.name, world.name("new")))
+    nothing: dict[str, Any] = {}
+    for declared in (as_it_is, new, nothing):
+        with pytest.raises(TransactionNotGiven, match=r"declare .* before or after the block"):
+            with manager.transaction():
+                manager.declare({"queues": declared})
+    with manager.transaction():
+        assert manager.declare({"queues": as_it_is}, dry_run=True) == []  # which has no effect
     assert manager.list_queues() == [queue.name]
     with manager.transaction() as tx:
         tx.queue(queue.name).send([{"n": 1}])

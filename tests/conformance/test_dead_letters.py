@@ -123,6 +123,22 @@ def test_a_message_that_fails_alone_too_often_is_a_dead_letter(world: World) -> 
 
 
 @in_memory
+def test_dead_letters_of_one_append_keep_their_order_whatever_their_errors(world: World) -> None:
+    orders = world.queue(dead_letter=True, deliveries_max=1)
+    orders.send(rows(*range(4)))
+    manager = world.manager("b")
+    failing = [manager.transaction() for _ in range(4)]
+    for tx in failing:
+        assert len(tx.queue(orders.name).receive(1)) == 1
+    for number, tx in enumerate(failing):
+        tx.rollback("odd" if number % 2 else "even")
+    assert numbers(orders.receive()) == []
+    dead = dead_of(world, orders).peek_messages()
+    errors = [(row["n"], row["_message"]["origin"]["error"]) for row in dead]
+    assert errors == [(0, "even"), (1, "odd"), (2, "even"), (3, "odd")]
+
+
+@in_memory
 def test_redelivery_narrows_so_that_what_fails_ends_up_alone(world: World) -> None:
     orders = world.queue(dead_letter=True, deliveries_max=2)
     orders.send(rows(*range(100)))
@@ -133,6 +149,57 @@ def test_redelivery_narrows_so_that_what_fails_ends_up_alone(world: World) -> No
         tx.rollback()
     assert sizes == [100, 100, 10, 1]
     assert dead_of(world, orders).depth() == 0  # often enough, but not alone often enough
+
+
+@in_memory
+@pytest.mark.parametrize("deliveries_max", [1, 2])
+def test_no_message_is_dead_that_always_came_with_those_of_other_lanes(
+    world: World, deliveries_max: int
+) -> None:
+    orders = world.queue(dead_letter=True, deliveries_max=deliveries_max, lanes=64, group_by="key")
+    for n, key in enumerate("abcdefgh"):
+        orders.send(rows(n, key=key))
+    assert len({row["_message"]["lane"] for row in orders.peek_messages()}) > 4
+    manager, accepted = world.manager("b"), list[int]()
+    while True:
+        tx = manager.transaction()
+        found = numbers(tx.queue(orders.name).receive())
+        if not found:
+            break
+        if 0 in found:
+            tx.rollback("a bad message")
+        else:
+            tx.commit()
+            accepted += found
+    assert numbers(dead_of(world, orders).peek_messages()) == [0]
+    assert sorted(accepted) == [1, 2, 3, 4, 5, 6, 7]
+
+
+@in_memory
+def test_a_limit_that_was_lowered_holds_only_for_what_failed_alone(world: World) -> None:
+    orders = world.queue(dead_letter=True, deliveries_max=9, lanes=64, group_by="key")
+    for n, key in enumerate("abcdefgh"):
+        orders.send(rows(n, key=key))
+    orders.receive().modify()
+    orders.alter(deliveries_max=1)
+    assert len(world.open(orders, "b").receive()) == 8
+    assert dead_of(world, orders).depth() == 0
+
+
+@in_memory
+@pytest.mark.parametrize("receives", [0, 1])
+def test_no_message_is_dead_that_came_with_those_in_memory(world: World, receives: int) -> None:
+    orders = world.queue(dead_letter=True, deliveries_max=1)
+    for _ in range(receives):  # each begins with the other kind
+        orders.receive()
+    orders.send(rows(1))
+    orders.send(rows(2, 3), durable=False)
+    batch = orders.receive()
+    batch.modify()
+    for _ in range(2):
+        orders.receive()
+    dead = numbers(dead_of(world, orders).peek_messages())
+    assert dead == ([1] if numbers(batch) == [1] else [])
 
 
 @in_memory

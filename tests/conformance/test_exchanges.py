@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import gc
 import itertools
-from typing import Any
+import pickle
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -19,6 +22,7 @@ from tests.conformance.conftest import (
 from tests.conformance.test_removing import state_of
 from tests.conformance.working import Branch
 from tests.inside import client_of, topology
+from txnqueue import PublishResult
 from txnqueue.core import model
 from txnqueue.errors import (
     ExchangeExists,
@@ -26,6 +30,7 @@ from txnqueue.errors import (
     InvalidInput,
     InvalidName,
     LimitExceeded,
+    PlatformMissing,
     QueueClosed,
     QueueNotFound,
     SchemaMismatch,
@@ -321,6 +326,35 @@ def test_what_nobody_wants_is_returned_refused_or_a_dead_letter(world: World) ->
     batch.release()
     assert rest.redrive() == 0  # they came from no queue
     assert numbers(wanted.receive()) == [1, 4, 6, 1, 4]
+
+
+@on_delta_when_long
+def test_what_had_been_published_before_returns_no_messages(world: World) -> None:
+    one, key = exchange(world, "direct", "x", unroutable="return"), world.name("load")
+    for _ in range(2):
+        with world.manager().transaction(key) as tx:
+            again = tx.exchange(one.name).publish(rows(5))
+    sent = world.manager().exchange().publish(rows(6), routing_key=world.queue().name)
+    for result in (again, sent):
+        assert result.returned_messages() == []
+        if world.has_frames:
+            assert result.returned().count() == 0
+        else:  # which is all that is missing
+            with pytest.raises(PlatformMissing):
+                result.returned()
+
+
+@in_memory
+def test_a_result_may_be_copied_and_sent_to_another_process(world: World) -> None:
+    published = exchange(world, "direct", "x", unroutable="return").publish(rows(5))
+    for copied in (copy.copy(published), copy.deepcopy(published)):
+        assert copied == published and numbers(copied.returned_messages()) == [5]
+    assert dataclasses.asdict(published)["unroutable"] == 1
+    assert get_type_hints(PublishResult)["count"] is int
+    sent = pickle.loads(pickle.dumps(published))
+    assert sent == published
+    with pytest.raises(InvalidInput, match="process that has published"):
+        sent.returned_messages()
 
 
 @on_delta_when_long

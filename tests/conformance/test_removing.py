@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -238,6 +239,41 @@ def test_each_message_that_moves_says_how_often_it_was_delivered(world: World) -
     moved = other.peek_messages(9)
     counts = [(m["n"], m["_message"]["origin"]["delivery_count"]) for m in moved]
     assert counts == [(1, 2), (2, 0), (3, 0)]
+
+
+@in_memory
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_moves_keeps_its_order_though_some_of_it_failed_once(
+    world: World, inside: bool
+) -> None:
+    queue, other = world.queue(lanes=1), world.queue("other", lanes=1)
+    queue.send(rows(*range(6)))
+    held = queue.receive()
+    held.modify(matching=pick(held, 1, 2, 4))
+    held.release()
+    manager = world.manager("b")
+    with manager.transaction() if inside else nullcontext() as tx:
+        assert manager.queue(queue.name).move(other.name, transaction=tx) == 6
+    moved = other.peek_messages(9)
+    counts = [(m["n"], m["_message"]["origin"]["delivery_count"]) for m in moved]
+    assert counts == [(0, 0), (1, 1), (2, 1), (3, 0), (4, 1), (5, 0)]
+    assert numbers(other.receive()) == [*range(6)]
+    assert world.manager().history.verify().ok
+
+
+@in_memory
+def test_batches_of_one_transaction_that_move_keep_the_order_of_their_messages(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    understand_divisors(world, monkeypatch)
+    queue, other = world.queue(lanes=1), world.queue("other", lanes=1)
+    queue.send(rows(*range(6)))
+    manager = world.manager("b")
+    with manager.transaction() as tx:
+        mine = tx.queue(queue.name)
+        for batch in (mine.receive(where="n % 2 = 0"), mine.receive()):
+            batch.move(other.name)
+    assert numbers(other.receive()) == [*range(6)]
 
 
 @in_memory

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +21,7 @@ from txnqueue.errors import (
 )
 from txnqueue.protocols.flow import DataSource, MessageFlow
 from txnqueue.sink import _MicroBatch
+from txnqueue.testing import memory_manager
 
 REASON = "too few"
 
@@ -33,6 +36,14 @@ def of_counted(world: World) -> list[bool]:
     """List whether the rollbacks in the journal counted as deliveries."""
     entries = world.store.journal.read_all().entries
     return [e.body.get("counted", True) for e in entries if e.kind == "rolled_back"]
+
+
+def test_it_may_be_copied_and_come_from_another_process() -> None:
+    asked = Rollback(reason=REASON)
+    for one in (copy.copy(asked), copy.deepcopy(asked), pickle.loads(pickle.dumps(asked))):
+        assert (one.transaction, one.reason, str(one)) == (None, REASON, str(asked))
+    for_it = Rollback(memory_manager().transaction())
+    assert copy.copy(for_it).transaction is for_it.transaction
 
 
 @in_memory

@@ -88,6 +88,44 @@ def test_a_reason_is_written_whatever_characters_an_error_has(world: World) -> N
     assert kinds["rolled_back"] == "OSError: no such file: \\udcff.csv"
 
 
+class Untold(Exception):
+    """An error that cannot be written: its number is no text."""
+
+    def __str__(self) -> str:
+        return self.args[0]  # type: ignore[no-any-return]
+
+
+@in_memory
+def test_an_error_that_cannot_be_written_is_the_handlers_as_any_other(world: World) -> None:
+    orders = world.queue()
+    orders.send(rows(1))
+
+    def handler(batch: Any, tx: Any) -> None:
+        raise Untold(404)
+
+    with pytest.raises(HandlerFailed, match="Untold") as caught:
+        orders.drain(handler, errors_max=1)
+    assert isinstance(caught.value.__cause__, Untold)
+    assert "Untold" in caught.value.result._repr_html_()
+    batch = orders.receive()
+    assert batch.messages()[0]["_message"]["delivery_count"] == 1
+    batch.release()
+    with pytest.raises(HandlerFailed), orders.stream(handler, errors_max=1) as stream:
+        stream.await_termination()
+
+
+@in_memory
+def test_a_block_that_ends_with_an_error_that_cannot_be_written_is_rolled_back(
+    world: World,
+) -> None:
+    orders = world.queue()
+    orders.send(rows(1))
+    with pytest.raises(Untold), world.manager().transaction() as tx:
+        assert numbers(tx.queue(orders.name).receive()) == [1]
+        raise Untold(404)
+    assert (tx.status, orders.depth()) == (Status.ROLLED_BACK, 1)
+
+
 @pytest.mark.parametrize("junk", [{"message": 5}, {"_message": None}, {"_message": {}}])
 def test_what_is_no_message_is_not_matched(junk: Any) -> None:
     orders = World(MemoryStore()).queue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -140,6 +141,17 @@ def test_every_room_stands_on_the_page() -> None:
     page = (PROJECT / "docs" / "architecture.md").read_text()
     rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert rooms and [room for room in rooms if f"`{room}/`" not in page] == []
+
+
+def test_no_assertion_does_anything() -> None:
+    """There are none under ``python -O``."""
+    harmless = {"isinstance", "custody.held"}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for one in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(one, ast.Assert):
+                inside = [call for call in ast.walk(one.test) if isinstance(call, ast.Call)]
+                called = {ast.unparse(call.func) for call in inside}
+                assert called <= harmless, f"{path}:{one.lineno}"
 
 
 def test_no_class_is_called_as_another_one() -> None:

@@ -14,6 +14,7 @@ from txnqueue.storage.store import MemoryStore
 
 CONF = {"spark.txnqueue.queue.lanes": "3", "spark.sql.ansi.enabled": "true"}
 NOTHING: dict[str, str] = {}
+ROOT = "a path with a '/', such as './store', or the name of a catalog schema"
 ENVIRON = {"TXNQUEUE_QUEUE_LANES": "5", "TXNQUEUE_QUEUE_LEASE_SECONDS": " 12.5 ", "HOME": "/"}
 
 
@@ -37,7 +38,13 @@ def test_an_argument_comes_before_spark_before_the_environment_before_the_defaul
         ("queue.lease_seconds", "long", InvalidInput, "a number from 0.001 to 604800"),
         ("queue.lease_seconds", "nan", LimitExceeded, "a number from 0.001 to 604800"),
         ("queue.ordered", "yes", InvalidInput, "true or false"),
-        ("actor", " ", InvalidInput, "a text that is not empty"),
+        ("actor", " ", InvalidInput, "text in UTF-8 that is not empty"),
+        ("actor", "\udcff", InvalidInput, "text in UTF-8 that is not empty"),
+        ("root", "lake.", InvalidInput, ROOT),
+        ("root", "/lake/\udcff", InvalidInput, ROOT),
+        ("queue.lanes", "1_0", InvalidInput, "a whole number from 1 to 256"),
+        ("queue.lanes", "\u0661", InvalidInput, "a whole number from 1 to 256"),
+        ("queue.lease_seconds", "1_0", InvalidInput, "a number from 0.001 to 604800"),
         ("retry.attempts_max", "10001", LimitExceeded, "a whole number from 1 to 10000"),
     ],
 )
@@ -67,6 +74,38 @@ def test_a_number_may_be_at_its_bounds_and_not_beyond(key: str) -> None:
         else:
             with pytest.raises(LimitExceeded, match=option.variable):
                 configuration.value(key)
+
+
+@pytest.mark.parametrize(
+    ("configured", "given", "sources"),
+    [
+        ({"redelivery_delay_seconds": "7200"}, {}, ["redelivery_delay_seconds"]),
+        (
+            {"redelivery_delay_seconds_max": "5", "lanes": "3"},
+            {"redelivery_delay_seconds": 10},
+            ["redelivery_delay_seconds_max"],
+        ),
+        ({"dead_letter_expired": "true"}, {"dead_letter": False}, ["dead_letter_expired"]),
+        (
+            {"dead_letter": "false", "dead_letter_expired": "true"},
+            {},
+            ["dead_letter", "dead_letter_expired"],
+        ),
+        ({"lease_seconds": "5"}, {"lanes": 0}, []),
+        ({"redelivery_delay_seconds": "5"}, {"redelivery_delay_seconds_max": -1}, []),
+    ],
+)
+def test_of_settings_that_contradict_each_other_it_is_told_which_are_configured(
+    configured: dict[str, str], given: dict[str, Any], sources: list[str]
+) -> None:
+    conf = {f"spark.txnqueue.queue.{name}": text for name, text in configured.items()}
+    with pytest.raises(InvalidInput) as caught:
+        Configuration(conf.get, {}).declared_settings(given)
+    told = [f"{name} is set by spark.txnqueue.queue.{name}." for name in sources]
+    assert [one for one in told if one in str(caught.value)] == told
+    assert str(caught.value).count(" is set by ") == len(told)
+    first = f"spark.txnqueue.queue.{sources[0]}" if sources else None
+    assert caught.value.source == first
 
 
 def test_the_defaults_are_those_of_the_library() -> None:

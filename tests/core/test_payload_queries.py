@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from txnqueue.core.model import Range
 from txnqueue.storage.payload import Part
-from txnqueue.storage.payload.queries import guarded_places, literal_places, piece_bits
+from txnqueue.storage.payload.queries import (
+    guarded_places,
+    literal_places,
+    piece_bits,
+    places_to_join,
+)
 
 
 def part(send_id: str, *spans: Range) -> Part:
@@ -55,6 +61,20 @@ def test_many_ranges_are_joined_and_not_named_one_by_one(ranges: int, joined: bo
     ends = f"BETWEEN 0L AND {10 * ranges - 10}L"
     assert (ends in literal_places(parts)) == joined
     assert counted(said) == ranges
+
+
+@pytest.mark.parametrize(
+    ("sends", "slices", "named"),
+    [(200, 1, True), (201, 1, False), (201, 20, False), (201, 21, True)],
+)
+def test_many_sends_of_slices_that_hold_little_else_are_not_named(
+    sends: int, slices: int, named: bool
+) -> None:
+    """Delta would compare each of them with the statistics of each file."""
+    parts = [replace(part(f"s{n}", (0, 4)), slice=n % slices) for n in range(sends)]
+    said = places_to_join(parts)
+    assert ("'s7'" in said) == named
+    assert said.startswith("p.slice IN (0") and ("send_id" in said) == named
 
 
 def test_places_of_moved_and_of_sent_messages_have_the_same_types() -> None:

@@ -118,6 +118,36 @@ def test_a_queues_past_is_read_once_and_then_what_was_added(
     assert [len(found) for found in read] == [3, 2, 1, 6], "more was kept than may be"
 
 
+def test_a_trace_reads_the_journal_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once more if another transaction settled other messages of the claim."""
+    store = MemoryStore()
+    manager = memory_manager(store, Clock())
+    queue = manager.create_queue("q", "n long")
+    queue.send([{"n": n} for n in range(3)])
+    first, second, third = (row["_message"]["id"] for row in queue.peek_messages(3))
+    with manager.transaction("the receiver") as tx:
+        queue.receive(1, transaction=tx)
+    leased = queue.receive()
+    with manager.transaction("another") as tx:
+        leased.accept(matching=leased.messages()[:1], transaction=tx)
+    find, asked = store.journal.find, list[int]()
+
+    def counted(*wanted: EntryFilter) -> tuple[Entry, ...]:
+        asked.append(len(wanted))
+        return find(*wanted)
+
+    monkeypatch.setattr(store.journal, "find", counted)
+    for message_id, times, last in (
+        (first, 3, ("accepted", "the receiver", "committed")),
+        (second, 3, ("accepted", "another", "committed")),
+        (third, 4, ("claimed", None, None)),
+    ):
+        asked.clear()
+        path = manager.history.trace(message_id).rows()
+        assert len(asked) == times, message_id
+        assert tuple(path[-1][name] for name in ("step", "transaction_id", "decision")) == last
+
+
 def test_what_was_removed_since_the_last_question_is_no_part_of_the_next_answer() -> None:
     store, clock = MemoryStore(), Clock()
     working, asking = memory_manager(store, clock), memory_manager(store, clock)

@@ -459,7 +459,8 @@ class Reference:
             assert self._messages(entry) in taken, f"{name} takes others than the first ones"
         size, owner = entry.count, (entry.attempt, entry.transaction_key, entry.actor)
         holds, epoch = [self._hold(entry)], body["epoch"]
-        claim = Taken(*owner, holds, size, body["former"], set(), counts=counts, epoch=epoch)
+        alone = body.get("size", size)
+        claim = Taken(*owner, holds, alone, body["former"], set(), counts=counts, epoch=epoch)
         self.begun[entry.attempt] = entry.begun
         for message in self._messages(entry):
             ready = ("ready", entry.queue_id, entry.lane)

@@ -918,6 +918,18 @@ def test_the_doctor_shows_what_the_environment_sets(
     assert rows["queue.lanes"]["verdict"] == "error"
     assert "a whole number from 1 to 256" in rows["queue.lanes"]["meaning"]
     assert "run_id" not in rows
+    monkeypatch.delenv("TXNQUEUE_QUEUE_LANES")
+    monkeypatch.setenv("TXNQUEUE_QUEUE_REDELIVERY_DELAY_SECONDS", "7200")
+    rows = {row["name"]: row for row in shell.json("doctor", code=3)}
+    assert "longer than redelivery_delay_seconds_max" in rows["queue"]["meaning"]
+
+
+def test_a_setting_that_cannot_be_used_is_a_mistake_of_the_configuration(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TXNQUEUE_QUEUE_LANES", "none")
+    assert "TXNQUEUE_QUEUE_LANES" in shell("create", "new", "--schema", SCHEMA, code=3).stderr
+    shell("create", "new", "--schema", SCHEMA, "--lanes", 0, code=2)
 
 
 def test_what_is_published_goes_to_the_queues_that_are_bound(shell: Any, three: Path) -> None:

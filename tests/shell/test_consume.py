@@ -190,7 +190,12 @@ def test_a_sql_files_targets_are_looked_up_before_anything_is_claimed(
 
 
 @pytest.mark.parametrize(
-    "text", ["def handle(:", "import there_is_none", "no_such_name = misspelt"]
+    "text",
+    [
+        *("def handle(:", "import there_is_none", "no_such_name = misspelt", "size = len(5)"),
+        *("import json; json.lods('{}')", "import os; os.environ['NO_SUCH_NAME']"),
+        *("batches = int('many')", "rate = 1 / 0", "assert 1 > 2"),
+    ],
 )
 def test_a_handler_that_cannot_be_imported_is_a_mistake_of_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
@@ -199,6 +204,17 @@ def test_a_handler_that_cannot_be_imported_is_a_mistake_of_the_call(
     (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(InvalidInput, match="cannot be imported"):
+        handlers.load(f"{name}:handle")
+
+
+@pytest.mark.parametrize("text", ["raise TimeoutError('no answer')", "raise RuntimeError('away')"])
+def test_a_module_that_a_service_fails_may_be_imported_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    name = f"waiting_{len(text)}"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises((TimeoutError, RuntimeError)):
         handlers.load(f"{name}:handle")
 
 
@@ -303,6 +319,23 @@ def test_what_a_job_prints_is_no_part_of_the_result(
     said = shell("consume", "orders", "--handler", "loud_job:handle", "--output", "json")
     assert json.loads(said.stdout)["messages"] == 10
     assert {"once", "something"} <= {*said.stderr.splitlines()}
+
+
+def test_what_a_program_of_a_job_prints_is_no_part_of_the_result_either(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    text = "import os\nos.system('echo once')\n\ndef handle(batch, tx):\n    os.write(1, b'all ')\n"
+    (tmp_path / "job_with_programs.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    shell("consume", "orders", "--handler", "job_with_programs:handle")
+    os.write(1, b"the result")
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err) == ("the result", "once\nall ")
+    with monkeypatch.context() as patch:  # the descriptor may be another file's by now
+        patch.setattr(sys, "stdout", None)
+        with handlers._printing_on_stderr():
+            os.write(1, b"not ours")
+    assert capfd.readouterr().out == "not ours"
 
 
 def test_the_log_is_json_lines(shell: Shell) -> None:

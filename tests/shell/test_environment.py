@@ -116,6 +116,35 @@ def test_a_java_that_cannot_run_spark_is_told(
         local_spark.local_spark()
 
 
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ("Error occurred\njava.lang.Error: no current folder", "no current folder"),
+        ("Picked up _JAVA_OPTIONS: -Xbogus\nUnrecognized option: -Xbogus", "option: -Xbogus"),
+        ("Unrecognized option: --list-modules", "is 8 or older"),
+    ],
+)
+def test_why_a_java_does_not_start_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, problem: str
+) -> None:
+    java = Path(install_java(tmp_path, f"{said}\n"))
+    java.write_text(f"{java.read_text()}exit 1\n")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    check = next(one for one in doctor() if one.name == "Java")
+    assert check.verdict == "error" and problem in check.meaning
+    assert ("8 or older" in check.meaning) == ("8 or older" in problem)
+
+
+def test_what_java_picks_up_may_have_any_octets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete_java(tmp_path, "17.0.1")
+    java = tmp_path / "bin" / "java"
+    java.write_text(f"{java.read_text()}printf 'Picked up: -Dname=\\351\\n' >&2\n")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert local_spark.find_java() == Java(str(java), "17.0.1", True)
+
+
 def test_a_java_for_another_processor_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ import typer
 from txnqueue import errors
 from txnqueue.cli.presentation import NotPrinted, Output, Printer, complain, remark
 from txnqueue.cli.signals import starting_java
-from txnqueue.core.settings import check_root
+from txnqueue.core.settings import check_root, text_of
 from txnqueue.core.state.closure import is_closed
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ def exit_code(error: BaseException) -> int:
     A transaction that was aborted because a queue is being dropped is not worth another try.
     """
     if is_closed(error.__cause__):
+        return PLATFORM
+    if isinstance(error, errors.InvalidInput) and error.source is not None:  # it is configured
         return PLATFORM
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAILED)
 
@@ -236,7 +238,7 @@ def exiting(*, verbose: bool) -> Iterator[None]:
         if isinstance(error, (errors.TxnQueueError, NotPrinted)):
             complain(str(error))
         else:
-            first = (str(error).strip().splitlines() or [""])[0]
+            first = (text_of(error).strip().splitlines() or [""])[0]
             hint = "" if verbose else " (--verbose shows where)"
             complain(f"unexpected {type(error).__name__}: {first}{hint}")
         raise typer.Exit(exit_code(error)) from error

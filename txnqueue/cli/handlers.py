@@ -18,15 +18,17 @@ Messages that are not rejected are accepted. A merge updates and inserts all col
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from txnqueue.core.handlers import check_function
+from txnqueue.core.settings import text_of
 from txnqueue.errors import InvalidInput, QueueError
 from txnqueue.messages.charges import Fault, fault_of
 
@@ -43,6 +45,15 @@ Handler = Callable[["Batch", "Transaction"], object]
 VIEW = "batch"
 _DIRECTIVE = re.compile(r"--\s*(send|reject|append|merge)\s*:\s*(.+?)\s*$", re.IGNORECASE)
 _MERGE = re.compile(r"(\S+)\s+on\s+(.+)", re.IGNORECASE)
+
+_MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +93,9 @@ def load(name: str) -> Handler:
             name="handler",
         ) from error
     except Exception as error:
-        if fault_of(error) is not Fault.JOB:  # say, a service that the module asks is away
+        if not _is_mistake(error):  # say, a service that the module asks is away
             raise
-        why = f"{module_name!r} cannot be imported: {error}"
+        why = f"{module_name!r} cannot be imported: {text_of(error)}"
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing in (module_name, module_name.partition(".")[0]):
             why = f"there is no module {module_name!r} on Python's path"
@@ -99,9 +110,42 @@ def load(name: str) -> Handler:
     return _returning(found, name)
 
 
-def _printing_on_stderr() -> redirect_stdout[TextIO]:
+def _is_mistake(error: Exception) -> bool:
+    """Return whether a module that cannot be imported has to be corrected.
+
+    No message is read yet, so that no message can have caused what is raised.
+    """
+    by_a_service = isinstance(error, OSError)  # though it may be a ValueError as well
+    return fault_of(error) is Fault.JOB or (isinstance(error, _MISTAKES) and not by_a_service)
+
+
+@contextmanager
+def _printing_on_stderr() -> Iterator[None]:
     """Print what a job prints on stderr: on stdout is the result of the command, and only that."""
-    return redirect_stdout(sys.stderr)
+    with _descriptor_on_stderr(), redirect_stdout(sys.stderr):
+        yield
+
+
+@contextmanager
+def _descriptor_on_stderr() -> Iterator[None]:
+    """Do the same with the descriptor of stdout, which the programs that a job starts inherit.
+
+    A descriptor that was closed before Python began may be another file's by now.
+    """
+    try:
+        kept = None if sys.stdout is None else os.dup(1)
+    except OSError:  # closed since
+        kept = None
+    if kept is None:
+        yield
+        return
+    try:
+        with open(os.devnull if sys.stderr is None else 2, "wb", closefd=sys.stderr is None) as to:
+            os.dup2(to.fileno(), 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _returning(handler: Handler, name: str) -> Handler:
@@ -195,7 +239,7 @@ def _check_query(spark: SparkSession, step: SqlStep, target: StructType | None) 
     # As a part of another one it can only be a query: no command that would run at once.
     rows = spark.sql(f"SELECT * FROM (\n{step.query}\n)")
     if target is None:
-        assert rows.select(f"{MESSAGE_COLUMN}.id").schema  # over Connect it is analysed now
+        _ = rows.select(f"{MESSAGE_COLUMN}.id").schema  # over Connect it is analysed now
         return
     if step.verb != "merge":
         matched_columns(target, rows.schema)

@@ -23,16 +23,31 @@ def doctor(session: OpenStore) -> None:
         {"name": c.name, "found": c.found, "verdict": c.verdict, "meaning": c.meaning}
         for c in checks
     ]
-    rows += [row for row in map(_setting, OPTIONS) if row is not None]
+    rows += [row for row in (*map(_setting, OPTIONS), _contradiction()) if row is not None]
     session.printer.rows(rows, ("name", "found", "verdict", "meaning"), "Nothing to check.")
     if any(row["verdict"] == "error" for row in rows):
         raise typer.Exit(PLATFORM)
 
 
+def _environment() -> Configuration:
+    return Configuration(lambda _key: None, os.environ)
+
+
+def _contradiction() -> dict[str, str] | None:
+    """Show that the settings of new queues cannot be used together; None if they can."""
+    try:
+        _environment().declared_settings({})
+    except InvalidInput as error:
+        if error.name not in OPTIONS:  # which is shown if it cannot be used by itself
+            found = error.source or ""
+            return {"name": "queue", "found": found, "verdict": "error", "meaning": str(error)}
+    return None
+
+
 def _setting(key: str) -> dict[str, str] | None:
     """Show a setting that the environment makes; None if it does not."""
     try:
-        found = Configuration(lambda _key: None, os.environ).value(key)
+        found = _environment().value(key)
     except InvalidInput as error:
         name = OPTIONS[key].variable
         return {

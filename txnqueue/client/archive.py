@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import json
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 from typing import TypeVar
@@ -333,15 +333,23 @@ def of_messages(past: Past, messages: Collection[tuple[str, int]]) -> list[Entry
         for numbers in portions(sequences)
     ]
     about += [of_fence(queue_id) for queue_id in sorted({queue_id for queue_id, _ in lanes})]
-    found += past.find(*about) if lanes else []
-    found += _of_attempts(past, found)
+    known = _attempts_of(found)
+    about += _decisions_of(known)
+    found += past.find(*about) if about else []
+    # A whole claim may be settled by an attempt that names none of its messages, mostly its own.
+    others = {name: key for name, key in _attempts_of(found).items() if name not in known}
+    found += past.find(*_decisions_of(others)) if others else []
     found += past.catalog()
     return sorted(model.each_once(found), key=Order.COMMIT.key)
 
 
-def _of_attempts(past: Past, entries: Iterable[Entry]) -> list[Entry]:
-    """Read the decisions and the table changes of the attempts that wrote some entries."""
-    attempts = {e.attempt: e.transaction_key or "" for e in entries if e.attempt is not None}
+def _attempts_of(entries: Iterable[Entry]) -> dict[str, str]:
+    """Return the attempts that wrote some entries, with the keys of their transactions."""
+    return {e.attempt: e.transaction_key or "" for e in entries if e.attempt is not None}
+
+
+def _decisions_of(attempts: Mapping[str, str]) -> list[EntryFilter]:
+    """Name the decisions and the table changes of attempts, given with their transactions' keys."""
     wanted = []
     for names in portions(attempts):
         keys = {attempts[name] for name in names}
@@ -350,7 +358,7 @@ def _of_attempts(past: Past, entries: Iterable[Entry]) -> list[Entry]:
             EntryFilter(shards=shards, streams=keys, kinds=model.DECISIONS, attempts=names),
             EntryFilter(shards=model.ALL_TABLES, kinds=[model.CHANGE_DECIDED], attempts=names),
         ]
-    return past.find(*wanted) if wanted else []
+    return wanted
 
 
 def beginning_of(journal: Journal) -> int:

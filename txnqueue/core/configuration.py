@@ -17,12 +17,24 @@ from txnqueue.core.settings import (
     REDELIVERY_DELAY_SECONDS_MAX,
     QueueSettings,
     RetryPolicy,
+    check_root,
+    is_text,
     shown,
 )
 from txnqueue.errors import InvalidInput, LimitExceeded
 
 SPARK_PREFIX = "spark.txnqueue."
 VARIABLE_PREFIX = "TXNQUEUE_"
+
+
+def _check_said(text: str) -> None:
+    """Check that a text says something, and can be recorded.
+
+    Raises:
+        InvalidInput: It is empty, or no table can hold it.
+    """
+    if not text or not is_text(text):
+        raise InvalidInput(f"{shown(text)}: give text in UTF-8 that is not empty.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +47,8 @@ class Option:
         default: The value if no source sets it; None lets the library determine it.
         low: The least number permitted.
         high: The greatest number permitted.
+        texts: The permitted texts, in words.
+        check: Raises ``InvalidInput`` for other texts.
     """
 
     key: str
@@ -42,6 +56,8 @@ class Option:
     default: object = None
     low: float = 0
     high: float = 0
+    texts: str = "text in UTF-8 that is not empty"
+    check: Callable[[str], object] = _check_said
 
     @property
     def variable(self) -> str:
@@ -54,7 +70,7 @@ class Option:
         if self.kind is bool:
             return "true or false"
         if self.kind is str:
-            return "a text that is not empty"
+            return self.texts
         whole = "a whole number" if self.kind is int else "a number"
         return f"{whole} from {self.low:g} to {self.high:g}"
 
@@ -63,7 +79,12 @@ _QUEUE, _RETRY = QueueSettings(), RetryPolicy()
 OPTIONS = {
     option.key: option
     for option in (
-        Option("root", str),
+        Option(
+            "root",
+            str,
+            texts="a path with a '/', such as './store', or the name of a catalog schema",
+            check=check_root,
+        ),
         Option("actor", str),
         Option("run_id", str),
         Option("consumer", str),
@@ -150,16 +171,38 @@ class Configuration:
 
     def queue_settings(self, given: Mapping[str, object]) -> QueueSettings:
         """Make the settings of a new queue; a given None means that it was left out."""
-        values: Any = {
-            name: self.value(f"queue.{name}", value).value if f"queue.{name}" in OPTIONS else value
+        found = {
+            name: self.value(f"queue.{name}", value)
             for name, value in given.items()
+            if f"queue.{name}" in OPTIONS
         }
-        return QueueSettings(**values)
+        values: Any = {**given, **{name: one.value for name, one in found.items()}}
+        try:
+            return QueueSettings(**values)
+        except InvalidInput as error:
+            raise _with_sources(error, found) from None
 
     def declared_settings(self, given: Mapping[str, object]) -> QueueSettings:
         """Make the settings of a new queue from some of them."""
         names = (one.name for one in fields(QueueSettings))
         return self.queue_settings({**dict.fromkeys(names), **given})
+
+
+def _with_sources(error: InvalidInput, found: Mapping[str, Value]) -> InvalidInput:
+    """Name in the error about settings that contradict each other those that are configured.
+
+    Other errors are about an argument: what is configured was checked when it was read.
+    """
+    configured = {
+        name: one.source
+        for name, one in found.items()
+        if one.source not in ("argument", "default") and name in error.message
+    }
+    if not configured or isinstance(error, LimitExceeded):
+        return error
+    told = (f"{name} is set by {source}." for name, source in configured.items())
+    said = " ".join((error.message, *told))
+    return InvalidInput(said, name=error.name, source=next(iter(configured.values())))
 
 
 def _read(option: Option, text: str, source: str) -> object:
@@ -172,17 +215,30 @@ def _read(option: Option, text: str, source: str) -> object:
     wrong = f"{source}={shown(text)}: {option.key} is {option.allowed}."
     stripped = text.strip()
     if option.kind is str:
-        if not stripped:
-            raise InvalidInput(wrong, name=option.key, source=source)
+        try:
+            option.check(stripped)
+        except InvalidInput as error:
+            raise InvalidInput(wrong, name=option.key, source=source) from error
         return stripped
     if option.kind is bool:
         if stripped.lower() not in ("true", "false"):
             raise InvalidInput(wrong, name=option.key, source=source)
         return stripped.lower() == "true"
     try:
-        number = option.kind(stripped)
+        number = option.kind(_as_written(stripped))
     except ValueError as error:
         raise InvalidInput(wrong, name=option.key, source=source) from error
     if not option.low <= number <= option.high:
         raise LimitExceeded(wrong, name=option.key, source=source)
+    return number
+
+
+def _as_written(number: str) -> str:
+    """Return the text of a number as others than Python write them.
+
+    Raises:
+        ValueError: Only Python reads it: it has underscores, or digits of another script.
+    """
+    if not number.isascii() or "_" in number:
+        raise ValueError(number)
     return number

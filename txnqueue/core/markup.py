@@ -67,11 +67,25 @@ def records(caption: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[s
     return table(caption, columns, shown, len(rows) - ROWS_MAX)
 
 
+def never_raising(show: Callable[[Shown], str]) -> Callable[[Shown], str]:
+    """Have a method that shows an object say what it could not read, instead of raising."""
+
+    @functools.wraps(show)
+    def shown(self: Shown) -> str:
+        try:
+            return show(self)
+        except Exception as error:
+            return f"<p>{told(repr(self))}</p><p>{told(f'{type(error).__name__}: {error}')}</p>"
+
+    return shown
+
+
 class Facts:
     """What a result of a call has in common: a notebook shows its fields as a table."""
 
     __slots__ = ()
 
+    @never_raising
     def _repr_html_(self) -> str:
         """Show the fields; nothing is read."""
         return table(type(self).__name__, ("field", "value"), list(_facts(self)))
@@ -87,16 +101,3 @@ def _facts(result: Facts, before: str = "") -> Iterator[tuple[str, object]]:
             yield from _facts(value, f"{name}.")
         else:
             yield name, value
-
-
-def never_raising(show: Callable[[Shown], str]) -> Callable[[Shown], str]:
-    """Have a method that shows an object say what it could not read, instead of raising."""
-
-    @functools.wraps(show)
-    def shown(self: Shown) -> str:
-        try:
-            return show(self)
-        except Exception as error:
-            return f"<p>{told(repr(self))}</p><p>{told(f'{type(error).__name__}: {error}')}</p>"
-
-    return shown

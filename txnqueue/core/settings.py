@@ -276,13 +276,21 @@ def check_id(key: object, name: str = "transaction_id") -> str:
     return said
 
 
+def text_of(error: BaseException) -> str:
+    """Return what an error says; nobody knows what a user's class does when it is asked."""
+    try:
+        return str(error)
+    except Exception as unwritable:
+        return f"its text cannot be written ({type(unwritable).__name__})"
+
+
 def describe_error(error: BaseException) -> str:
     """Write an error as a reason of bounded length, whatever characters it has.
 
     A long error keeps its beginning and its end: an error of Spark begins with the cause, one of
     Python in a Spark worker ends with it.
     """
-    said = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
+    said = f"{type(error).__name__}: {text_of(error)}".encode("utf-8", "backslashreplace").decode()
     if len(said) <= REASON_LENGTH_MAX:
         return said
     half = (REASON_LENGTH_MAX - 3) // 2

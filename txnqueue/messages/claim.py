@@ -77,7 +77,7 @@ class ClaimPlanner:
                 however late: the same append commits one of them, or their handlers run.
             wanted: Cuts the selected messages out of segments of a lane.
             fresh_only: Whether to leave messages that came back from a failure for another
-                receive.
+                receive, because the batch has other messages already.
         """
         self.client = client
         self.info = info
@@ -136,6 +136,7 @@ class ClaimPlanner:
         )
         plan = takeover.tombstones_of(info.queue_id, chosen, stamp)
         deadline_ms = stamp.now_ms + round(self.lease_seconds * 1000)
+        shared = self.fresh_only or sum(bool(c.segments) for c in chosen) > 1
         for selection in chosen:
             compacted, selection = compaction.before(fold, selection, stamp, client.log_max)
             plan += compacted
@@ -144,7 +145,9 @@ class ClaimPlanner:
                     info.queue_id, info.name, selection, removal, stamp
                 )
                 plan += gone
-            plan += planning.claim(info.queue_id, selection, owner, deadline_ms, stamp)
+            plan += planning.claim(
+                info.queue_id, selection, owner, deadline_ms, stamp, shared=shared
+            )
         return plan
 
     def held(self, entries: Iterable[Entry]) -> list[HeldClaim]:

@@ -9,6 +9,9 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning, ranges
@@ -203,15 +206,42 @@ def departures(
     return Plan(tuple(entries), (model.queue_open(target.queue_id),))
 
 
-def in_order(posted: Iterable[Entry], held: Iterable[HeldClaim]) -> list[Entry]:
-    """Sort new positions by their messages' former order, whichever claims held them."""
+def in_order(
+    posted: Iterable[Entry], held: Iterable[HeldClaim], *, cut: bool = False
+) -> list[Entry]:
+    """Sort new positions by their messages' former order, whichever claims held them.
+
+    Args:
+        posted: The new positions.
+        held: The claims that held the messages.
+        cut: Whether positions are cut where messages of several lay alternately in one former
+            position, as they do if some of them failed once. Otherwise they come one after the
+            other.
+    """
     places = {pid: position.place for one in held for pid, position in one.positions.items()}
+    found = list(posted)
+    pieces = sorted(
+        (_former(entry, places), parts, number)
+        for number, entry in enumerate(found)
+        for parts in (((part,) for part in entry.ranges) if cut else (entry.ranges,))
+    )
+    return [
+        _piece(found[number], [part for _, parts, _ in run for part in parts])
+        for (_, number), run in groupby(pieces, key=itemgetter(0, 2))
+    ]
 
-    def former(entry: Entry) -> tuple[int, tuple[int, int, int], tuple[Range, ...]]:
-        append_id, index = entry.body["origin"]["position"]
-        return (-entry.body["priority"], places[append_id, index], entry.ranges)
 
-    return sorted(posted, key=former)
+def _former(
+    entry: Entry, places: Mapping[PositionId, tuple[int, int, int]]
+) -> tuple[str, int, int, tuple[int, int, int]]:
+    """Return what a new position is sorted by: its lane, its priority, its former position."""
+    append_id, index = entry.body["origin"]["position"]
+    place = places[append_id, index]
+    return (entry.queue_id or "", entry.lane or 0, -entry.body["priority"], place)
+
+
+def _piece(entry: Entry, parts: Sequence[Range]) -> Entry:
+    return replace(entry, ranges=tuple(parts), count=ranges.count(parts))
 
 
 # ---------------------------------------------------------------------------- the lanes

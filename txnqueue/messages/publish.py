@@ -54,32 +54,74 @@ class PublishResult(Facts):
     send_id: str
     transaction_id: str
     receipt: Receipt | None
-    _client: Client | None = field(default=None, repr=False)
-    _schema: StructType | None = field(default=None, repr=False)
-    _returned: tuple[Part, ...] = field(default=(), repr=False)
-    _carried: TransientRows | None = field(default=None, repr=False)
+    _back: Returned = field(default_factory=lambda: Returned(None), repr=False, compare=False)
 
     def returned(self) -> DataFrame:
         """Return the messages that no binding matches, if the exchange returns them.
 
         Returns:
             A DataFrame with the columns of ``Batch.df``. It reads the staged payload, so it works
-            whatever the transaction's outcome, for as long as payload is kept.
+            whatever the transaction's outcome, for as long as payload is kept; not in a copy that
+            was pickled.
         """
-        client, schema = self._source()
-        return client.payload.frame(schema, self._returned)
+        return self._back.df()
 
     def returned_messages(self) -> list[Message]:
         """Read the messages that no binding matches as dicts; meant for small numbers."""
-        if not self._returned:
-            return []
-        client, schema = self._source()
-        return messages_of(client.payload.table(schema, self._returned))
+        return self._back.messages()
 
-    def _source(self) -> tuple[Client, StructType]:
-        if self._client is None or self._schema is None:
-            raise InvalidInput("Nothing was published: there is nothing to return.")
-        return self._client, self._schema
+
+class Returned:
+    """The messages that an exchange returned, and how this process reads them.
+
+    Copies of a result share it. A pickled one leaves the way to the store behind: that belongs to
+    this process.
+    """
+
+    def __init__(
+        self,
+        source: tuple[Client, StructType] | None,
+        parts: tuple[Part, ...] = (),
+        carried: TransientRows | None = None,
+    ) -> None:
+        """Hold messages; nothing is read yet.
+
+        Args:
+            source: The client that reads them, and their columns; None in another process.
+            parts: The messages, if there are any.
+            carried: Keeps transient rows in memory as long as the result lives.
+        """
+        self._source = source
+        self._parts = parts
+        self._carried = carried
+
+    def df(self) -> DataFrame:
+        """Return the messages as a DataFrame."""
+        client, schema = self._there()
+        return client.payload.frame(schema, self._parts)
+
+    def messages(self) -> list[Message]:
+        """Read the messages as dicts."""
+        if not self._parts:
+            return []
+        client, schema = self._there()
+        return messages_of(client.payload.table(schema, self._parts))
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Returned:
+        """Return this one: it never changes."""
+        return self
+
+    def __reduce__(self) -> tuple[type[Returned], tuple[None, tuple[Part, ...]]]:
+        """Tell pickle what to take along."""
+        return Returned, (None, self._parts)
+
+    def _there(self) -> tuple[Client, StructType]:
+        if self._source is None:
+            raise InvalidInput(
+                "This result was copied from another process: read the returned messages in the "
+                "process that has published them."
+            )
+        return self._source
 
 
 def in_memory(info: ExchangeInfo) -> ExchangeInfo:
@@ -224,10 +266,7 @@ def answer(
         send_id=send.send_id,
         transaction_id=transaction_id,
         receipt=None,
-        _client=client,
-        _schema=schema,
-        _returned=(returned,) if spans else (),
-        _carried=carried,
+        _back=Returned((client, schema), (returned,) if spans else (), carried),
     )
 
 

@@ -141,7 +141,8 @@ def gather(
 ) -> list[HeldClaim]:
     """Claim durable and transient messages of a queue.
 
-    Messages that came back from a failure are not claimed together with the other kind.
+    Messages that came back from a failure are not claimed together with the other kind, nor is a
+    single message that is dead if this delivery fails: its claim says that it is alone.
 
     Args:
         client: The client that claims.
@@ -161,7 +162,7 @@ def gather(
         parts.reverse()
     for part in parts:
         left = limit - sum(one.claim.count for one in held)
-        if left <= 0 or any(one.claim.former for one in held):
+        if left <= 0 or any(map(_stays_alone, held)):
             break
         try:
             held += _claimed(part.client, make(part, left, bool(held)), info)
@@ -171,6 +172,11 @@ def gather(
                     _give_back(client.transient, one)
             raise
     return held
+
+
+def _stays_alone(one: HeldClaim) -> bool:
+    claim = one.claim
+    return claim.former > 0 or one.info.redelivery.is_dead(claim.delivery_count + 1, claim.size)
 
 
 def _claimed(client: Client, receiver: ClaimPlanner, info: QueueInfo) -> list[HeldClaim]:

@@ -43,6 +43,8 @@ JAVA_VERSION_MIN = 17
 CORES_MAX = 1_024
 _MEMORY = re.compile(r"[1-9][0-9]*[kKmMgGtT]")
 VECTOR_MODULE = "jdk.incubator.vector"
+_LIST_MODULES = "--list-modules"
+_ERROR_LENGTH_MAX = 200
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
@@ -264,11 +266,23 @@ def find_java() -> Java | None:
     path = shutil.which(str(Path(home, "bin", "java")) if home else "java")
     if path is None:
         return None
-    command = [path, "--list-modules"]
+    command = [path, _LIST_MODULES]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        answer = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="backslashreplace",  # an option that it picks up may have any octets
+            timeout=60,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:  # say, it is for another processor
         why = getattr(error, "strerror", None) or "no answer"
+        return Java(path, f"no program that runs here ({why})", has_vector_module=False)
+    said = answer.stdout + answer.stderr
+    if answer.returncode and _LIST_MODULES not in said:  # which Java 8 does not know
+        lines = [line for line in said.splitlines() if not line.startswith("Picked up")]
+        why = " ".join(lines)[:_ERROR_LENGTH_MAX] or f"exit code {answer.returncode}"
         return Java(path, f"no program that runs here ({why})", has_vector_module=False)
     modules = dict(line.partition("@")[::2] for line in answer.stdout.splitlines())
     return Java(path, modules.get("java.base", "8 or older"), VECTOR_MODULE in modules)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Stamp
-from txnqueue.core.settings import check_flag, check_id, shown
+from txnqueue.core.settings import check_flag, check_id, shown, text_of
 from txnqueue.core.state.confirmations import FORMAT_ID, branch_of, confirmation
 from txnqueue.errors import (
     DatabaseUnavailable,
@@ -303,7 +303,8 @@ class Participants:
         except Exception as error:
             key = self._transaction.id
             raise TransactionAborted(
-                f"A database could not prepare, so transaction {key!r} was rolled back: {error}",
+                f"A database could not prepare, so transaction {key!r} was rolled back: "
+                f"{text_of(error)}",
                 transaction_id=key,
             ) from error
 

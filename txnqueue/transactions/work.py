@@ -130,15 +130,18 @@ class Work:
         ]
         found.queue_ids.update(one.info.queue_id for one, _ in ended)
         found.binds = _binds(client, ended, owner, stamp)
-        arrivals: list[Entry] = []
+        moved: list[Entry] = []
+        dead: list[Entry] = []
         for one, dispositions in ended:
             for disposition in dispositions:
                 found.facts.append(_settle(one, disposition, owner, stamp))
                 leaving = departures(one, disposition, stamp, owner)
+                arrivals = moved if disposition.kind == model.MOVED else dead
                 arrivals += leaving.entries
                 found.conditions += leaving.conditions
-        held = (one for account in self.accounts for one in account.held)
-        found.facts += in_order(arrivals, held)
+        held = [one for account in self.accounts for one in account.held]
+        # Dead letters are not cut: each of thousands may have one of a few reasons.
+        found.facts += (*in_order(moved, held, cut=True), *in_order(dead, held))
         return found
 
     def released(

@@ -195,11 +195,13 @@ def claim(
     stamp: Stamp,
     *,
     counts: bool = True,
+    shared: bool = False,
 ) -> Plan:
     """Plan a selection's claim as the next entry of its lane's log; no messages, no entry.
 
     The claim's (lane, sequence) is its name and its fencing token. A claim made for a move
-    (``counts=False``) does not count as a delivery, however it ends.
+    (``counts=False``) does not count as a delivery, however it ends. In a batch with other claims
+    (``shared=True``) a single message is not delivered alone, so its claim counts as one of two.
     """
     conditions = lane_conditions(queue_id, [(chosen.lane, chosen.sequence)])
     if not chosen.segments:
@@ -222,6 +224,8 @@ def claim(
         body["not_to"] = sorted(head.not_to)
     if not counts:
         body["counts"] = False
+    if shared and count == 1:
+        body["size"] = 2
     entry = Entry.in_lane(
         queue_id,
         chosen.lane,

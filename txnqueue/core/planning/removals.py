@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from txnqueue.core import model, ranges
@@ -102,14 +103,17 @@ def _by_count(segments: Sequence[Segment]) -> Iterator[tuple[int, Position, tupl
 def _by_error(
     part: tuple[Range, ...], errors: Errors
 ) -> list[tuple[tuple[Range, ...], str | None]]:
-    """Split messages of a position by the error of their last delivery."""
+    """Split messages of a position into runs by the error of their last delivery."""
     found: list[tuple[tuple[Range, ...], str | None]] = []
     for failed, error in errors:
         common = ranges.intersection(part, failed)
         if common:
             found.append((common, error))
             part = ranges.difference(part, common)
-    return [*found, (part, None)] if part else found
+    found.append((part, None))
+    pieces = sorted(((one, error) for some, error in found for one in some), key=itemgetter(0))
+    runs = groupby(pieces, key=itemgetter(1))
+    return [(tuple(one for one, _ in run), error) for error, run in runs]
 
 
 def purge_pending(

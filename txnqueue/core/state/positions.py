@@ -236,12 +236,13 @@ Owner = LeaseOwner | AttemptOwner
 class Claim:
     """Messages in flight: those that one entry of a lane's log claimed and no entry has ended.
 
-    ``counts`` says whether its end counts as a delivery; a claim made for a move has delivered
-    nothing. ``purging`` holds the messages purged meanwhile, which are removed if they would
-    return. An entry of ``version`` set ``deadline_ms`` at ``began_at_ms``, both by the clock of
-    the client that claimed or extended; ``began_by_ms`` is the smallest clock recorded since, or
-    shown when the claim was read. ``began_from_ms`` is what the reader's clock showed when the
-    entry was not there yet; 0 if the reader does not know.
+    ``size`` is the number of messages claimed, or 2 for a single one in a batch with others, which
+    was not delivered alone. ``counts`` says whether its end counts as a delivery; a claim made for
+    a move has delivered nothing. ``purging`` holds the messages purged meanwhile, which are removed
+    if they would return. An entry of ``version`` set ``deadline_ms`` at ``began_at_ms``, both by
+    the clock of the client that claimed or extended; ``began_by_ms`` is the smallest clock recorded
+    since, or shown when the claim was read. ``began_from_ms`` is what the reader's clock showed
+    when the entry was not there yet; 0 if the reader does not know.
     """
 
     lane: int
@@ -273,7 +274,7 @@ class Claim:
             owner=lease if entry.attempt is None else AttemptOwner.of(entry).claiming_as(lease),
             deadline_ms=body["deadline"],
             delivery_count=body["delivery_count"],
-            size=entry.count or 0,
+            size=body.get("size", entry.count or 0),
             former=body["former"],
             items=dict(items),
             claimed_at_ms=entry.recorded_at_ms,

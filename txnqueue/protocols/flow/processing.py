@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.core.receipt import Status
-from txnqueue.core.settings import check_flag, check_id
+from txnqueue.core.settings import check_flag, check_id, text_of
 from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionUnknown
 from txnqueue.protocols.deliveries import messages_of
 from txnqueue.transactions.participants import Auxiliary
@@ -275,7 +275,7 @@ def _committing(data_source: str, main: Transaction | None) -> Iterator[None]:
     except Exception as error:
         raise DataSourceFailed(
             f"The data source {data_source!r} could not commit, so the message was rolled back: "
-            f"{error}",
+            f"{text_of(error)}",
             transaction_id=main.id if main is not None else "",
             name=data_source,
         ) from error

@@ -27,7 +27,7 @@ _CHOSEN_FROM = 4
 _SAID = (
     "payload string, slice bigint, send string, available_at bigint, expires_at bigint, "
     "items array<array<string>>, supersedes array<bigint>, delivery_count int, counted boolean, "
-    "counts boolean, failed_at bigint, ended_at array<bigint>, "
+    "counts boolean, size bigint, failed_at bigint, ended_at array<bigint>, "
     "settings struct<deliveries_max:int>, "
     "later struct<redelivery_delay_seconds:double,redelivery_delay_seconds_max:double>"
 )
@@ -166,7 +166,7 @@ _FLAT = """\
     said.available_at AS available_at, said.expires_at AS expires_at,
     coalesce(said.items, array()) AS items, coalesce(said.supersedes, array()) AS supersedes,
     said.delivery_count AS delivery_count, coalesce(said.counted, false) AS counted,
-    coalesce(said.counts, true) AS counts, `count` AS claim_size,
+    coalesce(said.counts, true) AS counts, coalesce(said.size, `count`) AS claim_size,
     coalesce(said.failed_at, unix_millis(recorded_at)) AS failed_at,
     coalesce(said.ended_at, array()) AS ended_at, said.settings.deliveries_max AS deliveries_max,
     said.later.redelivery_delay_seconds AS delay,

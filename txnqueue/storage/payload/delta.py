@@ -47,11 +47,11 @@ from txnqueue.storage.payload.queries import (
     definitions,
     guarded_places,
     in_piece,
-    literal_places,
     message_struct,
     null_column,
     piece_bits,
     places,
+    places_to_join,
     spans_of,
 )
 from txnqueue.storage.payload.refusals import of_columns
@@ -425,7 +425,7 @@ class DeltaPayload:
         return session.sql(
             f"SELECT /*+ BROADCAST(r) */ {', '.join(shown)}, {message_struct(named)}, "
             f"r.rank AS _rank, p.send_offset AS _offset FROM {table} p JOIN {lie} r "
-            f"ON {in_piece(bits)} WHERE {literal_places(parts)}"
+            f"ON {in_piece(bits)} WHERE {places_to_join(parts)}"
         )
 
     def _nothing(self, session: SparkSession, schema: StructType) -> DataFrame:

@@ -17,7 +17,13 @@ from txnqueue.errors import LimitExceeded, PayloadRemoved
 from txnqueue.storage.journal.tables import identifier
 from txnqueue.storage.payload import Part
 from txnqueue.storage.payload.islands import too_many
-from txnqueue.storage.payload.queries import in_piece, literal_places, piece_bits, spans
+from txnqueue.storage.payload.queries import (
+    in_piece,
+    literal_places,
+    piece_bits,
+    places_to_join,
+    spans,
+)
 from txnqueue.storage.payload.routes import crc_lane
 
 if TYPE_CHECKING:
@@ -45,7 +51,7 @@ def lane_frame(
     bits = piece_bits(parts)
     frame = session.sql(
         f"SELECT /*+ BROADCAST(r) */ p.send_id, p.send_offset, {key} AS key FROM {table} p "
-        f"JOIN {spans(parts, bits)} r ON {in_piece(bits)} WHERE {literal_places(parts)}"
+        f"JOIN {spans(parts, bits)} r ON {in_piece(bits)} WHERE {places_to_join(parts)}"
     )
     return frame.select("send_id", "send_offset", crc_lane("key", lanes).alias("lane"))
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _PLACES_MAX = 200
 """Up to this number of sends, offsets are named to skip files; more are named only by id."""
+_DENSE = 10
+"""From this number of sends for each slice on, the slices hold little else."""
 _EXACT_MAX = 20
 """Up to this number of ranges, each is named; of more, only the bounds of each send."""
 _ONE_TASK_MAX = 100_000
@@ -218,8 +220,24 @@ def literal_places(parts: Sequence[Part]) -> str:
     The condition is exact if they are in few ranges; otherwise it also admits other rows.
     """
     lie = spans_of(parts)
-    slices = ", ".join(str(number) for number in sorted({slice_ for slice_, _ in lie}))
-    return f"p.slice IN ({slices}) AND {literal_offsets(lie)}"
+    return f"{_in_slices(lie)} AND {literal_offsets(lie)}"
+
+
+def places_to_join(parts: Sequence[Part]) -> str:
+    """Return a condition for rows that are joined with the places of messages: it saves files.
+
+    Many sends are not named if their slices hold little else. Delta compares each one with the
+    statistics of each file, which takes many times as long as to read all files of the slices.
+    """
+    lie = spans_of(parts)
+    slices = {slice_ for slice_, _ in lie}
+    if len(lie) > _PLACES_MAX and len(lie) >= _DENSE * len(slices):
+        return _in_slices(lie)
+    return literal_places(parts)
+
+
+def _in_slices(lie: Iterable[tuple[int, str]]) -> str:
+    return f"p.slice IN ({', '.join(map(str, sorted({slice_ for slice_, _ in lie})))})"
 
 
 def literal_offsets(lie: Mapping[tuple[int, str], Sequence[Range]]) -> str:
@@ -280,7 +298,7 @@ def _joined_count(table: str, parts: Sequence[Part], bits: int) -> str:
     """Return the count of messages in many ranges, by a join with the ranges."""
     return (
         f"SELECT /*+ BROADCAST(r) */ count(*) FROM {table} p "
-        f"JOIN {spans(parts, bits)} r ON {in_piece(bits)} WHERE {literal_places(parts)}"
+        f"JOIN {spans(parts, bits)} r ON {in_piece(bits)} WHERE {places_to_join(parts)}"
     )
 
 
