@@ -439,6 +439,7 @@ class Reference:
             self.counts["duplicates"] += 1
 
     def _claimed(self, entry: Any) -> None:
+        ready_then = {message for message, place in self.place.items() if place[0] == "ready"}
         self._end_superseded(entry)
         name = (entry.queue_id, entry.lane, entry.sequence)
         body, at_ms = entry.body, entry.recorded_at_ms
@@ -453,7 +454,8 @@ class Reference:
                 # Planned beside a commit of the drain, it does not know what comes back by that.
                 passed_over = passed_over | self.came_back[self.call]
                 if self.operation == "commit":
-                    passed_over = passed_over | set(first).difference(self.ready_before)
+                    # What the commit posts is not there yet; what the claim itself takes over is.
+                    passed_over = passed_over | (ready_then & set(first)) - self.ready_before
             others = [message for message in first if message not in passed_over]
             taken = (first[: entry.count], others[: entry.count])
             assert self._messages(entry) in taken, f"{name} takes others than the first ones"
