@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults.injection import Crash, Fault, FaultyStore, Injector, Meanwhile
 from tests.inside import client_of
-from txnqueue import QueueManager
+from txnqueue import Queue, QueueManager
 from txnqueue.admin import creation, inventory
 from txnqueue.core import model
 from txnqueue.core.planning import Plan
@@ -500,6 +500,23 @@ def test_others_act_before_any_call_of_a_maintenance(
             ends_well(place, f"{act} before the {nth}th {call}")
 
 
+def erased_from(
+    place: Place, queue: Queue, offset: int, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Erase a message of the only send to a queue; the list gets the owners that are vacuumed."""
+    owned = queue.info.payload_id
+    (send_id,) = (send for owner, send in vars(place.payload)["_sends"] if owner == owned)
+    number = vars(place.payload)["_slices"][owned, send_id]
+    found = [(number, send_id, ((offset, offset),))]
+    monkeypatch.setattr(CountingPayload, "matching", lambda *_: found)
+    assert place.manager("clerk").erase(queue.name, "any", reason="r").erased == 1
+    vacuumed: list[str] = []
+    monkeypatch.setattr(
+        CountingPayload, "vacuum", lambda _, owner, *__, **___: vacuumed.append(owner)
+    )
+    return vacuumed
+
+
 def test_the_files_of_what_was_erased_are_vacuumed_once_a_week_later(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -507,16 +524,7 @@ def test_the_files_of_what_was_erased_are_vacuumed_once_a_week_later(
     queue.receive(3).accept()
     place.work()
     place.keep()
-    (send_id,) = (s for owner, s in vars(place.payload)["_sends"] if owner.startswith("people"))
-    number = vars(place.payload)["_slices"][queue.info.payload_id, send_id]
-    monkeypatch.setattr(
-        CountingPayload, "matching", lambda _, __, owner, ___: [(number, send_id, ((1, 1),))]
-    )
-    assert place.manager("clerk").erase("people", "any", reason="r").erased == 1
-    vacuumed: list[str] = []
-    monkeypatch.setattr(
-        CountingPayload, "vacuum", lambda _, owner, *__, **___: vacuumed.append(owner)
-    )
+    vacuumed = erased_from(place, queue, 1, monkeypatch)
     after: list[int] = []
     for _ in range(20):
         place.work()
@@ -537,16 +545,7 @@ def test_the_files_of_what_was_erased_are_vacuumed_though_nothing_can_be_archive
     batch = worker.queue("held").receive(1, transaction=worker.transaction("for weeks"))
     queue = place.queue("people")
     queue.receive(1).accept()
-    (send_id,) = (s for owner, s in vars(place.payload)["_sends"] if owner.startswith("people"))
-    number = vars(place.payload)["_slices"][queue.info.payload_id, send_id]
-    monkeypatch.setattr(
-        CountingPayload, "matching", lambda _, __, owner, ___: [(number, send_id, ((0, 0),))]
-    )
-    assert place.manager("clerk").erase("people", "any", reason="r").erased == 1
-    vacuumed: list[str] = []
-    monkeypatch.setattr(
-        CountingPayload, "vacuum", lambda _, owner, *__, **___: vacuumed.append(owner)
-    )
+    vacuumed = erased_from(place, queue, 0, monkeypatch)
     for day in range(1, 9):
         batch.extend_lease(7 * DAY)
         assert place.keep().horizon == -1
