@@ -10,7 +10,7 @@ from txnqueue.client.client import Client, QueuePart
 from txnqueue.client.consumer import Consumer
 from txnqueue.core import ranges
 from txnqueue.core.settings import QueueInfo, check_flag
-from txnqueue.core.state import LaneState, LeaseOwner, QueueState, Segment, held_back
+from txnqueue.core.state import LaneState, LeaseOwner, QueueState, Segment
 from txnqueue.messages.parts import part_of
 from txnqueue.messages.receive import VersionLimit, upto_of
 from txnqueue.messages.selector import Selector
@@ -88,11 +88,7 @@ def left(
         taken = {c.lane for c in consumer.others(part.info, fold)} if ordered else ()
         rules, version = client.cache.newest(info).redelivery, upto_of(upto, part.info)
         here, not_here = 0, fold.in_flight()
-        waiting = (
-            (lane, [segment for segment in back if segment.by(version)])
-            for lane in fold.lanes.values()
-            for back in [held_back(lane.available, now_ms, rules, in_order=ordered)]
-        )
+        waiting = fold.held_back(now_ms, rules, version, in_order=ordered)
         not_here += sum(s.size for s in _wanted(waiting, selector))
         ready = fold.receivable(now_ms, rules, version, taken, in_order=ordered)
         for segment in _wanted(ready, selector):

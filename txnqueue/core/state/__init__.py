@@ -8,7 +8,6 @@ from txnqueue.core.state.positions import (
     Owner,
     Position,
     Segment,
-    held_back,
     in_turn,
 )
 from txnqueue.core.state.queue import LaneState, QueueState
@@ -25,6 +24,5 @@ __all__ = [
     "QueueState",
     "Segment",
     "TransactionState",
-    "held_back",
     "in_turn",
 ]

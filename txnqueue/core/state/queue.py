@@ -22,6 +22,7 @@ from txnqueue.core.state.positions import (
     Position,
     Segment,
     forget_error,
+    held_back,
     in_turn,
     note_error,
 )
@@ -252,6 +253,23 @@ class QueueState:
             )
             for lane in self.lanes.values()
             if lane.lane not in without
+        ]
+
+    def held_back(
+        self, now_ms: int, rules: Redelivery, upto: int | None = None, *, in_order: bool = False
+    ) -> list[tuple[LaneState, list[Segment]]]:
+        """List the messages that failures keep from being received at an instant, lane by lane.
+
+        Args:
+            now_ms: The instant.
+            rules: The queue's rules of redelivery.
+            upto: Leave out messages posted after this version.
+            in_order: Include messages behind one that waits because it failed.
+        """
+        return [
+            (lane, [segment for segment in kept if segment.by(upto)])
+            for lane in self.lanes.values()
+            if (kept := list(held_back(lane.available, now_ms, rules, in_order=in_order)))
         ]
 
     def length(self) -> int:
