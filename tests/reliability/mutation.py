@@ -51,11 +51,12 @@ class Verdict:
 
     Attributes:
         path: The module.
-        before: The line as it is.
+        before: The line as it was when the mistake survived.
         after: The line with the mistake.
         verdict: ``equivalent``: nobody could tell; ``killed since``: a test was written;
             ``gap``: none was; ``dead code``: it was deleted.
         why: Why nobody could tell, or which test it is.
+        now: The line that took its place, and of which the verdict is as true.
     """
 
     path: str
@@ -63,6 +64,7 @@ class Verdict:
     after: str
     verdict: str
     why: str
+    now: str | None = None
 
     @property
     def key(self) -> str:
