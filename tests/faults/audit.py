@@ -137,6 +137,8 @@ def check(entries: Iterable[Entry], explicit: Iterable[str] = ()) -> Ledger:
 def _apply(ledger: Ledger, entry: Entry, decisions: dict[str | None, Entry]) -> None:
     say = ledger.problems.append
     kind = entry.kind
+    if entry.body.get("items") and kind not in model.NAMING:
+        say(f"P8 {entry.entry_id} names positions, and a trace passes over what is {kind}")
     if entry.shard == model.FENCE:
         _fenced(ledger, entry)
     elif model.published_to(kind, entry.body) in ledger.closed_exchanges:

@@ -316,7 +316,8 @@ def of_messages(past: Past, messages: Collection[tuple[str, int]]) -> list[Entry
     for entry in found:
         lanes.setdefault((entry.queue_id or "", entry.lane or 0), set()).add(entry.append_id)
     naming = [
-        replace(of_lane(*lane), naming=names, offsets=offsets)
+        # Delta's statistics of kinds spare the files that have only positions: half of a backlog.
+        replace(of_lane(*lane), kinds=model.NAMING, naming=names, offsets=offsets)
         for lane, append_ids in lanes.items()
         for names in portions(append_ids)
     ]

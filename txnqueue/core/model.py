@@ -80,6 +80,8 @@ COMPACTABLE = frozenset(
     | {ACCEPTED, RELEASED, REJECTED, KEPT, PURGE_PENDING, COMPACTED, DUPLICATE}
 )
 """Entries of lanes and backlogs that a compaction can replace; other kinds prevent it."""
+NAMING = COMPACTABLE - {POSTED}
+"""Entries of lanes and backlogs that can name positions posted before."""
 SETTLEMENTS = frozenset({ACCEPTED, RELEASED, REJECTED, MOVED})
 """Entries that end a claim, or a part of it; ``moved`` does so if it names a claim."""
 REMOVALS = frozenset({DEAD_LETTERED, EXPIRED, PURGED, MOVED, DUPLICATE})
