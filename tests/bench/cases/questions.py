@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,6 +14,7 @@ from tests.bench.world import SCHEMA, World
 from tests.inside import client_of
 from txnqueue import QueueManager
 from txnqueue.client.past_reader import PastReader
+from txnqueue.reports.history import History
 
 MESSAGES = 1_000_000
 THREADS = 8
@@ -30,8 +32,9 @@ def full_makers(world: World) -> Mapping[str, Callable[[], Case]]:
 
 
 def _questions(world: World, transactions: int) -> Case:
-    """Ask a store of its own, in which nothing else has happened."""
-    manager = QueueManager(world.spark, str(world.path("store")))
+    """Ask a store of its own, in which nothing else has happened, and a copy that is maintained."""
+    root, kept_root = world.path("store"), world.path("kept")
+    manager = QueueManager(world.spark, str(root))
     queue, raw = manager.create_queue("orders", SCHEMA, dead_letter=False), world.raw_table()
     pieces = world.raw_table()
     transactions = 4 if world.quick else transactions
@@ -49,15 +52,18 @@ def _questions(world: World, transactions: int) -> Case:
         claimed = queue.receive(1_000, transaction=tx)
         traced = next(iter(claimed.messages()))["_message"]["id"]
     history, then = manager.history, max(result.receipt.commit_seq for result in sent)
+    shutil.copytree(root, kept_root)
+    kept = QueueManager(world.spark, str(kept_root))
+    kept.maintain()
 
-    def past() -> None:
+    def past(history: History) -> None:
         aggregate(history.as_of(then).messages("orders").df(), MESSAGES)
 
     def first() -> None:
         client_of(manager).cache.pasts = PastReader()  # as in a process that has not asked yet
-        past()
+        past(history)
 
-    def trace() -> None:
+    def trace(history: History) -> None:
         found = [row["step"] for row in history.trace(traced).rows()]
         if found != ["sent", "claimed", "accepted"]:
             raise AssertionError(f"the message was {', '.join(found)}")
@@ -71,9 +77,13 @@ def _questions(world: World, transactions: int) -> Case:
         f"a queue of {MESSAGES:,} messages that {transactions:,} transactions sent: "
         "its state in the past, a message's steps, the proof of its history",
         {
-            "txnqueue": Side("as_of, aggregated", steps(past=past)),
+            "txnqueue": Side("as_of, aggregated", steps(past=partial(past, history))),
+            "kept": Side("as_of after maintenance", steps(past=partial(past, kept.history))),
             "first": Side("as_of, asked for the first time, aggregated", steps(first=first)),
-            "trace": Side("trace of a message", steps(trace=trace)),
+            "trace": Side("trace of a message", steps(trace=partial(trace, history))),
+            "kept trace": Side(
+                "trace of a message after maintenance", steps(trace=partial(trace, kept.history))
+            ),
             "verify": Side("verify", steps(verify=verify)),
             "floor": Side("raw scan", steps(scan=lambda: raw.aggregate(0, MESSAGES))),
             "pieces": Side(
@@ -85,7 +95,9 @@ def _questions(world: World, transactions: int) -> Case:
             Comparison(below="pieces"),
             Comparison("first", "floor"),
             Comparison("first", "pieces"),
+            Comparison("kept", "floor", target=TARGET),
             Comparison("trace", "floor"),
+            Comparison("kept trace", "floor", target=TARGET),
             Comparison("verify", "floor"),
         ],
         rounds_max=9,
