@@ -100,6 +100,26 @@ def test_applied_to_another_table_with_the_reply_lost_it_is_applied_once(world: 
     assert world.table_numbers() == [1] and world.manager("B").recover().waiting == ()
 
 
+def test_a_change_that_loses_to_a_replacement_of_its_table_waits(world: World) -> None:
+    """The next try was made on the new table."""
+    left_behind(world)
+    manager = world.manager("C")
+    tables, replaced = world.store.tables, False
+
+    def replace(step: str) -> None:
+        nonlocal replaced
+        if step == "apply lands" and not replaced:
+            replaced = True
+            tables.create(world.table, plain_schema("i long"))
+
+    tables.step = replace
+    (waiting,) = manager.recover().waiting
+    assert replaced and "another table" in waiting.reason
+    assert world.table_numbers() == [] and endings(world) == []
+    manager.apply_change(waiting.change_id)
+    assert world.table_numbers() == [1] and world.manager("B").recover().waiting == ()
+
+
 def test_an_interrupted_commit_that_landed_applies_its_changes(world: World) -> None:
     manager = world.manager("A")
     tx = manager.transaction("k")
