@@ -300,12 +300,23 @@ class Applier:
         applied = None if version is None else TableCommit(version, "", None, {})
         mark = applied or self._surely_marked(one)  # it has seen this number, or a later one
         if mark is None:
-            return (
-                "the table has taken a later change of this store: the store was restored to an "
-                "older state"
-            )
+            return self._why_skipped(one)
         self._confirm(one, mark)
         return None
+
+    def _why_skipped(self, one: Decided) -> str:
+        """Return why a table skips a change that its history does not show."""
+        info = self._client.store.tables.describe(one.change.table)
+        shown = self._commits(one, info)
+        if info is not None and len(shown) < info.version - one.change.table_version:
+            return (
+                "the table has taken this change, or a later one of this store, and its history no "
+                "longer tells which: waive the change if its rows are there"
+            )
+        return (
+            "the table has taken a later change of this store: the store was restored to an "
+            "older state"
+        )
 
     def _take_number(self, one: Decided, waived: str) -> None:
         """Let the table take the number of a change that is waived, whatever table it is now."""
