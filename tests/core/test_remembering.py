@@ -6,6 +6,7 @@ import linecache
 import random
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_a_reading_of_shards_that_is_interrupted_anywhere_leaves_no_gap() -> Non
             clock.advance(120)
             queue.send([{"n": 2}])
             memory_manager(store, clock).maintain(transaction_seconds_max=60)
-        if not _interrupted_at(nth, lambda: known.read([shard])):
+        if not _interrupted_at(nth, partial(known.read, [shard])):
             break
         steps += 1
         assert known.read([shard]) == ShardReader(store.journal).read([shard]), nth
