@@ -357,6 +357,7 @@ class Queue:
                 nullable; nothing was staged.
             LimitExceeded: The rows have too many different delays and priorities for one send,
                 or there is no memory left for transient messages.
+            Busy: The queue's columns were being altered at every try; nothing was sent.
             QueueClosed: The queue is being dropped; once dropped, ``QueueNotFound``.
             TransactionNotGiven: ``transaction=`` was left out inside a transaction block.
         """

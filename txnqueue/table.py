@@ -14,6 +14,7 @@ from txnqueue.core.settings import (
     shown,
 )
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
+from txnqueue.messages.send import staged_runs
 from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.frames import check_not_streaming
 from txnqueue.storage.tables import (
@@ -239,7 +240,7 @@ class TableChanges:
         note = {"transaction_id": tx.id, "table": self._name, **client.author()}
         send_id = client.runtime.new_id()
         send = Send(payload_id, tx.slice, send_id, staged, 1, None, note=note)
-        runs = client.store.payload.stage(send, plain)
+        send, runs = staged_runs(client, send, plain)
         count = sum(run.count for run in runs)
         return Source(payload_id, send.slice, send.send_id, count, columns.jsonValue())
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
-from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
+from txnqueue.errors import Busy, InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.messages import send
+from txnqueue.storage.journal import AppendConflict
 
 
 def test_what_was_sent_is_received_in_the_order_of_its_commits(world: World) -> None:
@@ -93,6 +95,31 @@ def test_rows_that_do_not_fit_send_nothing(world: World) -> None:
             orders.send(wrong)
         assert caught.value.column == column
     assert orders.depth() == 0
+
+
+@in_memory
+@pytest.mark.parametrize("met", [3, 1_000])
+def test_a_send_that_meets_alterations_is_staged_again_or_says_so(world: World, met: int) -> None:
+    """The second conflict was an error of the library's own inside, which no retry policy knew."""
+    orders, payload = world.queue(), world.store.payload
+    stage, tries = payload.stage, list[str]()
+
+    def altered(given: Any, found: Any) -> Any:
+        tries.append(given.send_id)
+        if len(tries) <= met:
+            raise AppendConflict("a column was added")
+        return stage(given, found)
+
+    payload.stage = altered
+    if met < 10:
+        sent = orders.send(rows(1, 2))
+        assert sent.send_id == tries[met] and len(set(tries)) == met + 1
+        assert numbers(orders.receive()) == [1, 2]
+    else:
+        with pytest.raises(Busy) as caught:
+            orders.send(rows(1, 2))
+        assert (caught.value.queue, caught.value.operation) == (orders.name, "stage")
+        assert caught.value.tries == len(tries) < met and orders.depth() == 0
 
 
 @in_memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import threading
 from collections.abc import Callable
@@ -40,6 +41,7 @@ from txnqueue.errors import (
     TransactionUnknown,
 )
 from txnqueue.messages.claim import ClaimPlanner
+from txnqueue.messages.receive import claim
 from txnqueue.protocols.dtx.branches import Branches
 from txnqueue.queue import Queue
 from txnqueue.storage import transient
@@ -575,6 +577,29 @@ def test_a_batch_of_both_kinds_settles_as_a_whole_or_not_at_all(world: World) ->
 
 
 @in_memory
+@pytest.mark.parametrize("turn", [0, 1])
+def test_a_receive_that_fails_half_way_holds_nothing(world: World, turn: int) -> None:
+    """The messages of the other kind were held until their lease ended, and it counted."""
+    queue = world.queue()
+    both(queue)
+    client, claimed = client_of(queue), list[int]()
+
+    def wanted(_lane: Any, segments: Any) -> Any:
+        claimed.append(1)
+        if len(claimed) > 1:
+            raise InvalidInput("a predicate fails on the rows of the second kind")
+        return segments
+
+    for _ in range(turn):
+        client.transient.turn(f"{queue.info.queue_id}/kinds")
+    with pytest.raises(InvalidInput, match="second kind"):
+        claim(client, queue.info, 10, None, wanted=wanted)
+    assert counts(queue) == (4, 0)
+    messages = queue.receive().messages()
+    assert [message["_message"]["delivery_count"] for message in messages] == [0] * 4
+
+
+@in_memory
 def test_a_message_is_settled_once_whichever_kind_it_is(world: World) -> None:
     queue = world.queue()
     both(queue)
@@ -732,6 +757,39 @@ def test_there_is_a_limit_to_what_is_kept_in_memory(
     queue.receive().accept()
     queue.send(rows(1))
     assert queue.depth() == 1
+
+
+@in_memory
+def test_small_messages_and_headers_take_memory_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight bytes a message were counted, of three thousand."""
+    monkeypatch.setattr(transient, "TRANSIENT_BYTES_MAX", 100_000)
+    queue = world.queue(durable=False)
+    with pytest.raises(LimitExceeded, match="durable=True"):
+        for n in range(100):
+            queue.send(rows(n))
+    assert 20 < queue.depth() < 50
+    queue.receive(100).accept()
+    told = [{**row, "told": "x" * 50} for row in rows(*range(400))]
+    queue.send(told, header_columns={"told": "told"})
+    with pytest.raises(LimitExceeded, match="durable=True"):
+        queue.send(rows(1))
+
+
+@in_memory
+def test_a_copy_of_a_fold_shares_what_never_changes(world: World) -> None:
+    """Tidying up copies the folds: with each waiting message it took longer."""
+    queue = world.queue(durable=False)
+    queue.send(rows(1))
+    memory = client_of(queue).transient
+    with memory.lock:
+        fold = memory.states.fold(queue.info.in_memory())
+        copied = copy.deepcopy(fold)
+        (position,) = fold.positions.values()
+        assert copied.positions[position.position_id] is position
+        assert copied.lanes[0].available[0] is fold.lanes[0].available[0]
+        assert copied.lanes[0].available is not fold.lanes[0].available
 
 
 @in_memory

@@ -16,8 +16,14 @@ from txnqueue.client.append import Append
 from txnqueue.client.runtime import Runtime
 from txnqueue.core.model import Condition, Entry, Unit, next_sequence
 from txnqueue.core.planning import Plan
-from txnqueue.errors import PlatformMissing, StoreBusy, TransactionUnknown
-from txnqueue.storage.journal import Appended
+from txnqueue.errors import (
+    PlatformMissing,
+    StatementRefused,
+    StoreBusy,
+    StoreNotFound,
+    TransactionUnknown,
+)
+from txnqueue.storage.journal import Appended, EntryFilter
 from txnqueue.storage.journal import groups as groups_module
 from txnqueue.storage.journal.delta import DeltaJournal
 from txnqueue.storage.journal.groups import (
@@ -257,6 +263,42 @@ def test_where_an_append_landed_is_read_if_the_session_does_not_tell() -> None:
     landed = append.land(lambda _lost: Plan(mine.entries, mine.conditions))
     assert landed is not None and landed.version == 2
     assert [entry.version for entry in there.entries()] == [1, 2]
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_store_that_was_removed_is_told(gone: bool) -> None:
+    """Reads raised Spark's error, and appends spoke of a statement that could not be parsed."""
+    absent = AnalysisException("[DELTA_TABLE_ONLY_OPERATION] `/lake/journal` is not a Delta table.")
+
+    class Away:
+        """Statements on a table that Spark does not find."""
+
+        session = compiling = user = None
+        names = TableNames.of("/lake")
+
+        def result_of_append(self, answer: object, begin: object) -> Any:
+            raise absent
+
+        def run(self, statement: object) -> Any:
+            raise absent
+
+    away: Any = Away()
+    journal = DeltaJournal(away, groups=Groups())
+    vars(journal).update(exists=lambda: not gone)
+    acts: list[Callable[[], object]] = [
+        journal.version,
+        journal.known_version,
+        lambda: journal.read(["fence"]),
+        journal.read_all,
+        lambda: journal.find(EntryFilter(shards=["fence"])),
+        lambda: journal.newest(EntryFilter()),
+    ]
+    for act in acts:
+        with pytest.raises(StoreNotFound if gone else AnalysisException):
+            act()
+    with pytest.raises(StoreNotFound if gone else StatementRefused) as refused:
+        journal.append([unit("mine", lane=1)], {})
+    assert refused.value.__cause__ is absent
 
 
 @pytest.mark.parametrize("names", [["a", "bad", "b"], ["a", "bad"]])

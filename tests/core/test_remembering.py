@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import linecache
 import random
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from tests.core.test_compacting import state
 from txnqueue import QueueManager
 from txnqueue.client import past_reader, readers
-from txnqueue.client.readers import StateReader
+from txnqueue.client.readers import ShardReader, StateReader
+from txnqueue.core import model
 from txnqueue.core.model import POSTED, Entry
 from txnqueue.errors import HistoryRemoved, InvalidInput
 from txnqueue.storage.journal import EntryFilter
@@ -43,6 +50,59 @@ def test_folds_are_the_same_whoever_reads_them_and_when(
         afresh = [StateReader(store.journal).read([info])[0] for info in infos]
         assert [state(f) for f in known.read(infos)] == [state(f) for f in afresh]
     assert len(horizons) > 3, "vacuous: the horizon hardly moved"
+
+
+def test_a_reading_of_shards_that_is_interrupted_anywhere_leaves_no_gap() -> None:
+    """A transaction was remembered as prepared, and its decision had left the journal unread."""
+    steps = 0
+    for nth in range(1_000):
+        store, clock = MemoryStore(), Clock()
+        manager = memory_manager(store, clock)
+        queue = manager.create_queue("q", "n long")
+        tx = manager.transaction("t")
+        queue.send([{"n": 1}], transaction=tx)
+        tx.prepare()
+        known, shard = ShardReader(store.journal), model.transaction_shard("t")
+        known.read([shard])
+        manager.commit("t")
+        for _ in range(2):
+            clock.advance(120)
+            queue.send([{"n": 2}])
+            memory_manager(store, clock).maintain(transaction_seconds_max=60)
+        if not _interrupted_at(nth, partial(known.read, [shard])):
+            break
+        steps += 1
+        assert known.read([shard]) == ShardReader(store.journal).read([shard]), nth
+    assert steps > 20
+
+
+def _interrupted_at(nth: int, act: Callable[[], object]) -> bool:
+    """Press Ctrl-C at the nth line that the reader executes; return whether there is one.
+
+    Where it lets the lock go, Python sees to that itself, unless a program traces it.
+    """
+    left = nth
+
+    def look(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != readers.__file__:
+            return None
+        line = linecache.getline(readers.__file__, frame.f_lineno)
+        left -= event == "line" and "with self._lock" not in line
+        if left < 0:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return look
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
 
 
 def asked(manager: QueueManager, commit_seq: int, name: str) -> list[Message] | str:

@@ -27,10 +27,13 @@ from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.storage import transient
 from txnqueue.storage.journal import statements as statements_module
 from txnqueue.storage.journal.exceptions import surely_not_begun
+from txnqueue.storage.journal.log import CommitLog
 from txnqueue.storage.journal.sessions import APPLICATION
 from txnqueue.storage.journal.statements import THREADS_MAX, Statements
 from txnqueue.storage.journal.tables import TableNames
+from txnqueue.storage.payload.delta import DeltaPayload
 from txnqueue.storage.store import MemoryStore
+from txnqueue.testing import plain_schema
 
 WAIT_SECONDS = 20
 
@@ -292,6 +295,34 @@ def test_a_table_is_changed_by_one_statement_at_a_time(
     first.join()
     second.join()
     assert order == ["first", "second"]
+
+
+@pytest.mark.parametrize("what", ["statement", "log", "payload"])
+def test_a_table_that_another_driver_creates_at_the_same_time_is_there(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The slower one failed with an error of the library's own inside."""
+    tried: list[Any] = []
+
+    def create(_session: Any) -> str:
+        tried.append(1)
+        if len(tried) == 1:
+            raise RuntimeError("[DELTA_CONCURRENT_WRITE] somebody was faster")
+        return "there"
+
+    def by_sql(session: Any, statement: str) -> Any:
+        return SimpleNamespace(collect=lambda: create(session))
+
+    monkeypatch.setattr(statements._locks, "of", lambda table: SimpleNamespace(held=Nothing))
+    monkeypatch.setattr(CommitLog, "_remove_begun", lambda *_: None)
+    monkeypatch.setattr(Session, "sql", by_sql)
+    ways: dict[str, Callable[[], object]] = {
+        "statement": lambda: statements.creating("a", create),
+        "log": lambda: CommitLog(statements, "archive").created("archive", create),
+        "payload": lambda: DeltaPayload(statements).create("q-1", plain_schema("n long")),
+    }
+    ways[what]()
+    assert len(tried) == 2
 
 
 class Nothing:

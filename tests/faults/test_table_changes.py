@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.injection import Crash, Fault, Injector
+from tests.faults.injection import Crash, Fault, Injector, InjectorOfCall
 from tests.faults.world import World
 from tests.inside import client_of
 from tests.silence import interrupted
@@ -97,6 +97,43 @@ def test_applied_to_another_table_with_the_reply_lost_it_is_applied_once(world: 
     assert waiting.change_id == change_id and "another table" in waiting.reason
     with unheard(manager):
         manager.apply_change(change_id)
+    assert world.table_numbers() == [1] and world.manager("B").recover().waiting == ()
+
+
+def test_a_change_that_loses_to_a_replacement_of_its_table_waits(world: World) -> None:
+    """The next try was made on the new table."""
+    left_behind(world)
+    manager = world.manager("C")
+    tables, replaced = world.store.tables, False
+
+    def replace(step: str) -> None:
+        nonlocal replaced
+        if step == "apply lands" and not replaced:
+            replaced = True
+            tables.create(world.table, plain_schema("i long"))
+
+    tables.step = replace
+    (waiting,) = manager.recover().waiting
+    assert replaced and "another table" in waiting.reason
+    assert world.table_numbers() == [] and endings(world) == []
+    manager.apply_change(waiting.change_id)
+    assert world.table_numbers() == [1] and world.manager("B").recover().waiting == ()
+
+
+def test_an_applied_change_that_no_history_shows_is_not_called_a_restore(world: World) -> None:
+    """Delta forgets commits after a while, and never the number of the change."""
+    injector = InjectorOfCall("apply", 0, Fault.CRASH_AFTER)
+    tx = world.manager("dying", injector).transaction()
+    tx.table(world.table).append([{"i": 1}])
+    injector.arm()
+    with pytest.raises(Crash):
+        tx.commit()
+    assert world.table_numbers() == [1]
+    world.store.tables.history = lambda _name, _after: []
+    manager = world.manager("C")
+    (waiting,) = manager.recover().waiting
+    assert "no longer tells" in waiting.reason and "restored" not in waiting.reason
+    manager.waive_change(waiting.change_id, "it is there")
     assert world.table_numbers() == [1] and world.manager("B").recover().waiting == ()
 
 

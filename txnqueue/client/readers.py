@@ -51,10 +51,8 @@ class ShardReader:
             if not all(shard in self._known for shard in wanted):
                 for shard in wanted:
                     self._known.pop(shard, None)
-            since = min((self._known[s][0] for s in wanted if s in self._known), default=None)
-            self._read_on(wanted)
-            if since is not None and since < self._horizon:
-                self._known.clear()  # new entries may have left already: all is read anew
+            if not self._read_on(wanted):
+                self._known.clear()
                 anew = True
                 self._read_on(wanted)
             if anew:
@@ -71,18 +69,26 @@ class ShardReader:
         if sum(len(entries) for _, entries in self._known.values()) > most:
             self._known.clear()
 
-    def _read_on(self, shards: list[str]) -> None:
-        """Read the entries since the least recent reading of these shards."""
+    def _read_on(self, shards: list[str]) -> bool:
+        """Read the entries since the least recent reading of these shards.
+
+        Returns:
+            Whether they were remembered. They are not if some may have left the journal already,
+            because then an interrupt would leave a gap: all must be read anew.
+        """
         if not shards:
-            return
+            return True
         known = {shard: self._known.get(shard, (-1, ())) for shard in shards}
         since = min(version for version, _ in known.values())
         # The horizon is read too: entries added below it may have left the journal since.
         reading = self._journal.read({*shards, model.FENCE}, after=since)
         self._horizon = max(self._horizon, model.horizon(reading.entries))
+        if 0 <= since < self._horizon:
+            return False
         for shard, (version, before) in known.items():
             new = (e for e in reading.entries if e.shard == shard and e.version > version)
             self._known[shard] = (max(version, reading.version), (*before, *new))
+        return True
 
 
 class StateReader:

@@ -187,11 +187,15 @@ class TransientStates:
         return {name: info.in_memory() for name, info in self._cache.queues().items()}
 
     def key_states(self, keys: Iterable[str]) -> dict[str, TransactionState]:
-        """Read the states of some transaction keys in memory."""
-        wanted = sorted(set(keys))
+        """Read the states of some transaction keys in memory.
+
+        Only entries of branches are dated by others of their shard, and there are none in memory.
+        """
+        wanted = dict.fromkeys(sorted(keys))
         shards = [model.transaction_shard(key) for key in wanted]
         entries = self._store.journal.read(shards).entries
-        return TransactionState.of_keys(wanted, entries)
+        mine = [entry for entry in entries if entry.stream in wanted]
+        return TransactionState.of_keys(wanted, mine)
 
     def landed(self) -> None:
         """Remove from memory the entries that are no longer needed, once there are many."""

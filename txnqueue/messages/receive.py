@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 
@@ -14,6 +15,7 @@ from txnqueue.core.state.branch import Branch
 from txnqueue.messages.acquirer import Acquirer
 from txnqueue.messages.claim import ClaimPlanner, HeldClaim, Wanting
 
+logger = logging.getLogger("txnqueue")
 FIRST_SECONDS = 0.1
 
 
@@ -167,9 +169,8 @@ def gather(
         try:
             held += _claimed(part.client, make(part, left, bool(held)), info)
         except BaseException:
-            for one in held:
-                if one.info.transient:
-                    _give_back(client.transient, one)
+            for one in held[len(before) :]:
+                _give_back(client.of(one.info), one)
             raise
     return held
 
@@ -197,22 +198,30 @@ def _claimed(client: Client, receiver: ClaimPlanner, info: QueueInfo) -> list[He
         # Only duplicates were found: there may be other messages behind them.
 
 
-def _give_back(memory: Client, one: HeldClaim) -> None:
-    """Release transient messages that are not delivered because the durable claim failed."""
+def _give_back(side: Client, one: HeldClaim) -> None:
+    """Release messages that are not delivered because another claim of the call failed.
+
+    If that fails, too, they come back when their lease ends.
+    """
+    queue_id = one.info.queue_id
 
     def plan(_lost: int) -> Plan | None:
-        claim = memory.states.fold(one.info).claim(*one.claim.name)
-        if claim is None:
-            return None
-        sequence = memory.states.fold(one.info).lanes[claim.lane].next_sequence
-        released = Disposition(model.RELEASED)
-        queue_id = one.info.queue_id
-        entry = planning.settlement(
-            queue_id, claim, released, memory.stamp(), sequence=sequence, owner=None
-        )
+        with side.lock:
+            fold = side.states.fold(one.info)
+            claim = fold.claim(*one.claim.name)
+            if claim is None:
+                return None
+            sequence = fold.lanes[claim.lane].next_sequence
+            released = Disposition(model.RELEASED)
+            entry = planning.settlement(
+                queue_id, claim, released, side.stamp(), sequence=sequence, owner=None
+            )
         return Plan((entry,), planning.lane_conditions(queue_id, [(claim.lane, sequence)]))
 
-    memory.land(plan, "settle", queue=one.info.name)
+    try:
+        side.land(plan, "settle", queue=one.info.name)
+    except Exception as error:  # the error of the other claim tells more
+        logger.warning("claim not given back queue=%s error=%s", one.info.name, error)
 
 
 def claim(

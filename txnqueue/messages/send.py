@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from txnqueue.client.client import Client
+from txnqueue.client.runtime import Retries
 from txnqueue.core.markup import Facts
 from txnqueue.core.receipt import Receipt
 from txnqueue.core.settings import (
@@ -15,7 +16,7 @@ from txnqueue.core.settings import (
     QueueInfo,
     check_flag,
 )
-from txnqueue.errors import InvalidInput, LimitExceeded
+from txnqueue.errors import Busy, InvalidInput, LimitExceeded
 from txnqueue.messages.acquirer import Acquirer
 from txnqueue.messages.placement import SendOptions
 from txnqueue.messages.staged import StagedSend
@@ -75,17 +76,28 @@ def stage(
 
 
 def staged_runs(side: Client, send: Send, rows: object) -> tuple[Send, list[Run]]:
-    """Stage rows, again under another id in the rare case that their table just got a column.
+    """Stage rows, again under another id in the rare case that their table was just altered.
 
     Returns:
         The send as it was staged, and the runs in which its rows lie.
+
+    Raises:
+        Busy: Their table was altered at every try; no message was sent.
     """
-    payload = side.store.payload
-    try:
-        return send, payload.stage(send, rows)
-    except AppendConflict:
+    retries = Retries(side.runtime)
+    while True:
+        try:
+            return send, side.store.payload.stage(send, rows)
+        except AppendConflict as error:
+            if not retries.fail():
+                queue = send.note.get("queue")
+                raise Busy(
+                    operation="stage",
+                    queue=None if queue is None else str(queue),
+                    tries=retries.failed,
+                ) from error
+        retries.wait()
         send = replace(send, send_id=side.runtime.new_id())
-        return send, payload.stage(send, rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,10 @@ SendName = tuple[str, str]
 """The owner of the payload, and the send id."""
 TIDY_ENTRIES_MIN = 256
 TIDY_BYTES_MIN = 1 << 20
+SEND_BYTES = 3_000
+"""What each send takes besides its rows: its entries, its position, and the objects around them."""
+HEADERS_BYTES = 200
+"""What the headers of a message take besides their texts."""
 
 
 class Working(Protocol):
@@ -124,10 +128,24 @@ class TransientJournal(MemoryJournal):
 
 @dataclass(frozen=True, eq=False)
 class TransientRows:
-    """The rows of one send, readable as long as this object is referenced."""
+    """The rows of one send, readable as long as this object is referenced.
+
+    Attributes:
+        rows: The rows.
+        headers: The headers of each.
+        nbytes: The memory that the send takes, with what the library keeps of it elsewhere.
+    """
 
     rows: pa.Table
     headers: Headers
+    nbytes: int
+
+    @classmethod
+    def of(cls, rows: pa.Table, headers: Headers) -> TransientRows:
+        """Keep rows, and estimate the memory that they take."""
+        told = {id(one): one for one in headers if one}  # rows may share them
+        texts = sum(len(text) for one in told.values() for pair in one.items() for text in pair)
+        return cls(rows, headers, SEND_BYTES + rows.nbytes + HEADERS_BYTES * len(told) + texts)
 
 
 class TransientPayload(MemoryPayload):
@@ -158,11 +176,11 @@ class TransientPayload(MemoryPayload):
         """Drop every send that is not needed."""
         wanted = set(needed)
         self._kept = {name: sent for name, sent in self._kept.items() if name in wanted}
-        self.bytes = sum(sent.rows.nbytes for sent in self._kept.values())
+        self.bytes = sum(sent.nbytes for sent in self._kept.values())
 
     def _put(self, send: Send, arranged: Arranged) -> None:
-        self.bytes += arranged.rows.nbytes
-        sent = TransientRows(arranged.rows, arranged.headers)
+        sent = TransientRows.of(arranged.rows, arranged.headers)
+        self.bytes += sent.nbytes
         self._kept[send.payload_id, send.send_id] = sent
         self._known[send.payload_id, send.send_id] = sent
 

@@ -6,8 +6,9 @@ A change that cannot be applied holds up the later changes of its table, and of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Retries
@@ -28,6 +29,7 @@ from txnqueue.storage.tables import (
 from txnqueue.version import __version__
 
 logger = logging.getLogger("txnqueue")
+_Found = TypeVar("_Found")
 _TITLE = "An error occurred while calling"
 _SETTING_BACK = ("RESTORE", "CLONE", "REPLACE")
 
@@ -221,7 +223,7 @@ class Applier:
         one = self._oldest(change_id)
         if self._client.store.tables.describe(one.change.table) is not None:
             try:
-                self._patiently(one, waived=reason)
+                self._take_number(one, reason)
             except Exception:
                 if self._mark(one) is None:
                     raise
@@ -266,45 +268,67 @@ class Applier:
 
     def _attempt(self, one: Decided, *, anyhow: bool = False) -> str | None:
         """Apply a change, the oldest that waits for its table; return why it waits, or None."""
-        tables = self._client.store.tables
         try:
-            info = tables.describe(one.change.table)
-            commits = self._commits(one, info)
-            mark = mark_of(one, commits, self._store_id)
-            if mark is not None:
-                self._confirm(one, mark)
-                return None
-            reason = None if anyhow and info else obstacle(one, info, commits, self._store_id)
-            if reason is not None:
-                return reason
-            if self._ended(one):  # another client has waived it meanwhile
-                return None
-            version = self._patiently(one)
+            return self._patiently(lambda: self._try(one, anyhow=anyhow))
         except Exception as error:  # an error is not an outcome; the table's history tells it
             mark = self._surely_marked(one)
             if mark is None:
                 return f"{type(error).__name__}: {_first_line(error)}"
             self._confirm(one, mark)
             return None
-        if version is not None:
-            self._confirm(one, TableCommit(version, "", None, {}))
+
+    def _try(self, one: Decided, *, anyhow: bool) -> str | None:
+        """Apply a change to its table as it is now; return why it waits, or None.
+
+        Raises:
+            TableConflict: Another commit won. It may be the one that replaced the table, so the
+                next try must look at the table again.
+        """
+        tables = self._client.store.tables
+        info = tables.describe(one.change.table)
+        commits = self._commits(one, info)
+        mark = mark_of(one, commits, self._store_id)
+        if mark is not None:
+            self._confirm(one, mark)
             return None
-        mark = self._surely_marked(one)
+        reason = None if anyhow and info else obstacle(one, info, commits, self._store_id)
+        if reason is not None:
+            return reason
+        if self._ended(one):  # another client has waived it meanwhile
+            return None
+        version = tables.apply(one.change, one.stamp(self._store_id))
+        applied = None if version is None else TableCommit(version, "", None, {})
+        mark = applied or self._surely_marked(one)  # it has seen this number, or a later one
         if mark is None:
-            return (
-                "the table has taken a later change of this store: the store was restored to an "
-                "older state"
-            )
+            return self._why_skipped(one)
         self._confirm(one, mark)
         return None
 
-    def _patiently(self, one: Decided, *, waived: str | None = None) -> int | None:
-        """Apply a change, or only take its number to waive it, with bounded retries."""
+    def _why_skipped(self, one: Decided) -> str:
+        """Return why a table skips a change that its history does not show."""
+        info = self._client.store.tables.describe(one.change.table)
+        shown = self._commits(one, info)
+        if info is not None and len(shown) < info.version - one.change.table_version:
+            return (
+                "the table has taken this change, or a later one of this store, and its history no "
+                "longer tells which: waive the change if its rows are there"
+            )
+        return (
+            "the table has taken a later change of this store: the store was restored to an "
+            "older state"
+        )
+
+    def _take_number(self, one: Decided, waived: str) -> None:
+        """Let the table take the number of a change that is waived, whatever table it is now."""
+        stamp, tables = one.stamp(self._store_id, waived), self._client.store.tables
+        self._patiently(lambda: tables.apply(one.change, stamp, empty=True))
+
+    def _patiently(self, act: Callable[[], _Found]) -> _Found:
+        """Do something to a table, again if another commit on it won, with bounded retries."""
         retries = Retries(self._client.runtime)
-        stamp = one.stamp(self._store_id, waived)
         while True:
             try:
-                return self._client.store.tables.apply(one.change, stamp, empty=waived is not None)
+                return act()
             except TableConflict:
                 if not retries.fail():
                     raise

@@ -65,6 +65,10 @@ class Position:
             message_id=body.get("message_id"),
         )
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Position:
+        """Return this one: it never changes, and a copied fold has maybe a million of them."""
+        return self
+
     def expired(self, now_ms: int) -> bool:
         """Return whether the position's time to live is over at an instant."""
         return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
@@ -91,6 +95,10 @@ class Segment:
     former: int = 0
     not_to: frozenset[str] = frozenset()
     failed_at_ms: int = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Segment:
+        """Return this one: it never changes, and a copied fold has maybe a million of them."""
+        return self
 
     @property
     def history(self) -> tuple[int, int, frozenset[str]]:

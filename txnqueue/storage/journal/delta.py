@@ -6,12 +6,13 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.core import model
 from txnqueue.core.model import Entry, Unit
-from txnqueue.errors import StatementRefused, StoreSetBack
+from txnqueue.errors import StatementRefused, StoreNotFound, StoreSetBack
 from txnqueue.storage import setbacks
 from txnqueue.storage.journal import AppendConflict, Appended, Audit, Newest, Order, Reading
 from txnqueue.storage.journal.archive import IDS, DeltaArchive, name_ids
@@ -103,7 +104,12 @@ class DeltaJournal:
 
         Raises:
             StoreSetBack: Somebody removed entries, or put an older copy in the table's place.
+            StoreNotFound: The table was removed.
         """
+        with self._unless_gone():
+            return self._newest_version()
+
+    def _newest_version(self) -> int:
         if self._known is not None and self._log.is_newest(self._known):
             self._learn_newest(self._known)
             return self._known
@@ -131,15 +137,18 @@ class DeltaJournal:
         New entries are read from the change feed, whose cost depends on what was added since.
         Entries far back, or older than Delta's log, are read from the shards' files.
         """
-        return self._read(frozenset(shards), after, upto)
+        with self._unless_gone():
+            return self._read(frozenset(shards), after, upto)
 
     def read_all(self, after: int = -1, upto: int | None = None) -> Reading:
         """Read every entry of every shard after a version, and up to one."""
-        return self._read(None, after, upto)
+        with self._unless_gone():
+            return self._read(None, after, upto)
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
         """Read the entries that match any of some filters."""
-        return self._selection.find(wanted)
+        with self._unless_gone():
+            return self._selection.find(wanted)
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
         """Read entries in an order, a bounded part at a time."""
@@ -147,7 +156,8 @@ class DeltaJournal:
 
     def newest(self, wanted: EntryFilter) -> Newest:
         """Find the newest of the entries that match a filter."""
-        return self._selection.newest(wanted)
+        with self._unless_gone():
+            return self._selection.newest(wanted)
 
     def audit(self, upto: int, beginning: int = -1) -> Audit:
         """Check with Delta's change feed what happened to entries, as far back as it reaches."""
@@ -164,6 +174,7 @@ class DeltaJournal:
                 landed, and the journal could not be read to find out which; or the session does
                 not tell where they landed.
             StatementRefused: Spark cannot parse the MERGE; nothing landed.
+            StoreNotFound: The table was removed; nothing landed.
         """
         request = Request(tuple(units), metadata, self._insert)
         try:
@@ -173,7 +184,7 @@ class DeltaJournal:
             )
         except Exception as error:
             if surely_not_begun(error, lambda: self._analyse(inserted(self._table, units))):
-                raise StatementRefused() from error
+                raise (self._gone() if self._is_gone(error) else StatementRefused()) from error
             raise
         try:
             appended = self._groups.resolved(answer, units, lambda v: self._landed(units, v))
@@ -246,6 +257,38 @@ class DeltaJournal:
             spark, names = self._statements.user, self._statements.names
             self._shared = groups_of(spark, names, self._log.table_id)
         return self._shared
+
+    @contextmanager
+    def _unless_gone(self) -> Iterator[None]:
+        """Tell a reader of a store that was removed what happened.
+
+        Raises:
+            StoreNotFound: The table does not exist any more.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self._is_gone(error):
+                raise self._gone() from error
+            raise
+
+    def _is_gone(self, error: Exception) -> bool:
+        """Return whether an error was raised because the table does not exist any more."""
+        if not is_absent(error):
+            return False
+        try:
+            return not self.exists()
+        except Exception:  # the first error tells more
+            logger.info("journal not found", exc_info=True)
+            return False
+
+    def _gone(self) -> StoreNotFound:
+        root = self._statements.names.root
+        return StoreNotFound(
+            f"The store at {root!r} is gone: put it back if it was removed or moved, or mount its "
+            "disk.",
+            root=root,
+        )
 
     def _analyse(self, query: str) -> None:
         self._statements.run(lambda: self._session.sql(query).schema)

@@ -87,7 +87,7 @@ class CommitLog:
                 self._remove_begun(f"{names.root}/{lock}/_delta_log")
             return create(session)
 
-        return self._statements.committing(lock, whole)
+        return self._statements.creating(lock, whole)
 
     def is_newest(self, version: int) -> bool:
         """Return whether a version of the table is certainly the newest one.

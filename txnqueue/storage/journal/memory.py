@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import sys
 import threading
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from txnqueue.core import model
 from txnqueue.core.model import Entry, PositionId, Unit
@@ -18,6 +20,7 @@ from txnqueue.core.state import retention
 from txnqueue.storage.journal import AppendConflict, Appended, Audit, Newest, Order, Reading
 from txnqueue.storage.journal.filters import EntryFilter, shards_of
 
+_VERSION = attrgetter("version")
 Step = Callable[[str], None]
 """Called between the steps of a store call, so that a scheduler can interleave clients."""
 
@@ -277,8 +280,10 @@ class MemoryJournal:
         return Reading(tuple(found), end)
 
     def _between(self, shard: str, after: int, upto: int) -> list[Entry]:
+        """Find the entries of some versions by bisection: of many, mostly the last few are new."""
         entries = self._shards.get(shard, [])
-        return [entry for entry in entries if after < entry.version <= upto]
+        first = bisect_right(entries, after, key=_VERSION)
+        return entries[first : bisect_right(entries, upto, first, key=_VERSION)]
 
     def _added_since(self, shard: str, snapshot: int) -> bool:
         """Return whether anything was added to a shard since a snapshot."""

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from txnqueue.errors import PlatformMissing
 from txnqueue.storage.forks import check_process
+from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.exceptions import conflicts, damage
 from txnqueue.storage.journal.locks import Locks
 from txnqueue.storage.journal.sessions import (
@@ -187,6 +188,20 @@ class Statements:
                 return statement(one)
 
         return _committed(self._begun(self._commits, locked))
+
+    def creating(self, table: str, statement: Callable[[SparkSession], Result]) -> Result:
+        """Run a statement that creates a table unless it exists.
+
+        Two drivers may find that it does not; the statement of the slower one then conflicts, and
+        has nothing left to do when it is repeated.
+
+        Raises:
+            AppendConflict: Delta reports a conflict again.
+        """
+        try:
+            return self.committing(table, statement)
+        except AppendConflict:
+            return self.committing(table, statement)
 
     def staging(self, table: str, session: SparkSession, statement: Callable[[], Result]) -> Result:
         """Run a write of rows under the table's lock, as work of the caller for Spark.

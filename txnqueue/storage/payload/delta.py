@@ -94,7 +94,7 @@ class DeltaPayload:
             with of_columns():
                 session.sql(create_payload(names, payload_id, columns, routed=routed)).collect()
 
-        self._statements.committing(f"payload-{payload_id}", statement)
+        self._statements.creating(f"payload-{payload_id}", statement)
 
     def add_columns(self, payload_id: str, columns: StructType) -> None:
         """Add columns to an owner's payload table; existing ones are not changed."""

@@ -101,6 +101,8 @@ class MemoryTables:
             return None
         self.step("apply lands")
         with self._lock:
+            if self._tables.get(change.table) is not table:
+                raise TableConflict(f"{change.table!r} was replaced")
             if table.numbers.get(stamp.application_id, -1) != seen:
                 raise TableConflict(f"another change of {change.table!r} was faster")
             if not empty and change.source is not None:
