@@ -71,6 +71,7 @@ class ProtonCodec:
                 "AMQP octets need python-qpid-proton: pip install 'txnqueue[amqp]'."
             ) from error
         self._proton: Any = proton
+        self._decimal_bits = {proton.decimal32: 32, proton.decimal64: 64, proton.decimal128: 128}
 
     def encode(self, sections: Sequence[Section]) -> bytes:
         """Write a message.
@@ -243,7 +244,7 @@ class ProtonCodec:
             found.pop()
         return found
 
-    def _typed(self, value: Any) -> Any:
+    def _typed(self, value: Any) -> Any:  # noqa: PLR0911 - a line for each type
         """Convert a value from the types of Proton."""
         described = self._proton.Described
         if isinstance(value, memoryview):
@@ -252,10 +253,9 @@ class ProtonCodec:
             return EPOCH + datetime.timedelta(milliseconds=value)
         if isinstance(value, self._proton.Array):
             return [self._typed(one) for one in value.elements]
-        if isinstance(value, self._proton.decimal32 | self._proton.decimal64):
-            return _decimal(int(value), 32 if isinstance(value, self._proton.decimal32) else 64)
-        if isinstance(value, self._proton.decimal128):
-            return _decimal(int.from_bytes(value, "big"), 128)
+        bits = self._decimal_bits.get(type(value))
+        if bits is not None:
+            return _decimal(value if bits < 128 else int.from_bytes(value, "big"), bits)
         if isinstance(value, bool) or value is None:
             return value
         if isinstance(value, dict):

@@ -38,7 +38,6 @@ from txnqueue.protocols.amqp.performatives import (
 )
 from txnqueue.protocols.amqp.types import Coordinator, Described, Error, Source, Target
 
-
 SIZES = 1 << 64
 """The number of sizes that a message may have."""
 

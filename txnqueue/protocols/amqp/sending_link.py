@@ -247,8 +247,6 @@ class SendingLink(Link):
             if transaction is not None:
                 delivery.state = TransactionalState(transaction.txn_id)
                 transaction.deliveries.append(delivery)
-                if self.sends_settled:
-                    delivery.associate(transaction, Accepted())
             self._waiting.append(delivery)
         self.credit -= len(batch)
 
@@ -271,7 +269,9 @@ class SendingLink(Link):
         delivery.delivery_id = self.session.next_delivery_id()
         delivery.started = True
         self._count(1)
-        if not self.sends_settled:
+        if self.sends_settled and delivery.transaction is not None:
+            delivery.associate(delivery.transaction, Accepted())
+        elif not self.sends_settled:
             self.session.unsettled[delivery.delivery_id] = delivery
 
     def _count(self, deliveries: int) -> None:
@@ -280,9 +280,9 @@ class SendingLink(Link):
     def _accept_going(self) -> None:
         """Accept messages that go settled and complete now, with one commit for each claim.
 
-        This happens before they are sent, so no message is sent that others have meanwhile got.
+        Those of a transaction are accepted by its commit, as far as they were sent. This happens before they are sent, so no message is sent that others have meanwhile got.
         """
-        going = [one for one in self._going() if one.outcome is None]
+        going = [one for one in self._going() if one.transaction is None and one.outcome is None]
         apply([(one, Accepted()) for one in going], None)
         for delivery in going:
             delivery.outcome = Accepted()
