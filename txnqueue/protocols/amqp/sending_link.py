@@ -280,7 +280,8 @@ class SendingLink(Link):
     def _accept_going(self) -> None:
         """Accept messages that go settled and complete now, with one commit for each claim.
 
-        Those of a transaction are accepted by its commit, as far as they were sent. This happens before they are sent, so no message is sent that others have meanwhile got.
+        This happens before they are sent, so no message is sent that others have meanwhile got.
+        Those of a transaction are accepted by its commit, as far as they have begun to be sent.
         """
         going = [one for one in self._going() if one.transaction is None and one.outcome is None]
         apply([(one, Accepted()) for one in going], None)
