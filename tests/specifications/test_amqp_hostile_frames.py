@@ -23,6 +23,7 @@ from txnqueue.protocols.amqp import (
     Coordinator,
     Declare,
     Declared,
+    Described,
     Detach,
     Discharge,
     Disposition,
@@ -336,3 +337,35 @@ def test_a_link_is_told_which_of_its_wishes_is_not_met(caplog: pytest.LogCapture
         "amqp:not-found",
     ]
     assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
+@st.composite
+def another_field(draw: st.DrawFn) -> tuple[int, int, Any]:
+    """Draw which field of which of the usual frames has another value."""
+    return draw(st.integers(0, 12)), draw(st.integers(0, 11)), draw(FIELDS)
+
+
+@OFTEN
+@given(changes=st.lists(another_field(), min_size=1, max_size=2, unique_by=lambda one: one[0]))
+def test_a_frame_with_one_odd_field_is_answered(
+    changes: Sequence[tuple[int, int, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """All its other fields are right, so that it gets further than one of odd fields only."""
+    caplog.clear()
+    client = Client()
+    bodies = usual(client.txn_id)
+    for which, place, value in changes:
+        performative, payload = VALUES.decode_first(bodies[which])
+        fields = [as_sent(one) for one in performative.value]
+        fields += [None] * (12 - len(fields))
+        fields[place] = value
+        bodies[which] = octets(performative.descriptor, *fields) + payload
+    client.say(*bodies)
+    left(client, caplog)
+
+
+def as_sent(value: Any) -> Any:
+    """Return a field that was read in a form that can be written."""
+    if isinstance(value, Described):
+        return VALUES.described(int(value.descriptor), list(map(as_sent, value.value)))
+    return value
