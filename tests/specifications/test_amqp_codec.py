@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+from decimal import Decimal
 from typing import Any
 
 import hypothesis
@@ -123,6 +124,34 @@ def test_octets_that_others_write_are_read(codec: Any, octets: str, value: Any) 
 )
 def test_what_is_written_is_read_again(codec: Any, value: Any) -> None:
     assert codec.decode_type(codec.encode_type(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("octets", "value"),
+    [
+        ("74 32800001", "1"),
+        ("74 77f8967f", "9.999999E+96"),
+        ("84 31c0000000000005", "5"),
+        ("84 b1c0000000000005", "-5"),
+        ("84 7800000000000000", "Infinity"),
+        ("84 f800000000000000", "-Infinity"),
+        ("84 7c00000000000000", "NaN"),
+        ("84 6c7386f26fc10000", "0"),  # a coefficient of too many digits
+        ("94 303e00000000000000000000000000 7d", "12.5"),
+    ],
+)
+def test_decimals_are_what_they_say_and_not_their_octets(
+    codec: Any, octets: str, value: str
+) -> None:
+    found = codec.decode_type(bytes.fromhex(octets.replace(" ", "")))
+    assert isinstance(found, Decimal)
+    assert str(found) == value or (value == "0" and found == 0)
+
+
+def test_an_id_of_octets_is_text_as_in_headers(codec: Any) -> None:
+    """The example is the message-id and the correlation-id of a client that has binary ids."""
+    octets = bytes.fromhex("005373 c00c06 a002 01ff 40404040 a001 02".replace(" ", ""))
+    assert codec.decode_type(octets) == Properties(message_id="Af8=", correlation_id="Ag==")
 
 
 @pytest.mark.rule("S1-14", "S1-22")

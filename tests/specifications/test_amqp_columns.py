@@ -37,12 +37,13 @@ from tests.specifications.controllers import Pipeline, condition
 from txnqueue.errors import PlatformMissing
 from txnqueue.protocols.amqp import (
     AmqpValue,
+    ApplicationProperties,
     ProtonCodec,
     Rejected,
     TransactionalResource,
 )
 from txnqueue.protocols.amqp.columns import read, unwritable, written
-from txnqueue.protocols.amqp.performatives import Attach, Detach, Role
+from txnqueue.protocols.amqp.performatives import Attach, Detach, Flow, Role, Transfer
 from txnqueue.protocols.amqp.types import Source
 from txnqueue.storage.payload.rows import arrow_table
 from txnqueue.storage.payload.types import has_type
@@ -178,3 +179,58 @@ def test_a_column_of_any_type_goes_out_and_comes_back(drawn: Any) -> None:
 
 def read_all(schema: StructType, rows: list[Any]) -> list[Any]:
     return [read(schema, row) for row in rows]
+
+
+LISTS = StructType([StructField("x", ArrayType(LongType()))])
+UNSENDABLE: list[tuple[Any, Any, int | None]] = [
+    (LISTS, {"x": [1] * 70_000}, None),  # more values than a section has in Proton
+    ("body string", {"body": "x" * 2_000}, 1_000),  # longer than the client takes
+]
+
+
+@in_memory
+@pytest.mark.parametrize(("columns", "odd", "size_max"), UNSENDABLE)
+def test_a_message_that_cannot_be_sent_does_not_hold_up_the_others_for_ever(
+    world: World, columns: Any, odd: Any, size_max: int | None
+) -> None:
+    manager = world.manager("broker")
+    queue = manager.create_queue("typed", columns, deliveries_max=2)
+    name = next(iter(odd))
+    plain: dict[str, Any] = {name: [1]} if name == "x" else {name: "short"}
+    queue.send([odd, plain])
+    try:
+        controller = TransactionController(TransactionalResource(manager), codec=ProtonCodec())
+    except PlatformMissing:
+        pytest.skip("python-qpid-proton is not installed: it needs a compiler")
+    source, ended, sent = Source("typed"), [], []
+    pipe = Pipeline(controller.connection)
+    for number in range(3):
+        link = Attach(
+            name=f"r{number}",
+            handle=9,
+            role=Role.RECEIVER,
+            source=source,
+            max_message_size=size_max,
+        )
+        frames = [*pipe.do(link), *pipe.do(Flow(handle=9, link_credit=5))]
+        ended += [condition(one.error) for one in frames if isinstance(one, Detach)]
+        sent += [one for one in frames if isinstance(one, Transfer)]
+        pipe.do(Detach(handle=9))
+    why = "amqp:internal-error" if size_max is None else "amqp:link:message-size-exceeded"
+    assert ended[:2] == [why, why] and len(sent) == 1, "the third time, it is a dead letter"
+    assert manager.queue("typed.dead").depth() == 1
+
+
+@in_memory
+def test_a_content_type_that_is_no_symbol_is_an_application_property(world: World) -> None:
+    manager = world.manager("broker")
+    manager.create_queue("letters", "body string").send(
+        [{"body": "x"}], headers={"content_type": "téxt"}
+    )
+    try:
+        controller = TransactionController(TransactionalResource(manager), codec=ProtonCodec())
+    except PlatformMissing:
+        pytest.skip("python-qpid-proton is not installed: it needs a compiler")
+    (found,) = controller.receiver("letters").flow(1)
+    assert found.body == "x"
+    assert ApplicationProperties({"content_type": "téxt"}) in found.payload

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import in_memory, on_delta_when_long
+from tests.silence import unanswered
 from tests.specifications.controllers import Pipeline, Scene, bodies, condition, message, row
 from txnqueue.core.receipt import Status
 from txnqueue.errors import InvalidInput, TransactionUnknown
@@ -625,3 +626,48 @@ def test_a_link_waits_for_a_discharge_in_doubt(world: Any, landed: bool, drain: 
     assert sent == [TransactionalState(txn_id)] + [None] * (not landed)
     told = [one for one in pipe.frames if isinstance(one, Flow) and one.handle == handle][-1]
     assert told.properties == {"txn-id": None}
+
+
+@in_memory
+@pytest.mark.rule("S1-17")
+def test_a_discharge_in_doubt_that_is_refused_can_be_discharged_as_failed(world: Any) -> None:
+    """The txn-id is remembered as after every other refusal."""
+    scene = Scene(world)
+    txn_id = scene.controller.declare()
+    scene.sender().send(row(1), txn_id)
+    with unanswered(world.store.journal, lands=False), pytest.raises(TransactionUnknown):
+        scene.controller.discharge(txn_id)
+    scene.controller.tick()
+    with pytest.raises(AmqpError) as caught:
+        scene.controller.discharge(txn_id)
+    assert condition(caught.value) == "amqp:transaction:rollback"
+    scene.controller.discharge(txn_id, fail=True)
+    assert scene.waiting() == []
+
+
+@in_memory
+@pytest.mark.rule("S1-34", "S1-35")
+@pytest.mark.parametrize("landed", [True, False])
+def test_what_is_in_doubt_as_its_control_link_ends_is_known_later(world: Any, landed: bool) -> None:
+    """Until then its deliveries belong to nothing else, and its links acquire nothing."""
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    receiver, other = scene.receiver(), scene.receiver()
+    (held,) = receiver.flow(1)
+    txn_id = scene.controller.declare()
+    receiver.dispose([held], Accepted(), txn_id)
+    other.flow(0, txn_id)
+    with unanswered(world.store.journal, lands=landed):
+        with pytest.raises(TransactionUnknown):
+            scene.controller.discharge(txn_id)
+        scene.controller.control.detach()
+        scene.controller.tick()
+    scene.controller.tick()
+    assert held.settled == landed
+    scene.controller.control = scene.controller.control_link()
+    if not landed:
+        txn_id = scene.controller.declare()
+        receiver.dispose([held], Accepted(), txn_id)
+        scene.controller.discharge(txn_id)
+    assert held.settled and held.state == Accepted()
+    assert [one.body for one in other.flow(1)] == [row(2)]

@@ -23,6 +23,8 @@ from txnqueue.protocols.amqp import (
     Coordinator,
     Declare,
     Declared,
+    Described,
+    Detach,
     Discharge,
     Disposition,
     Header,
@@ -256,3 +258,114 @@ def test_bent_octets_and_frames_out_of_order_are_answered(
             bodies[which] = body[:at] + other + body[at + len(other) :]
     client.say(*bodies)
     left(client, caplog)
+
+
+LINK = VALUES.described(TARGET, ["orders"])
+MANY = VALUES.ulong(2**63 + 5)
+OTHERWISE = VALUES.described(0x1D, ["ü"])
+
+
+def rejecting(error: object) -> bytes:
+    zero = VALUES.uint(0)
+    return octets(DISPOSITION, True, zero, zero, False, VALUES.described(0x25, [error]))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        octets(ATTACH, "x", -1, False, None, None, None, LINK),
+        octets(ATTACH, "x", VALUES.uint(3), False, None, None, None, LINK, [1]),
+        octets(DISPOSITION, True, VALUES.uint(0), MANY, True, Accepted()),
+        octets(TRANSFER, VALUES.uint(1), -1, b"a") + message({"n": 9}),
+        octets(
+            *(FLOW, VALUES.uint(0), VALUES.uint(9), VALUES.uint(0), VALUES.uint(9)),
+            *(VALUES.uint(1), VALUES.uint(0), VALUES.uint(9), None, None, None, [1]),
+        ),
+        VALUES.encode_type(VALUES.described(0x74, [1])),
+        rejecting("wrong"),
+        rejecting(OTHERWISE),
+        rejecting(VALUES.described(0x1D, [VALUES.symbol("x:y"), 5])),
+    ],
+)
+def test_fields_of_a_wrong_type_or_out_of_range_are_no_frame(
+    body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client()
+    list(client.told())
+    client.say(*usual(client.txn_id)[:3], body)
+    (closed,) = [frame for frame in client.told() if isinstance(frame, Close)]
+    assert closed.error is not None and closed.error.symbol == "amqp:decode-error"
+    client.peer.abandon()
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
+    assert sorted(row["n"] for row in client.manager.queue("orders").peek_messages()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        bytes.fromhex("005374 45"),
+        bytes.fromhex("005375 a10178"),
+        bytes.fromhex("005376 a10178"),
+        bytes.fromhex("005370 c00603 40 40 a10178"),
+        bytes.fromhex("005373 c00e0a" + "40" * 9 + "a10178"),
+    ],
+)
+def test_a_section_with_a_value_of_a_wrong_type_is_no_message(
+    section: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client()
+    list(client.told())
+    sent = octets(TRANSFER, VALUES.uint(1), VALUES.uint(1), b"a") + section + message({"n": 9})
+    client.say(usual(client.txn_id)[0], sent)
+    (ended,) = [frame for frame in client.told() if isinstance(frame, Detach)]
+    assert ended.error is not None and ended.error.symbol == "amqp:decode-error"
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
+def test_a_link_is_told_which_of_its_wishes_is_not_met(caplog: pytest.LogCaptureFixture) -> None:
+    """Legal values of types that names of queues and filters do not have here."""
+    client = Client()
+    list(client.told())
+    source = VALUES.described(SOURCE, ["orders", *[None] * 6, {VALUES.ulong(5): 1}])
+    client.say(
+        octets(ATTACH, "x", VALUES.uint(3), True, None, None, source),
+        octets(ATTACH, "y", VALUES.uint(4), False, None, None, None, VALUES.described(TARGET, [5])),
+    )
+    ended = [frame for frame in client.told() if isinstance(frame, Detach)]
+    assert [one.error.symbol for one in ended if one.error] == [
+        "amqp:not-implemented",
+        "amqp:not-found",
+    ]
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
+@st.composite
+def another_field(draw: st.DrawFn) -> tuple[int, int, Any]:
+    """Draw which field of which of the usual frames has another value."""
+    return draw(st.integers(0, 12)), draw(st.integers(0, 11)), draw(FIELDS)
+
+
+@OFTEN
+@given(changes=st.lists(another_field(), min_size=1, max_size=2, unique_by=lambda one: one[0]))
+def test_a_frame_with_one_odd_field_is_answered(
+    changes: Sequence[tuple[int, int, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """All its other fields are right, so that it gets further than one of odd fields only."""
+    caplog.clear()
+    client = Client()
+    bodies = usual(client.txn_id)
+    for which, place, value in changes:
+        performative, payload = VALUES.decode_first(bodies[which])
+        fields = [as_sent(one) for one in performative.value]
+        fields += [None] * (12 - len(fields))
+        fields[place] = value
+        bodies[which] = octets(performative.descriptor, *fields) + payload
+    client.say(*bodies)
+    left(client, caplog)
+
+
+def as_sent(value: Any) -> Any:
+    """Return a field that was read in a form that can be written."""
+    if isinstance(value, Described):
+        return VALUES.described(int(value.descriptor), list(map(as_sent, value.value)))
+    return value

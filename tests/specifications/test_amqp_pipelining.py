@@ -535,6 +535,26 @@ def test_what_goes_settled_and_has_not_gone_is_not_consumed(world: Any, fail: bo
 
 
 @in_memory
+@pytest.mark.rule("S1-41", "S1-43")
+@pytest.mark.parametrize("goes", [True, False])
+def test_what_goes_settled_after_the_commit_is_accepted_as_it_goes(world: Any, goes: bool) -> None:
+    """The first message has begun to go at the discharge, and the second has not."""
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2), row(3)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id = pipe.declare()
+    pipe.do(Flow(incoming_window=2))
+    mode = SenderSettleMode.SETTLED
+    handle = pipe.attach(Role.RECEIVER, source=Source(scene.name), snd_settle_mode=mode)
+    pipe.do(Flow(handle=handle, link_credit=2, properties={"txn-id": txn_id}))
+    assert pipe.discharge(txn_id) == "accepted"
+    if goes:
+        pipe.do(Flow(incoming_window=100))
+    pipe.do(Detach(handle=handle))
+    assert scene.waiting() == ([3] if goes else [2, 3]) and scene.orders.in_flight() == 0
+
+
+@in_memory
 @pytest.mark.rule("S1-17", "S1-15")
 @pytest.mark.parametrize("lands", [True, False])
 @pytest.mark.parametrize("fail", [True, False])

@@ -542,3 +542,45 @@ def test_much_work_of_a_client_keeps_its_own_leases_from_ending(
     )
     wire.send(settled)
     assert eventually(lambda: (short.depth(), short.in_flight()) == (0, 0))
+
+
+def test_a_client_that_has_sent_much_takes_turns_with_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One thread serves them all; what the first has sent takes it longer than others may wait."""
+    monkeypatch.setattr(client_connection, "OPENING_SECONDS", 2.0)
+    with listening(threads=1) as listener:
+        listener.manager.create_queue("orders", "n long")
+        wire = Wire(listener).begun()
+        wire.attach(0, Role.SENDER, source=Source(), target=Target("orders"))
+        stage = listener.store.payload.stage
+
+        def slow(*arguments: Any, **named: Any) -> Any:
+            time.sleep(0.1)
+            return stage(*arguments, **named)
+
+        monkeypatch.setattr(listener.store.payload, "stage", slow)
+        payload = wire.codec.values.encode((AmqpValue({"n": 1}),))
+        wire.send(
+            *(
+                Transfer(handle=0, delivery_id=n, delivery_tag=b"%d" % n, payload=payload)
+                for n in range(50)
+            )
+        )
+        wire.until(Disposition)
+        Wire(listener).begun()
+        assert len(listener.manager.queue("orders").peek_messages(100)) < 40
+        for _ in range(49):
+            assert wire.until(Disposition).state == Accepted()
+
+
+def test_a_client_that_waits_for_a_thread_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time to open the connection is its own time, not the server's."""
+    monkeypatch.setattr(client_connection, "OPENING_SECONDS", 0.5)
+    with listening(threads=1) as listener:
+        listener.manager.create_queue("orders", "n long")
+        busy, free = threading.Event(), threading.Event()
+        listener.server._services.workers.submit(lambda: (busy.set(), free.wait(10)))
+        assert busy.wait(10)
+        threading.Timer(1.5, free.set).start()
+        Wire(listener).begun()

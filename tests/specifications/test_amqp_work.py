@@ -860,6 +860,17 @@ def test_a_message_keeps_what_a_queue_can_keep(world: Any) -> None:
 
 
 @in_memory
+def test_a_priority_higher_than_those_of_queues_is_their_highest(world: Any) -> None:
+    """The specification, 3.2.1: so it must be treated by who has fewer priorities."""
+    scene = Scene(world)
+    sender = scene.sender()
+    for number, priority in enumerate((9, 255, None, 10)):
+        sent = sender.send(row(number), header=Header(priority=priority))
+        assert sent.state == Accepted()
+    assert scene.waiting() == [0, 1, 3, 2]
+
+
+@in_memory
 def test_an_outcome_that_came_too_late_is_told_to_have_failed(world: Any) -> None:
     scene = Scene(world)
     scene.orders.send([row(1)])

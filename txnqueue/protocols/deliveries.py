@@ -32,14 +32,32 @@ def written_messages(
 ) -> list[Written]:
     """Read a claim's messages in the form in which they are passed on, or give all of them back.
 
+    The delivery of one that has no such form counts as failed: otherwise it would be received
+    again and again, and keep the messages behind it from everybody.
+
     Args:
         batch: The claim.
         transaction: The transaction that acquired it; None if it is held under a lease.
         write: Writes a message in that form.
     """
+    failed: list[Message] = []
     try:
-        return [write(message) for message in batch.messages()]
+        messages = batch.messages()
+        return [_written(message, write, failed) for message in messages]
     except BaseException:
         with contextlib.suppress(Exception):  # a lease ends by itself
+            if failed:
+                batch.modify(matching=failed, transaction=transaction)
             batch.release(transaction=transaction)
+        raise
+
+
+def _written(
+    message: Message, write: Callable[[Message], Written], failed: list[Message]
+) -> Written:
+    """Write a message; one that cannot be written is added to the failed ones."""
+    try:
+        return write(message)
+    except Exception:
+        failed.append(message)
         raise

@@ -93,6 +93,8 @@ def plain_sections(
     own = {name: values.pop(name, None) for name in PROPERTIES}
     created = own.pop("creation_time")
     texts = {name: None if value is None else as_text(value) for name, value in own.items()}
+    if not (texts["content_type"] or "").isascii():  # it would be a symbol
+        values["content_type"] = texts.pop("content_type")
     if not isinstance(created, datetime.datetime):
         created = None
     found: list[Section] = [Properties(**texts, creation_time=created)]

@@ -49,6 +49,8 @@ UNREAD_SECONDS = 300.0
 
 It is longer than the allowed silence, because over TLS progress shows only in large steps.
 """
+TURN_SECONDS = 0.2
+"""The time after which a client that has sent much lets others use its thread."""
 OPENING_SECONDS = 20.0
 """The time that a client has to authenticate and to open its connection."""
 REFUSED_SECONDS = 0.5
@@ -124,10 +126,12 @@ class ClientConnection:
     def look_at_clock(self) -> None:
         """Send a sign of life if this end was silent; close the connection if the client was."""
         now = self._loop.time()
+        opened = self._peer.opened if self._peer is not None else None
+        if self._at_work and self._opening:  # it is the client that waits for this end
+            self._deadline = now + OPENING_SECONDS
         if self._deadline is not None and now > self._deadline:
             self._writer.transport.abort()
             return
-        opened = self._peer.opened if self._peer is not None else None
         if self._peer is None or opened is None or self._peer.closed:
             return
         if opened.idle_time_out and (now - self._sent) * 2000 >= opened.idle_time_out:
@@ -290,8 +294,6 @@ class ClientConnection:
                     return
                 if peer.closed and not closing:
                     closing, self._deadline = True, self._loop.time() + self._closing_seconds
-                elif peer.opened is not None and not closing:
-                    self._deadline = None
                 if self._gone:
                     self._wake.set()
         finally:
@@ -299,14 +301,26 @@ class ClientConnection:
                 await self._at(self._services.workers, peer.abandon)
 
     async def _take(self, peer: Peer) -> None:
-        frames, self._inbox, self._inbox_octets = self._inbox, [], 0
+        frames, self._inbox, self._inbox_octets = iter(self._inbox), [], 0
         self._room.set()
-        await self._at(self._services.workers, lambda: peer.work(frames))
-        if peer.changed:
-            peer.changed = False
-            self._services.nudge()
-        if not self._gone:
-            await self._writer.drain()
+        finished = False
+        while not finished and (self._shut is None or peer.closed):
+            finished = await self._at(
+                self._services.workers, lambda: peer.work(frames, TURN_SECONDS)
+            )
+            if self._opening and peer.opened is not None:
+                self._deadline = None
+            if peer.changed:
+                peer.changed = False
+                self._services.nudge()
+            if not self._gone:
+                await self._writer.drain()
+
+    @property
+    def _opening(self) -> bool:
+        """Whether the deadline, if there is one, is that of the open and not of the close."""
+        closed = self._shut is not None or (self._peer is not None and self._peer.closed)
+        return self._deadline is not None and not closed
 
     def _ticked(self, _looking: asyncio.Future[None]) -> None:
         self._ticking = False

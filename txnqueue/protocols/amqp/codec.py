@@ -6,12 +6,15 @@ are skipped.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import datetime
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from txnqueue.core.instants import EPOCH
+from txnqueue.core.settings import shown
 from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.protocols.amqp.types import (
     Accepted,
@@ -44,6 +47,9 @@ _SKIPPED = frozenset({0x71, 0x72, 0x78})
 """Sections that a queue ignores: the annotations and the footer."""
 DESCRIPTION_OCTETS_MAX = 300
 """The maximum length of an error description: it fits into frames of the smallest size."""
+SECTION_VALUES_MAX = 65_535
+"""The number of values that the library holds of one section, lists and maps included."""
+_DECIMAL_EXPONENT_BITS = {32: 8, 64: 10, 128: 14}
 _UNREADABLE = (ValueError, TypeError, OverflowError, OSError, RecursionError)
 """Errors caused by octets that are not AMQP, are nested too deeply, or hold an instant outside
 Python's range."""
@@ -65,6 +71,7 @@ class ProtonCodec:
                 "AMQP octets need python-qpid-proton: pip install 'txnqueue[amqp]'."
             ) from error
         self._proton: Any = proton
+        self._decimal_bits = {proton.decimal32: 32, proton.decimal64: 64, proton.decimal128: 128}
 
     def encode(self, sections: Sequence[Section]) -> bytes:
         """Write a message.
@@ -102,8 +109,11 @@ class ProtonCodec:
         try:
             data.put_object(self._wire(value))
             return bytes(data.encode())
-        except (self._proton.ProtonException, KeyError, OverflowError, TypeError) as error:
-            raise InvalidInput(f"{value!r} cannot be written in AMQP: {error}") from error
+        except self._proton.ProtonException as error:
+            why = f"{error}; a section has at most {SECTION_VALUES_MAX} values"
+            raise InvalidInput(f"{shown(value)} cannot be written in AMQP: {why}.") from error
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
+            raise InvalidInput(f"{shown(value)} cannot be written in AMQP: {error}") from error
 
     def decode_type(self, octets: bytes) -> Any:
         """Read one value.
@@ -234,7 +244,7 @@ class ProtonCodec:
             found.pop()
         return found
 
-    def _typed(self, value: Any) -> Any:
+    def _typed(self, value: Any) -> Any:  # noqa: PLR0911 - a line for each type
         """Convert a value from the types of Proton."""
         described = self._proton.Described
         if isinstance(value, memoryview):
@@ -243,6 +253,9 @@ class ProtonCodec:
             return EPOCH + datetime.timedelta(milliseconds=value)
         if isinstance(value, self._proton.Array):
             return [self._typed(one) for one in value.elements]
+        bits = self._decimal_bits.get(type(value))
+        if bits is not None:
+            return _decimal(value if bits < 128 else int.from_bytes(value, "big"), bits)
         if isinstance(value, bool) or value is None:
             return value
         if isinstance(value, dict):
@@ -268,15 +281,29 @@ class ProtonCodec:
             return Described(name, inside)
         try:
             return read(inside)
-        except (IndexError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise InvalidInput(
-                f"{value!r} lacks a field, or has an invalid one: {error}"
+                f"{shown(value)} lacks a field, or has an invalid one: {error}"
             ) from error
 
 
 def _field(fields: Sequence[Any], number: int, default: Any = None) -> Any:
     """Read a field of a list, from whose end omitted fields are missing."""
     return fields[number] if len(fields) > number and fields[number] is not None else default
+
+
+def _typed_field(fields: Sequence[Any], number: int, kind: type, default: Any = None) -> Any:
+    """Read a field that has one type, which is checked before anything relies on it."""
+    found = _field(fields, number, default)
+    if found is not None and type(found) is not kind:
+        raise TypeError(f"field {number} is {shown(found)}")
+    return found
+
+
+def _checked(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"it is {shown(value)}")
+    return value
 
 
 def _plain(symbol: str) -> str:
@@ -288,7 +315,7 @@ def _condition(symbol: str) -> Condition:
     for known in (TransactionError, ErrorCondition):
         with contextlib.suppress(ValueError):
             return known(symbol)
-    if not isinstance(symbol, str):
+    if not isinstance(symbol, str) or not symbol.isascii():
         raise TypeError("an error has a condition, which is a symbol")
     return symbol
 
@@ -301,13 +328,13 @@ def _capabilities(found: Any) -> tuple[TxnCapability | str, ...]:
 
 def _properties_of(fields: Sequence[Any]) -> Properties:
     return Properties(
-        message_id=_text(_field(fields, 0)),
+        message_id=_id(_field(fields, 0)),
         to=_text(_field(fields, 2)),
         subject=_text(_field(fields, 3)),
         reply_to=_text(_field(fields, 4)),
-        correlation_id=_text(_field(fields, 5)),
+        correlation_id=_id(_field(fields, 5)),
         content_type=_text(_field(fields, 6)),
-        creation_time=_field(fields, 9),
+        creation_time=_typed_field(fields, 9, datetime.datetime),
         group_id=_text(_field(fields, 10)),
     )
 
@@ -369,21 +396,43 @@ _READ: dict[int, Callable[[Any], Any]] = {
     0x32: lambda f: Discharge(transaction_id(_field(f, 0)), _field(f, 1)),
     0x33: lambda f: Declared(transaction_id(_field(f, 0))),
     0x34: lambda f: TransactionalState(transaction_id(_field(f, 0)), _field(f, 1)),
-    0x1D: lambda f: Error(_condition(f[0]), _field(f, 1, "")),
+    0x1D: lambda f: Error(_condition(f[0]), _typed_field(f, 1, str, "")),
     0x23: lambda f: Received(f[0], f[1]),
     0x24: lambda _f: Accepted(),
-    0x25: lambda f: Rejected(_field(f, 0)),
+    0x25: lambda f: Rejected(_typed_field(f, 0, Error)),
     0x26: lambda _f: Released(),
-    0x27: lambda f: Modified(_field(f, 0, default=False), _field(f, 1, default=False)),
+    0x27: lambda f: Modified(
+        _typed_field(f, 0, bool, default=False), _typed_field(f, 1, bool, default=False)
+    ),
     0x70: lambda f: Header(
-        _field(f, 1), _field(f, 2), _field(f, 3, default=False), _field(f, 4, 0)
+        _typed_field(f, 1, int),
+        _typed_field(f, 2, int),
+        _typed_field(f, 3, bool, default=False),
+        _typed_field(f, 4, int, 0),
     ),
     0x73: _properties_of,
     0x74: lambda f: ApplicationProperties({str(k): v for k, v in f.items()}),
-    0x75: AmqpData,
-    0x76: AmqpSequence,
+    0x75: lambda f: AmqpData(_checked(f, bytes)),
+    0x76: lambda f: AmqpSequence(_checked(f, list)),
     0x77: AmqpValue,
 }
+
+
+def _decimal(octets: int, bits: int) -> Decimal:
+    """Read a decimal in the Binary Integer Decimal encoding of IEEE 754-2008."""
+    exponent_bits = _DECIMAL_EXPONENT_BITS[bits]
+    sign, rest = octets >> (bits - 1), octets & ((1 << (bits - 1)) - 1)
+    if rest >> (bits - 5) == 0b1111:
+        return Decimal("NaN" if rest >> (bits - 6) & 1 else "-Infinity" if sign else "Infinity")
+    large = rest >> (bits - 3) == 0b11  # then three bits of the coefficient are implied
+    digits_bits = bits - 1 - exponent_bits - (2 if large else 0)
+    exponent = rest >> digits_bits & ((1 << exponent_bits) - 1)
+    digits = rest & ((1 << digits_bits) - 1) | (0b100 << digits_bits if large else 0)
+    precision = (bits // 32) * 9 - 2
+    if digits >= 10**precision:
+        digits = 0  # so the standard reads what is not canonical
+    bias = (3 << (exponent_bits - 3)) + precision - 2
+    return Decimal((sign, tuple(map(int, str(digits))), exponent - bias))
 
 
 def _shortened(description: str | None) -> str | None:
@@ -398,3 +447,8 @@ def _shortened(description: str | None) -> str | None:
 
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
+
+
+def _id(value: Any) -> str | None:
+    """Read a message's id as text, and a binary in the form that headers have it."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else _text(value)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from txnqueue.errors import InvalidInput
+from txnqueue.errors import InvalidInput, TransactionUnknown
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
 from txnqueue.protocols.amqp.session import Session
 from txnqueue.protocols.amqp.transactions import LiveTransaction
@@ -52,6 +52,7 @@ class Connection:
         self.payload_max = payload_max
         self.is_read = True
         self.sessions: list[Session] = []
+        self._in_doubt: list[LiveTransaction] = []
 
     def begin(self, incoming_window: int | None = None) -> Session:
         """Begin a session.
@@ -75,6 +76,7 @@ class Connection:
         of dropped queues are ended.
         """
         self._end_links_of_dropped_queues()
+        self.resolve(())
         for session in list(self.sessions):
             session.tick()
 
@@ -92,6 +94,23 @@ class Connection:
     def incoming_left(self) -> int:
         """Count the deliveries that the controller may still send before it settles some."""
         return self.resource.limits.unsettled - sum(len(one.incoming) for one in self.sessions)
+
+    def resolve(self, transactions: Iterable[LiveTransaction]) -> None:
+        """Resolve transactions in doubt whose control links have ended, as soon as possible.
+
+        Nobody waits for their answers any more, but deliveries and links still belong to them.
+
+        Args:
+            transactions: Further ones; those that are still in doubt are asked about with each
+                tick.
+        """
+        waiting, self._in_doubt = [*self._in_doubt, *transactions], []
+        for transaction in waiting:
+            try:
+                transaction.resolve()
+            except TransactionUnknown:
+                logger.warning("in doubt transaction_id=%s", transaction.transaction.id)
+                self._in_doubt.append(transaction)
 
     def doom(self, txn_ids: Sequence[object], why: str) -> None:
         """Keep the transactions with these txn-ids from being committed."""

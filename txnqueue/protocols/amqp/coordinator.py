@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from txnqueue.errors import InvalidInput, TransactionUnknown, TxnQueueError
@@ -29,8 +28,6 @@ from txnqueue.protocols.amqp.types import (
 
 if TYPE_CHECKING:
     from txnqueue.protocols.amqp.session import Session
-
-logger = logging.getLogger("txnqueue")
 
 
 class CoordinatorLink(IncomingLink):
@@ -82,23 +79,16 @@ class CoordinatorLink(IncomingLink):
                 transaction.roll_back(
                     Error(TransactionError.TIMEOUT, "The transaction took too long.")
                 )
-        waiting, self.in_doubt = self.in_doubt, []
-        for transaction, delivery in waiting:
-            try:
+        for transaction, delivery in list(self.in_doubt):
+            if self.attached:
                 self._resolve(transaction, delivery)
-            except TransactionUnknown:
-                self.in_doubt.append((transaction, delivery))
 
     def closed(self) -> None:
         """Roll back every transaction that was declared here and is not discharged."""
         for transaction in self.transactions.values():
             transaction.roll_back(Error(TransactionError.ROLLBACK, "The control link is closed."))
-        for transaction, _ in self.in_doubt:
-            try:
-                transaction.resolve()
-            except TransactionUnknown:
-                logger.warning("in doubt transaction_id=%s", transaction.transaction.id)
-        self.transactions = {}
+        self.session.connection.resolve(transaction for transaction, _ in self.in_doubt)
+        self.transactions, self.in_doubt = {}, []
 
     def suspended(self) -> None:
         """Do the same as when it is closed: control links cannot be resumed."""
@@ -190,9 +180,15 @@ class CoordinatorLink(IncomingLink):
         self._answer(delivery, Accepted())
 
     def _resolve(self, transaction: LiveTransaction, delivery: IncomingDelivery) -> None:
-        if transaction.resolve():
+        try:
+            committed = transaction.resolve()
+        except TransactionUnknown:
+            return
+        self.in_doubt.remove((transaction, delivery))
+        if committed:
             self._answer(delivery, Accepted())
         else:
+            self.transactions[transaction.txn_id] = transaction
             self._refuse(
                 delivery, AmqpError(TransactionError.ROLLBACK, "The commit has not happened.")
             )

@@ -38,6 +38,9 @@ from txnqueue.protocols.amqp.performatives import (
 )
 from txnqueue.protocols.amqp.types import Coordinator, Described, Error, Source, Target
 
+SIZES = 1 << 64
+"""The number of sizes that a message may have."""
+
 
 class FrameCodec:
     """Encodes and decodes frame bodies."""
@@ -89,11 +92,13 @@ class _Fields:
     def __getitem__(self, number: int) -> Any:
         return self._fields[number] if number < len(self._fields) else None
 
-    def number(self, number: int, default: int | None = None) -> int:
+    def number(self, number: int, default: int | None = None, below: int = NUMBERS) -> int:
         """Read a whole number that is required unless there is a default."""
         found = self[number] if self[number] is not None else default
         if not isinstance(found, int) or isinstance(found, bool):
             raise TypeError(f"field {number} is {found!r}, and must be a number")
+        if not 0 <= found < below:
+            raise ValueError(f"field {number} is {found}, and must be below {below}")
         return found
 
     def number_or_none(self, number: int) -> int | None:
@@ -112,6 +117,17 @@ class _Fields:
         if found is not None and not isinstance(found, bytes):
             raise TypeError(f"field {number} is {found!r}, and must be a binary")
         return found or b""
+
+    def map(self, number: int) -> Mapping[Any, Any]:
+        """Read an optional map."""
+        found = self[number]
+        if found is not None and not isinstance(found, dict):
+            raise TypeError(f"field {number} is {found!r}, and must be a map")
+        return found or {}
+
+    def address(self, number: int) -> str | None:
+        """Read an optional address; only text can be the name of a queue."""
+        return None if self[number] is None else str(self[number])
 
     def error(self, number: int) -> Error | None:
         """Read an optional error."""
@@ -157,8 +173,9 @@ def _attach(fields: _Fields, _payload: bytes) -> Attach:
         rcv_settle_mode=ReceiverSettleMode(fields.number(4, ReceiverSettleMode.FIRST)),
         source=_source(fields[5]),
         target=fields[6] if isinstance(fields[6], Coordinator) else _target(fields[6]),
-        unsettled=fields[7] or None,
+        unsettled=fields.map(7) or None,
         initial_delivery_count=fields.number_or_none(9),
+        max_message_size=fields.number(10, 0, below=SIZES) or None,
     )
 
 
@@ -170,12 +187,12 @@ def _source(found: object) -> Source | None:
     fields = _Fields(found.value)
     outcomes = [fields[9]] if isinstance(fields[9], str) else fields[9]
     return Source(
-        address=fields[0],
+        address=fields.address(0),
         default_outcome=fields[8],
         outcomes=None if outcomes is None else tuple(outcomes),
         dynamic=bool(fields[4]),
         distribution_mode=fields[6],
-        filters=tuple(fields[7] or ()),
+        filters=tuple(map(str, fields.map(7))),
     )
 
 
@@ -185,7 +202,7 @@ def _target(found: object) -> Target | None:
     if not isinstance(found, Described):
         raise TypeError(f"{found!r} is not a target")
     fields = _Fields(found.value)
-    return Target(address=fields[0], dynamic=bool(fields[4]))
+    return Target(address=fields.address(0), dynamic=bool(fields[4]))
 
 
 def _flow(fields: _Fields, _payload: bytes) -> SessionFlow:
@@ -201,7 +218,7 @@ def _flow(fields: _Fields, _payload: bytes) -> SessionFlow:
         link_credit=fields.number_or_none(6),
         drain=bool(fields[8]),
         echo=bool(fields[9]),
-        properties=fields[10] or {},
+        properties=fields.map(10),
     )
     return SessionFlow(window, flow)
 

@@ -25,7 +25,7 @@ from txnqueue.protocols.amqp.types import (
     Properties,
     Section,
 )
-from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO
+from txnqueue.storage.payload import CORRELATION_ID, PRIORITY_MAX, REPLY_TO
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -75,10 +75,13 @@ def posting_of(queue: Queue, sections: Sequence[Section]) -> Posting:
     row, headers = _row_of(queue.schema, bodies, properties, application.values)
     arrow_table(queue.schema, [row])
     ttl_seconds = None if header.ttl is None else header.ttl / 1000
-    said = SendOptions(priority=header.priority, ttl_seconds=ttl_seconds, headers=headers)
+    priority = header.priority
+    if priority is not None:  # all that are higher than those of a queue mean its highest
+        priority = min(priority, PRIORITY_MAX)
+    said = SendOptions(priority=priority, ttl_seconds=ttl_seconds, headers=headers)
     said.all_headers()
     said.placing(queue.info.settings, 0)
-    return Posting(row, header.priority, ttl_seconds, headers)
+    return Posting(row, priority, ttl_seconds, headers)
 
 
 def _row_of(

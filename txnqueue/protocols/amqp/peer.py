@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -79,13 +81,25 @@ class Peer:
 
     # ------------------------------------------------------------------------------ work
 
-    def work(self, frames: Iterable[tuple[int, bytes]]) -> None:
-        """Process frames, each a channel and a body, and answer them."""
+    def work(self, frames: Iterable[tuple[int, bytes]], seconds: float = math.inf) -> bool:
+        """Process frames, each a channel and a body, and answer them.
+
+        Args:
+            frames: The frames; of an iterator, those that are left can be processed later.
+            seconds: The time after which no further frame is begun.
+
+        Returns:
+            Whether all of them are processed.
+        """
+        until = time.monotonic() + seconds
         with self._lock:
             for channel, body in frames:
                 if not self.over:
                     self._guarded(channel, body)
                 self._tick_if_due()
+                if time.monotonic() >= until:
+                    return False
+        return True
 
     def tick(self, *, is_read: bool = True) -> None:
         """Do the periodic work: new messages, leases, transactions that take too long.

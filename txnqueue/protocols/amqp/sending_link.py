@@ -52,6 +52,7 @@ class SendingLink(Link):
         self.credit = 0
         self.transaction: LiveTransaction | None = None
         self._delivery_count = 0
+        self._octets_max = attach.max_message_size
         self._drain = False
         self._waiting: deque[OutgoingDelivery] = deque()
 
@@ -229,7 +230,9 @@ class SendingLink(Link):
         schema = self.queue.schema
 
         def write(message: Mapping[str, Any]) -> tuple[str, Payload]:
-            return message["_message"]["id"], connection.payload(sections_of(message, schema))
+            payload = connection.payload(sections_of(message, schema))
+            self._check_size(payload)
+            return message["_message"]["id"], payload
 
         for message_id, payload in written_messages(batch, core, write):
             delivery = OutgoingDelivery(
@@ -244,17 +247,31 @@ class SendingLink(Link):
             if transaction is not None:
                 delivery.state = TransactionalState(transaction.txn_id)
                 transaction.deliveries.append(delivery)
-                if self.sends_settled:
-                    delivery.associate(transaction, Accepted())
             self._waiting.append(delivery)
         self.credit -= len(batch)
+
+    def _check_size(self, payload: Payload) -> None:
+        """Check that the controller takes a message of this length.
+
+        Raises:
+            AmqpError: It does not: the link must be ended.
+        """
+        size_max = self._octets_max
+        if size_max is not None and isinstance(payload, bytes) and len(payload) > size_max:
+            raise AmqpError(
+                ErrorCondition.MESSAGE_SIZE_EXCEEDED,
+                f"The next message has {len(payload)} octets: attach with a max-message-size of "
+                f"more than {size_max}.",
+            )
 
     def _start(self, delivery: OutgoingDelivery) -> None:
         """Number a delivery when it is first sent, because ids follow each other in that order."""
         delivery.delivery_id = self.session.next_delivery_id()
         delivery.started = True
         self._count(1)
-        if not self.sends_settled:
+        if self.sends_settled and delivery.transaction is not None:
+            delivery.associate(delivery.transaction, Accepted())
+        elif not self.sends_settled:
             self.session.unsettled[delivery.delivery_id] = delivery
 
     def _count(self, deliveries: int) -> None:
@@ -264,8 +281,9 @@ class SendingLink(Link):
         """Accept messages that go settled and complete now, with one commit for each claim.
 
         This happens before they are sent, so no message is sent that others have meanwhile got.
+        Those of a transaction are accepted by its commit, as far as they have begun to be sent.
         """
-        going = [one for one in self._going() if one.outcome is None]
+        going = [one for one in self._going() if one.transaction is None and one.outcome is None]
         apply([(one, Accepted()) for one in going], None)
         for delivery in going:
             delivery.outcome = Accepted()

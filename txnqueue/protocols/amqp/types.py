@@ -112,7 +112,7 @@ class Header:
     """The header section, with the fields that a queue uses.
 
     Attributes:
-        priority: 0 to 9; 9 is delivered first.
+        priority: 0 to 255; those from 9 on are delivered first.
         ttl: The time to live, in milliseconds.
         first_acquirer: Whether the message was never acquired before.
         delivery_count: The number of failed deliveries.
