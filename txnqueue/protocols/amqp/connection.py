@@ -104,13 +104,14 @@ class Connection:
             transactions: Further ones; those that are still in doubt are asked about with each
                 tick.
         """
-        waiting, self._in_doubt = [*self._in_doubt, *transactions], []
-        for transaction in waiting:
+        known, self._in_doubt = self._in_doubt, []
+        for transaction in [*known, *transactions]:
             try:
                 transaction.resolve()
             except TransactionUnknown:
-                logger.warning("in doubt transaction_id=%s", transaction.transaction.id)
                 self._in_doubt.append(transaction)
+                if transaction not in known:  # ticks may be many until the store answers
+                    logger.warning("in doubt transaction_id=%s", transaction.transaction.id)
 
     def doom(self, txn_ids: Sequence[object], why: str) -> None:
         """Keep the transactions with these txn-ids from being committed."""
