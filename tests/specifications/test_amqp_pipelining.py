@@ -516,18 +516,24 @@ def test_what_a_codec_cannot_write_goes_back(world: Any) -> None:
     assert pipe.discharge(txn_id) == "accepted" and scene.counts == (2, 0)
 
 
+def acquired_settled(scene: Any, *, window: int, link_credit: int) -> tuple[Pipeline, Any, int]:
+    """Acquire settled messages in a transaction, in more parts than the window has room for."""
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id = pipe.declare()
+    pipe.do(Flow(incoming_window=window))
+    mode = SenderSettleMode.SETTLED
+    handle = pipe.attach(Role.RECEIVER, source=Source(scene.name), snd_settle_mode=mode)
+    pipe.do(Flow(handle=handle, link_credit=link_credit, properties={"txn-id": txn_id}))
+    return pipe, txn_id, handle
+
+
 @in_memory
 @pytest.mark.rule("S1-41", "S1-43")
 @pytest.mark.parametrize("fail", [False, True])
 def test_what_goes_settled_and_has_not_gone_is_not_consumed(world: Any, fail: bool) -> None:
     scene = Scene(world)
     scene.orders.send([row(1)])
-    pipe = Pipeline(scene.resource.connect(payload_max=1))
-    txn_id = pipe.declare()
-    pipe.do(Flow(incoming_window=1))
-    mode = SenderSettleMode.SETTLED
-    handle = pipe.attach(Role.RECEIVER, source=Source(scene.name), snd_settle_mode=mode)
-    pipe.do(Flow(handle=handle, link_credit=1, properties={"txn-id": txn_id}))
+    pipe, txn_id, handle = acquired_settled(scene, window=1, link_credit=1)
     pipe.do(Detach(handle=handle))
     pipe.frames.clear()
     assert pipe.discharge(txn_id, fail) == "accepted" and scene.counts == (1, 0)
@@ -541,12 +547,7 @@ def test_what_goes_settled_after_the_commit_is_accepted_as_it_goes(world: Any, g
     """The first message has begun to go at the discharge, and the second has not."""
     scene = Scene(world)
     scene.orders.send([row(1), row(2), row(3)])
-    pipe = Pipeline(scene.resource.connect(payload_max=1))
-    txn_id = pipe.declare()
-    pipe.do(Flow(incoming_window=2))
-    mode = SenderSettleMode.SETTLED
-    handle = pipe.attach(Role.RECEIVER, source=Source(scene.name), snd_settle_mode=mode)
-    pipe.do(Flow(handle=handle, link_credit=2, properties={"txn-id": txn_id}))
+    pipe, txn_id, handle = acquired_settled(scene, window=2, link_credit=2)
     assert pipe.discharge(txn_id) == "accepted"
     if goes:
         pipe.do(Flow(incoming_window=100))

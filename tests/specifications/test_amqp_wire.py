@@ -509,16 +509,10 @@ def test_what_goes_settled_waits_in_the_queue_until_the_client_reads(
         assert (letters.depth(), letters.in_flight()) == (0, 0)
 
 
-def test_much_work_of_a_client_keeps_its_own_leases_from_ending(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
+def post_slowly(
+    monkeypatch: pytest.MonkeyPatch, listener: Listener, wire: Wire, *, handle: int, count: int
 ) -> None:
-    short = listener.manager.create_queue("short", "n long", lease_seconds=0.6)
-    short.send([{"n": 1}])
-    wire = Wire(listener).begun()
-    wire.attach(0, Role.RECEIVER, source=Source("short"), target=Target())
-    wire.send(SessionFlow(WINDOW, Flow(handle=0, link_credit=1)))
-    held = wire.until(Transfer)
-    wire.attach(1, Role.SENDER, source=Source(), target=Target("orders"))
+    """Send messages, each of which takes the server a tenth of a second."""
     stage = listener.store.payload.stage
 
     def slow(*arguments: Any, **named: Any) -> Any:
@@ -529,10 +523,23 @@ def test_much_work_of_a_client_keeps_its_own_leases_from_ending(
     payload = wire.codec.values.encode((AmqpValue({"n": 1}),))
     wire.send(
         *(
-            Transfer(handle=1, delivery_id=n, delivery_tag=b"%d" % n, payload=payload)
-            for n in range(20)
+            Transfer(handle=handle, delivery_id=n, delivery_tag=b"%d" % n, payload=payload)
+            for n in range(count)
         )
     )
+
+
+def test_much_work_of_a_client_keeps_its_own_leases_from_ending(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = listener.manager.create_queue("short", "n long", lease_seconds=0.6)
+    short.send([{"n": 1}])
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.RECEIVER, source=Source("short"), target=Target())
+    wire.send(SessionFlow(WINDOW, Flow(handle=0, link_credit=1)))
+    held = wire.until(Transfer)
+    wire.attach(1, Role.SENDER, source=Source(), target=Target("orders"))
+    post_slowly(monkeypatch, listener, wire, handle=1, count=20)
     for _ in range(20):
         assert wire.until(Disposition).state == Accepted()
     other = QueueManager(None, store=listener.store, consumer="other").queue("short")
@@ -553,20 +560,7 @@ def test_a_client_that_has_sent_much_takes_turns_with_the_others(
         listener.manager.create_queue("orders", "n long")
         wire = Wire(listener).begun()
         wire.attach(0, Role.SENDER, source=Source(), target=Target("orders"))
-        stage = listener.store.payload.stage
-
-        def slow(*arguments: Any, **named: Any) -> Any:
-            time.sleep(0.1)
-            return stage(*arguments, **named)
-
-        monkeypatch.setattr(listener.store.payload, "stage", slow)
-        payload = wire.codec.values.encode((AmqpValue({"n": 1}),))
-        wire.send(
-            *(
-                Transfer(handle=0, delivery_id=n, delivery_tag=b"%d" % n, payload=payload)
-                for n in range(50)
-            )
-        )
+        post_slowly(monkeypatch, listener, wire, handle=0, count=50)
         wire.until(Disposition)
         Wire(listener).begun()
         assert len(listener.manager.queue("orders").peek_messages(100)) < 40
