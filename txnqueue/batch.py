@@ -523,6 +523,36 @@ def claims_of(batch: Batch) -> list[HeldClaim]:
     return list(batch._account.held)
 
 
+def ids_of(batch: Batch) -> list[str]:
+    """Return the ids of a batch's messages, in delivery order; for the library's own packages.
+
+    Nothing is read for that.
+    """
+    return [
+        f"{part.send_id}:{offset}"
+        for part in batch._parts()
+        for first, last in part.ranges
+        for offset in range(first, last + 1)
+    ]
+
+
+def some_messages(batch: Batch, ids: Collection[str]) -> list[Message]:
+    """Read some of a batch's messages, in delivery order; for the library's own packages.
+
+    Args:
+        batch: The batch.
+        ids: The ids of the messages.
+    """
+    (wanted,) = ranges_of(ids, None).values()
+    parts = [
+        replace(part, ranges=ranges.intersection(part.ranges, wanted[part.send_id]))
+        for part in batch._parts()
+        if part.send_id in wanted
+    ]
+    parts = [part for part in parts if part.ranges]
+    return messages_of(batch._client.payload.table(batch._schema, parts))
+
+
 def unsay(batch: Batch, transaction: Transaction) -> None:
     """Take back a batch's dispositions in a transaction; for the library's own packages."""
     batch._account.unsay(attempt_of(transaction).attempt_id)

@@ -619,10 +619,10 @@ def test_what_goes_settled_goes_in_portions_and_is_drained_to_its_end(world: Any
 
     told = session.handle(Flow(handle=0, link_credit=20, drain=True))
     assert [type(one) for one in told] == [Transfer] * 4
-    connection.is_read = False
+    connection.unread = lambda: 1 << 30
     assert ticked() == []
     assert scene.counts == (6, 0)
-    connection.is_read = True
+    connection.unread = None
     assert ticked() == [Transfer] * 4
     assert ticked() == [Transfer] * 2
     assert ticked() == [Flow]  # only now there is nothing left to give credit back for
@@ -772,6 +772,78 @@ def test_many_small_parts_are_put_together_in_one_go(world: Any) -> None:
         session.handle(Transfer(handle=0, delivery_id=0, payload=part, more=more))
     assert time.monotonic() - began < 5  # copied anew with each part it takes a minute
     assert scene.waiting() == [1]
+
+
+@in_memory
+def test_a_long_message_is_sent_in_many_small_parts_in_one_go(world: Any) -> None:
+    pytest.importorskip("proton", reason="python-qpid-proton is not installed: it needs a compiler")
+    codec = ProtonCodec()
+    scene = Scene(world)
+    scene.orders.send([{"n": 1, "key": "x" * 12_000_000}])
+    session = scene.resource.connect(codec=codec, payload_max=400).begin()
+    session.handle(Attach(name="r", handle=0, role=Role.RECEIVER, source=Source(scene.name)))
+    began = time.monotonic()
+    parts: list[Any] = session.handle(Flow(handle=0, link_credit=1))
+    assert time.monotonic() - began < 5  # what is left copied with each part, it takes minutes
+    assert len(parts) > 30_000 and not parts[-1].more
+    value: Any = codec.decode(b"".join(one.payload for one in parts))[-1]
+    assert len(value.value["key"]) == 12_000_000
+
+
+@in_memory
+@pytest.mark.parametrize("inside", [True, False])
+def test_messages_of_a_claim_that_are_read_later_are_given_back_if_one_cannot_be_sent(
+    world: Any, inside: bool
+) -> None:
+    """The first reading takes 16 messages; the last of the claim cannot be sent."""
+
+    class Picky:
+        def encode(self, sections: Any) -> bytes:
+            if sections[-1].value["n"] == 29:
+                raise ValueError("no such number")
+            return b"octets"
+
+        def decode(self, octets: Any) -> Any:
+            return octets
+
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(30)])
+    connection = scene.resource.connect(codec=Picky())
+    pipe = Pipeline(connection)
+    connection.codec = None
+    txn_id = pipe.declare()
+    handle = pipe.receiver(scene.name)
+    pipe.do(Flow(handle=handle, properties={"txn-id": txn_id} if inside else {}))
+    connection.codec = Picky()
+    pipe.do(Flow(handle=handle, link_credit=30))
+    connection.codec = None
+    assert len([one for one in pipe.frames if isinstance(one, Transfer)]) == 16
+    assert handle not in pipe.session.links
+    assert pipe.discharge(txn_id) == "accepted" and scene.counts == (30, 0)
+    about = {row["n"]: row["_message"]["delivery_count"] for row in scene.orders.peek_messages(50)}
+    assert about == {n: int(n == 29) for n in range(30)}
+
+
+@in_memory
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_default_outcome_is_not_for_what_was_not_sent(
+    world: Any, inside: bool, closed: bool
+) -> None:
+    """Of three messages the first has come wholly, the second in part, the third not at all."""
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(3)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    pipe.do(Flow(incoming_window=4))  # a message has three parts here
+    handle = pipe.attach(Role.RECEIVER, source=Source(scene.name, Accepted()))
+    txn_id = pipe.declare()
+    properties = {"txn-id": txn_id} if inside else {}
+    pipe.do(Flow(handle=handle, link_credit=3, properties=properties))
+    pipe.do(Detach(handle=handle, closed=closed))
+    assert pipe.discharge(txn_id) == "accepted"
+    assert sorted(scene.waiting()) == [1, 2], "one is accepted, or still held"
+    pipe.session.end()
+    assert sorted(scene.waiting()) == [1, 2] and scene.counts == (2, 0)
 
 
 @on_delta_when_long

@@ -11,12 +11,11 @@ import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, TypeVar
 
 from txnqueue.errors import InvalidInput
-from txnqueue.protocols.amqp import sasl
+from txnqueue.protocols.amqp import connection, sasl
 from txnqueue.protocols.amqp.frames import (
     AMQP,
     AMQP_HEADER,
@@ -42,13 +41,13 @@ INBOX_OCTETS_MAX = 4 * 1024 * 1024
 """The octets that may wait to be processed; beyond that, nothing more is read from the client."""
 FRAME_OCTETS = 200
 """What each waiting frame counts for in addition to its body, however short it is."""
-UNREAD_OCTETS_MAX = 1024 * 1024
-"""The octets that may wait to be read by a client before it is sent no further messages."""
 UNREAD_SECONDS = 300.0
 """The time within which a client must read some of what waits for it.
 
 It is longer than the allowed silence, because over TLS progress shows only in large steps.
 """
+LOOK_SECONDS_MIN, LOOK_SECONDS_MAX = 0.005, 0.2
+"""How often it is checked whether a client has read what messages wait for."""
 TURN_SECONDS = 0.2
 """The time after which a client that has sent much lets others use its thread."""
 OPENING_SECONDS = 20.0
@@ -86,11 +85,12 @@ class ClientConnection:
         self._room, self._wake = asyncio.Event(), asyncio.Event()
         self._room.set()
         self._peer: Peer | None = None
-        self._gone = self._ticking = self._at_work = False
+        self._gone = self._ticking = self._at_work = self._looking = self._resumes = False
         self._shut: Error | None = None
         self._closing_seconds = CLOSING_SECONDS
         self._received = self._sent = self._took = self._loop.time()
         self._written_octets = self._taken_octets = 0
+        self._said_octets = self._spoken_octets = self._passed_octets = 0
         self._deadline: float | None = self._received + OPENING_SECONDS
 
     async def serve(self) -> None:
@@ -113,10 +113,8 @@ class ClientConnection:
         """Send the client what is available for it now, unless that is under way already."""
         if self._peer is not None and not self._ticking:
             self._ticking = True
-            unread = self._writer.transport.get_write_buffer_size()
-            act = partial(self._peer.tick, is_read=unread <= UNREAD_OCTETS_MAX)
-            looking = self._loop.run_in_executor(self._services.beats, act)
-            looking.add_done_callback(self._ticked)
+            ticking = self._loop.run_in_executor(self._services.beats, self._peer.tick)
+            ticking.add_done_callback(self._ticked)
 
     def shut(self, error: Error) -> None:
         """Close the connection once the work in progress is finished."""
@@ -200,6 +198,7 @@ class ClientConnection:
             self._write_soon,
             self._services.container_id,
             round(self._services.idle_seconds * 500),  # a half, as the specification advises
+            unread=self._unread,
         )
 
     def _caller(self) -> sasl.Caller:
@@ -288,10 +287,14 @@ class ClientConnection:
                 self._wake.clear()
                 if self._shut is not None and not peer.closed:
                     await self._at(self._services.workers, lambda: peer.close(self._shut))
+                if self._resumes:
+                    self._resumes = False
+                    await self._at(self._services.workers, peer.resume)
                 if self._inbox:
                     await self._take(peer)
                 elif self._gone:
                     return
+                self._look_for_room()
                 if peer.closed and not closing:
                     closing, self._deadline = True, self._loop.time() + self._closing_seconds
                 if self._gone:
@@ -322,8 +325,28 @@ class ClientConnection:
         closed = self._shut is not None or (self._peer is not None and self._peer.closed)
         return self._deadline is not None and not closed
 
-    def _ticked(self, _looking: asyncio.Future[None]) -> None:
+    def _ticked(self, _ticking: asyncio.Future[None]) -> None:
         self._ticking = False
+        self._look_for_room()
+
+    def _look_for_room(self) -> None:
+        """Let sending go on once the client has read what messages wait for."""
+        if not self._looking and self._peer is not None and self._peer.is_paused:
+            self._looking = True
+            self._look_again(LOOK_SECONDS_MIN)
+
+    def _look_again(self, seconds: float) -> None:
+        """Check whether the client has read enough; if not, check again later."""
+        if self._gone or self._peer is None or not self._peer.is_paused:
+            self._looking = False
+            return
+        self._count_unread()
+        if self._unread() <= connection.UNREAD_OCTETS_MAX // 2:
+            self._looking, self._resumes = False, True
+            self._wake.set()
+        else:
+            longer = min(2 * seconds, LOOK_SECONDS_MAX)
+            self._loop.call_later(seconds, self._look_again, longer)
 
     async def _at(self, pool: Executor, act: Callable[[], Result]) -> Result:
         self._at_work = True
@@ -337,10 +360,27 @@ class ClientConnection:
     def _say(self, frame: Mechanisms | SaslOutcome) -> None:
         self._write(self._services.codec.write(frame))
 
+    def _unread(self) -> int:
+        """Count the octets of the peer's that wait for the client, as last seen.
+
+        Any thread may ask; the peer's own count is changed by one thread at a time, and the other
+        one by the thread of the loop only.
+        """
+        return self._said_octets - self._passed_octets
+
+    def _count_unread(self) -> None:
+        self._passed_octets = self._spoken_octets - self._writer.transport.get_write_buffer_size()
+
     def _write_soon(self, octets: bytes) -> None:
         """Write from a worker thread."""
+        self._said_octets += len(octets)
         with contextlib.suppress(RuntimeError):  # the server has stopped
-            self._loop.call_soon_threadsafe(self._write, octets)
+            self._loop.call_soon_threadsafe(self._write_spoken, octets)
+
+    def _write_spoken(self, octets: bytes) -> None:
+        self._spoken_octets += len(octets)
+        self._write(octets)
+        self._count_unread()
 
     def _write(self, octets: bytes) -> None:
         self._sent = self._loop.time()

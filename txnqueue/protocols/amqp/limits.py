@@ -24,6 +24,10 @@ class Limits:
         unsettled: The deliveries of a connection that are sent and not settled; at the limit,
             sending pauses. The client's own unsettled deliveries have the same limit; at it, no
             link gets more credit.
+        unsent_bytes: The octets of a connection's messages that are read from the store and not
+            sent; at the limit, messages are read one by one. How long messages are is known once
+            they are read: a reading exceeds the limit if its messages are longer than the longest
+            one of the reading before.
         message_bytes: The length in bytes of a message from a client.
         frame_bytes: The length in bytes of a frame, in either direction.
     """
@@ -33,6 +37,7 @@ class Limits:
     links: int = 256
     transactions: int = 64
     unsettled: int = 5_000
+    unsent_bytes: int = 16 * 1024 * 1024
     message_bytes: int = 16 * 1024 * 1024
     frame_bytes: int = 64 * 1024
 

@@ -52,6 +52,8 @@ class Peer:
         write: Callable[[bytes], None],
         container_id: str,
         idle_time_out_ms: int | None,
+        *,
+        unread: Callable[[], int] | None = None,
     ) -> None:
         """Take a connection of an authenticated client.
 
@@ -61,11 +63,14 @@ class Peer:
             write: Sends octets; it is called by whichever thread works.
             container_id: The server's name.
             idle_time_out_ms: The silence that the server tolerates, in milliseconds.
+            unread: Returns how many of these octets the client has not read yet; None: it reads
+                all of them at once.
         """
         self.opened: Open | None = None
         self.closed = self.over = self.changed = self._tick_due = False
         self._limits: Limits = resource.limits
         self._connection = resource.connect(codec=codec.values)
+        self._connection.unread = unread
         self._codec = codec
         self._write = write
         self._channels: dict[int, Channel] = {}
@@ -101,15 +106,23 @@ class Peer:
                     return False
         return True
 
-    def tick(self, *, is_read: bool = True) -> None:
+    @property
+    def is_paused(self) -> bool:
+        """Whether messages wait until the client reads more of what it was sent: ``resume``."""
+        return self._connection.is_paused and not self.closed
+
+    def resume(self) -> None:
+        """Go on sending messages, because the client has read what it was sent."""
+        with self._lock:
+            if not self.closed:
+                self._connection.pump()
+                self._tell_all()
+
+    def tick(self) -> None:
         """Do the periodic work: new messages, leases, transactions that take too long.
 
         It never waits: if another thread works on the connection, that thread does it afterwards.
-
-        Args:
-            is_read: Whether the client reads what it is sent; if not, new messages wait.
         """
-        self._connection.is_read = is_read
         self._tick_due = True
         if self._lock.acquire(blocking=False):
             try:

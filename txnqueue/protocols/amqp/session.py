@@ -65,6 +65,7 @@ class Session:
         self._open = True
         self._gone: set[int] = set()
         self._frames: list[Performative] = []
+        self._queued_octets = 0
         self._next_delivery_id = 0
 
     # ----------------------------------------------------------------------- frames
@@ -98,6 +99,8 @@ class Session:
     def frames(self) -> list[Performative]:
         """Take the performatives to be sent to the controller."""
         frames, self._frames = self._frames, []
+        self.connection.queued_octets -= self._queued_octets
+        self._queued_octets = 0
         return frames
 
     def tick(self) -> None:
@@ -109,7 +112,13 @@ class Session:
                 link.tick(seconds)
         self.grant()
         self._extend_leases(resource.now_ms())
-        self._pump()
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what is available for the controller, as far as it allows that."""
+        for link in list(self.links.values()):
+            if isinstance(link, SendingLink):
+                self.guarded(link, lambda one=link: one.pump() and None)  # type: ignore[misc]
 
     def end(self) -> None:
         """End the session: every link is closed, control links first."""
@@ -142,6 +151,9 @@ class Session:
         """Send a transfer, which uses up the window."""
         if self.window is not None:
             self.window -= 1
+        if isinstance(transfer.payload, bytes):
+            self._queued_octets += len(transfer.payload)
+            self.connection.queued_octets += len(transfer.payload)
         self.emit(transfer)
 
     def next_delivery_id(self) -> int:
@@ -315,7 +327,7 @@ class Session:
             self.window = flow.incoming_window
         if flow.handle is not None:
             return self._on_link(flow)
-        self._pump()
+        self.pump()
         return "it names no link"
 
     # -------------------------------------------------------------------------- helpers
@@ -326,11 +338,6 @@ class Session:
         for link in links | {one.link for one in self.incoming.values()}:
             if not link.attached and wanted(link):
                 link.closed()
-
-    def _pump(self) -> None:
-        for link in list(self.links.values()):
-            if isinstance(link, SendingLink):
-                self.guarded(link, lambda one=link: one.pump() and None)  # type: ignore[misc]
 
     def _extend_leases(self, now_ms: int) -> None:
         """Extend the leases of the controller's messages once half of their time is over.

@@ -96,7 +96,8 @@ class OutgoingDelivery:
         former_state: Its state before that transaction.
         started: Whether a part of it has been sent.
         delivery_id: Its number in the session, once a part of it has been sent.
-        rest: What is still to be sent.
+        payload: The message; None while it is not read, empty once there is nothing left to send.
+        sent: How much of the payload has been sent.
     """
 
     link: SendingLink
@@ -104,13 +105,35 @@ class OutgoingDelivery:
     message_id: str
     acquired_in: LiveTransaction | None
     transaction: LiveTransaction | None
-    rest: Payload
+    payload: Payload | None = None
+    sent: int = 0
     settled: bool = False
     outcome: Outcome | None = None
     state: DeliveryState | None = None
     former_state: DeliveryState | None = None
     started: bool = False
     delivery_id: int = -1
+
+    @property
+    def unsent(self) -> bool:
+        """Whether a part of it is still to be sent."""
+        return self.payload is None or self.sent < len(self.payload)
+
+    def take_part(self, size: int | None) -> Payload:
+        """Take the next part to be sent; None means all that is left.
+
+        Only the part is copied: a long message may have very many.
+        """
+        assert self.payload is not None
+        end = len(self.payload) if size is None else self.sent + size
+        part, self.sent = self.payload[self.sent : end], end
+        if not self.unsent:
+            self.drop()
+        return part
+
+    def drop(self) -> None:
+        """Forget the message: nothing more of it is sent."""
+        self.payload, self.sent = (), 0
 
     def associate(self, transaction: LiveTransaction, outcome: Outcome | None) -> None:
         """Set a provisional outcome in a transaction."""
@@ -357,7 +380,7 @@ def _end_acquisition(delivery: OutgoingDelivery) -> None:
     """Tell the controller that a message has returned to its queue."""
     session = delivery.link.session
     delivery.transaction = delivery.acquired_in = None
-    if delivery.rest:
+    if delivery.unsent:
         delivery.link.give_up(delivery)
         if delivery.started:
             session.send(
