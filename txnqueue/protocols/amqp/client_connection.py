@@ -95,6 +95,11 @@ class ClientConnection:
 
     async def serve(self) -> None:
         """Serve the client until it leaves or the server stops."""
+        try:
+            await self._encrypt()
+        except OSError as error:
+            logger.info("client gone in its TLS handshake: %s", error)
+            return
         reading: asyncio.Task[None] | None = None
         try:
             self._peer = peer = await self._let_in()
@@ -120,6 +125,8 @@ class ClientConnection:
         """Close the connection once the work in progress is finished."""
         self._shut = self._shut or error
         self._wake.set()
+        if self._peer is None:  # nothing was done for it yet
+            self._writer.transport.abort()
 
     def look_at_clock(self) -> None:
         """Send a sign of life if this end was silent; close the connection if the client was."""
@@ -165,6 +172,35 @@ class ClientConnection:
             self._writer.transport.abort()
 
     # -------------------------------------------------------------------------- letting in
+
+    async def _encrypt(self) -> None:
+        """Do the TLS handshake, if the server has TLS.
+
+        Raises:
+            OSError: The client does something else, or nothing.
+        """
+        if self._services.tls is None:
+            return
+        plain = self._writer.transport
+        assert isinstance(plain, asyncio.Transport)
+        plain.pause_reading()  # nothing is read yet: all that comes belongs to the handshake
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        try:
+            encrypted = await self._loop.start_tls(
+                plain,
+                protocol,
+                self._services.tls,
+                server_side=True,
+                ssl_handshake_timeout=OPENING_SECONDS,
+            )
+        except BaseException:
+            plain.abort()
+            raise
+        assert encrypted is not None
+        protocol.connection_made(encrypted)
+        self._reader = reader
+        self._writer = asyncio.StreamWriter(encrypted, protocol, reader, self._loop)
 
     async def _let_in(self) -> Peer:
         """Find out who the client is.

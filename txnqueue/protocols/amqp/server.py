@@ -49,6 +49,7 @@ class Services:
 
     Attributes:
         codec: Writes and reads frames.
+        tls: The TLS context; None: clients of this machine are not encrypted.
         container_id: The server's name.
         rules: Who may do what; None: every admitted client may do everything.
         limits: The limits of clients.
@@ -61,6 +62,7 @@ class Services:
     """
 
     codec: FrameCodec
+    tls: ssl.SSLContext | None
     container_id: str
     rules: AccessRules | None
     limits: Limits
@@ -142,7 +144,7 @@ class AmqpServer:
         check_number("transaction_seconds", transaction_seconds, 0.001, BRANCH_SECONDS_MAX)
         check_number("tick_seconds", tick_seconds, 0.001, LEASE_SECONDS_MAX)
         self._manager = manager
-        self._host, self._port, self._tls = host, port, tls
+        self._host, self._port = host, port
         self._tick_seconds = tick_seconds
         self._transaction_seconds = transaction_seconds
         self._resources: dict[str, TransactionalResource] = {}
@@ -155,6 +157,7 @@ class AmqpServer:
         self._grace_seconds = 0.0
         self._services = Services(
             codec=FrameCodec(ProtonCodec()),
+            tls=tls,
             container_id=client.runtime.consumer,
             rules=rules,
             limits=check_limits(limits),
@@ -248,9 +251,9 @@ class AmqpServer:
 
     async def _serve(self, ready: threading.Event) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-        listener = await asyncio.start_server(
-            self._accept, self._host, self._port, ssl=self._tls, limit=1 << 17
-        )
+        # Each client does its TLS handshake itself, so that it counts and has its time from the
+        # first octet on.
+        listener = await asyncio.start_server(self._accept, self._host, self._port)
         self._address = listener.sockets[0].getsockname()[:2]
         clock = asyncio.create_task(self._watch_clock())
         ready.set()
