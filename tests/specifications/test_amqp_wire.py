@@ -57,7 +57,7 @@ from txnqueue.protocols.amqp.frames import (
     Window,
     framed,
 )
-from txnqueue.protocols.amqp.performatives import SenderSettleMode
+from txnqueue.protocols.amqp.performatives import ReceiverSettleMode, SenderSettleMode
 
 WINDOW = Window(next_incoming_id=0, incoming_window=100, next_outgoing_id=0, outgoing_window=100)
 MUCH = Window(next_incoming_id=0, incoming_window=9999, next_outgoing_id=0, outgoing_window=9)
@@ -379,6 +379,23 @@ def test_a_delivery_is_put_together_of_its_parts_or_given_up() -> None:
             )
         assert wire.until(Disposition).state == Accepted()
         assert [row["body"] for row in letters.peek_messages()] == [b"x" * 1000]
+
+
+def test_the_settle_mode_of_a_transfer_is_read_from_its_frame(listener: Listener) -> None:
+    wire = Wire(listener).begun()
+    second = ReceiverSettleMode.SECOND
+    wire.attach(0, Role.SENDER, source=Source(), target=Target("orders"), rcv_settle_mode=second)
+    payload = wire.codec.values.encode((AmqpValue({"n": 1}),))
+    for number, mode in enumerate((None, ReceiverSettleMode.FIRST, second)):
+        transfer = Transfer(
+            handle=0,
+            delivery_id=number,
+            delivery_tag=b"%d" % number,
+            rcv_settle_mode=mode,
+            payload=payload,
+        )
+        wire.send(transfer)
+        assert wire.until(Disposition).settled == (mode is ReceiverSettleMode.FIRST)
 
 
 def heavy_letters(listener: Listener) -> Any:

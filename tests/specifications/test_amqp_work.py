@@ -758,6 +758,58 @@ def test_who_does_not_settle_what_was_sent_gets_no_more_credit(world: Any) -> No
 
 
 @in_memory
+@pytest.mark.rule("S1-28", "S1-31")
+@pytest.mark.parametrize("transacted", [True, False])
+def test_a_transfer_may_ask_to_be_settled_at_once_on_a_link_that_waits(
+    world: Any, transacted: bool
+) -> None:
+    """The specification, 2.7.5: the mode of a transfer counts, by default it is the link's."""
+    pipe = Pipeline(Scene(world).resource.connect())
+    handle = pipe.sender(world.queue("others").name, rcv_settle_mode=SECOND)
+    txn_id = pipe.declare() if transacted else None
+    first = pipe.transfer(handle, message(1), txn_id, rcv_settle_mode=ReceiverSettleMode.FIRST)
+    second = pipe.transfer(handle, message(2), txn_id)
+    told = {one.first: one.settled for one in pipe.frames if isinstance(one, Disposition)}
+    assert (told[first], told[second]) == (True, False)
+    assert set(pipe.session.incoming) == {second}
+    assert txn_id is None or pipe.discharge(txn_id) == "accepted"
+    assert set(pipe.session.incoming) == {second}
+
+
+@in_memory
+@pytest.mark.rule("S1-29")
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("part", [True, False])
+def test_a_transfer_may_not_wait_on_a_link_that_settles_at_once(
+    world: Any, settled: bool, part: bool
+) -> None:
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    handle, txn_id = pipe.sender(scene.name), pipe.declare()
+    number = pipe.transfer(handle, (), txn_id, more=True) if part else None
+    how = {"rcv_settle_mode": SECOND, "settled": settled, "delivery_id": number}
+    pipe.transfer(handle, message(1), txn_id, **how)
+    if settled:  # then the mode is ignored
+        assert pipe.discharge(txn_id) == "accepted" and scene.waiting() == [1]
+        return
+    assert condition(pipe.frames[-1].error) == "amqp:invalid-field"
+    assert handle not in pipe.session.links
+    assert pipe.discharge(txn_id) == "amqp:transaction:rollback" and scene.waiting() == []
+
+
+@in_memory
+def test_a_control_link_settles_at_once_whatever_is_asked(world: Any) -> None:
+    session = Scene(world).resource.connect().begin()
+    attach = Attach(
+        name="c", handle=0, role=Role.SENDER, target=Coordinator(), rcv_settle_mode=SECOND
+    )
+    answer = session.handle(attach)[0]
+    assert isinstance(answer, Attach) and answer.rcv_settle_mode is ReceiverSettleMode.FIRST
+    declared = Transfer(handle=0, delivery_id=0, payload=(AmqpValue(Declare()),))
+    assert session.handle(declared)[0].settled
+
+
+@in_memory
 def test_many_small_parts_are_put_together_in_one_go(world: Any) -> None:
     pytest.importorskip("proton", reason="python-qpid-proton is not installed: it needs a compiler")
     codec = ProtonCodec()

@@ -42,6 +42,7 @@ class CoordinatorLink(IncomingLink):
     def __init__(self, session: Session, attach: Attach) -> None:
         """Take the resource's end of a control link."""
         super().__init__(session, attach)
+        self.settles_first = True  # an answer is its last word
         self.target = Coordinator(session.connection.resource.capabilities)
         self.transactions: dict[bytes, LiveTransaction] = {}
         self.in_doubt: list[tuple[LiveTransaction, IncomingDelivery]] = []

@@ -159,7 +159,7 @@ def _settle_postings(session: Session, frame: Disposition, named: range) -> str 
         found = next((one.incoming[key] for one in live if key in one.incoming), None)
         if found is None:
             return f"delivery {number} is not posted in the transaction"
-        unheard = found.link.settles_first and isinstance(found.outcome, Rejected)
+        unheard = found.settles_first and isinstance(found.outcome, Rejected)
         if frame.state.outcome != found.outcome and (unheard or frame.state.outcome is not None):
             return f"delivery {number} has another outcome"
     return None if named else "it names no delivery"

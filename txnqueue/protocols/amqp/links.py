@@ -75,7 +75,7 @@ class Link:
             source=attach.source,
             target=self.target,
             snd_settle_mode=attach.snd_settle_mode,
-            rcv_settle_mode=attach.rcv_settle_mode,
+            rcv_settle_mode=ReceiverSettleMode(not self.settles_first),
             initial_delivery_count=0 if role is Role.SENDER else None,
             max_message_size=limits.message_bytes if role is Role.RECEIVER else None,
         )
@@ -164,6 +164,7 @@ class IncomingLink(Link):
             self._end_part(delivery)
             return
         delivery.settled = delivery.settled or frame.settled
+        self._set_mode(delivery, frame.rcv_settle_mode)
         delivery.parts += frame.payload  # type: ignore[operator]
         self._check_size(delivery)
         if frame.more:
@@ -203,6 +204,7 @@ class IncomingLink(Link):
             self,
             frame.delivery_id,
             frame.settled,
+            self.settles_first,
             transaction,
             bytearray() if isinstance(frame.payload, bytes) else [],
             None,
@@ -226,6 +228,22 @@ class IncomingLink(Link):
         if not another:
             why = "All transfers of a delivery must name the same transaction"
         raise AmqpError(ErrorCondition.NOT_ALLOWED, f"{why}.")
+
+    def _set_mode(self, delivery: IncomingDelivery, mode: ReceiverSettleMode | None) -> None:
+        """Let a delivery be settled as its transfer says.
+
+        Raises:
+            AmqpError: It says second, and the link first.
+        """
+        if mode is None or delivery.settled:
+            return
+        delivery.settles_first = mode is ReceiverSettleMode.FIRST
+        if self.settles_first and not delivery.settles_first:
+            self._end_part(delivery)
+            raise AmqpError(
+                ErrorCondition.INVALID_FIELD,
+                "rcv-settle-mode: the link is attached with first, so no transfer may say second.",
+            )
 
     def _check_size(self, delivery: IncomingDelivery) -> None:
         size, size_max = (
@@ -335,13 +353,13 @@ class ReceivingLink(IncomingLink):
         if transaction is not None:
             delivery.state = TransactionalState(transaction.txn_id, delivery.outcome)
             transaction.posted(delivery)
-        if not self.settles_first:
+        if not delivery.settles_first:
             self.session.incoming[delivery.delivery_id] = delivery
         self.session.emit(
             Disposition(
                 role=Role.RECEIVER,
                 first=delivery.delivery_id,
-                settled=self.settles_first,
+                settled=delivery.settles_first,
                 state=delivery.state,
             )
         )

@@ -60,6 +60,7 @@ class IncomingDelivery:
         link: The link on which it arrives.
         delivery_id: Its number in the session.
         settled: Whether the controller has settled it.
+        settles_first: Whether the resource settles it before the controller does.
         transaction: The live transaction in which it is posted.
         parts: The parts that have arrived, octets or sections; empty once it is carried out.
         outcome: Its outcome, once that is known.
@@ -69,6 +70,7 @@ class IncomingDelivery:
     link: IncomingLink
     delivery_id: int
     settled: bool
+    settles_first: bool
     transaction: LiveTransaction | None = None
     parts: bytearray | list[Section] = field(default_factory=list)
     outcome: Outcome | None = None
