@@ -40,17 +40,26 @@ Known = TypeVar("Known", IncomingDelivery, OutgoingDelivery)
 def take(session: Session, frame: Disposition) -> str | None:
     """Carry out a disposition.
 
+    It passes over deliveries in its range that the controller has settled already.
+
     Returns:
         Why it was not carried out, or not for every delivery that it names; None if it was.
+
+    Raises:
+        AmqpError: It names deliveries that were never sent, in a transaction that there is not.
     """
     named = _named(frame)
     if frame.role is Role.SENDER:
         return _settle_postings(session, frame, named)
     found = [one for one in _known(session.unsettled, named) if one.started]
+    unknown = len(named) - len(found) - session.settled.count(named)
     links = dict.fromkeys(one.link for one in found)
     try:
         transaction, outcome = _asked(session, frame)
     except AmqpError as error:
+        nobody_told = error.error.condition is TransactionError.UNKNOWN_ID and not links
+        if nobody_told and not session.has_sent(named):
+            raise  # no link could be ended, and no discharge refused, to tell the controller
         for link in links:
             link.detach(error.error)
         return str(error)
@@ -68,8 +77,8 @@ def take(session: Session, frame: Disposition) -> str | None:
         said = outcome or (link.default_outcome if frame.settled else None)
         act = partial(_apply, mine, transaction, said, settled=frame.settled)
         failed.append(session.guarded(link, act))
-    if not found or len(found) < len(named):
-        failed.append(f"{len(named) - len(found)} of its deliveries are not known any more")
+    if unknown or not found:
+        failed.append(f"{unknown or len(named)} of its deliveries are not known any more")
     return next((why for why in failed if why is not None), None)
 
 
@@ -120,6 +129,7 @@ def _apply(
         delivery.associate(transaction, outcome)
         if settled:
             delivery.settled = True
+            delivery.link.session.settled.add(delivery.delivery_id)
             delivery.link.session.forget(delivery)
 
 
@@ -138,6 +148,8 @@ def _retire(deliveries: list[OutgoingDelivery], outcome: Outcome, *, settled: bo
         for delivery in mine:
             delivery.settled = settled
             delivery.link.session.settle(delivery, state)
+            if state is outcome:
+                delivery.link.session.settled.add(delivery.delivery_id)
 
 
 def _settle_postings(session: Session, frame: Disposition, named: range) -> str | None:

@@ -314,9 +314,11 @@ class SendingLink(Link):
         delivery.delivery_id = self.session.next_delivery_id()
         delivery.started = True
         self._count(1)
-        if self.sends_settled and delivery.transaction is not None:
-            delivery.associate(delivery.transaction, Accepted())
-        elif not self.sends_settled:
+        if self.sends_settled:
+            self.session.settled.add(delivery.delivery_id)
+            if delivery.transaction is not None:
+                delivery.associate(delivery.transaction, Accepted())
+        else:
             self.session.unsettled[delivery.delivery_id] = delivery
 
     def _count(self, deliveries: int) -> None:

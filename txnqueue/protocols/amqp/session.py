@@ -12,6 +12,7 @@ from txnqueue.protocols.amqp import dispositions
 from txnqueue.protocols.amqp.bodies import is_plain, unwritable_property
 from txnqueue.protocols.amqp.columns import unwritable
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
+from txnqueue.protocols.amqp.delivery_ids import DeliveryIds
 from txnqueue.protocols.amqp.frames import NUMBERS
 from txnqueue.protocols.amqp.links import IncomingLink, Link, ReceivingLink, terminus
 from txnqueue.protocols.amqp.performatives import (
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from txnqueue.protocols.amqp.connection import Connection
 
 logger = logging.getLogger("txnqueue")
+SETTLED_RANGES_MAX = 1_000
+"""The number of ranges of settled deliveries that a session remembers."""
 
 
 class Session:
@@ -53,6 +56,8 @@ class Session:
         window: The number of transfers that the controller can take now; None: any number.
         incoming: Deliveries from the controller that neither end has forgotten.
         unsettled: Deliveries to the controller that are not settled.
+        settled: The deliveries to the controller that were sent settled, or whose outcome it has
+            given for good.
     """
 
     def __init__(self, connection: Connection, incoming_window: int | None) -> None:
@@ -62,11 +67,13 @@ class Session:
         self.links: dict[int, Link] = {}
         self.incoming: dict[int, IncomingDelivery] = {}
         self.unsettled: dict[int, OutgoingDelivery] = {}
+        self.settled = DeliveryIds(SETTLED_RANGES_MAX)
         self._open = True
         self._gone: set[int] = set()
         self._frames: list[Performative] = []
         self._queued_octets = 0
         self._next_delivery_id = 0
+        self._all_ids_used = False
 
     # ----------------------------------------------------------------------- frames
 
@@ -160,7 +167,14 @@ class Session:
         """Return the number of the next delivery to the controller."""
         number = self._next_delivery_id
         self._next_delivery_id = (number + 1) % NUMBERS
+        self._all_ids_used = self._all_ids_used or not self._next_delivery_id
+        if number % (NUMBERS // 2) == 0:  # long before an id is that of another delivery
+            self.settled.clear()
         return number
+
+    def has_sent(self, named: range) -> bool:
+        """Return whether all ids of a range are those of deliveries that were sent."""
+        return self._all_ids_used or named.stop <= self._next_delivery_id
 
     def transaction(self, txn_id: object) -> LiveTransaction:
         """Find the transaction in which work is requested.

@@ -287,6 +287,9 @@ class LiveTransaction:
             posted.state, posted.transaction = posted.outcome, None
             posted.link.session.show(posted)
         for delivery in self.deliveries:
+            session = delivery.link.session
+            if delivery.outcome is not None and delivery.delivery_id in session.unsettled:
+                session.settled.add(delivery.delivery_id)
             if delivery.acquired_in is self and isinstance(delivery.outcome, Released):
                 _end_acquisition(delivery)
                 continue
