@@ -690,6 +690,85 @@ def test_what_goes_settled_is_accepted_by_one_commit_and_not_one_each(world: Any
 
 
 @in_memory
+@pytest.mark.rule("S1-41")
+@pytest.mark.parametrize("fail", [False, True])
+@pytest.mark.parametrize("claims", [1, 4])
+def test_a_transaction_keeps_nothing_of_each_message_that_has_gone_settled(
+    world: Any, claims: int, fail: bool
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(80)])
+    pipe = Pipeline(scene.resource.connect())
+    handle = pipe.attach(Role.RECEIVER, source=Source(scene.name), snd_settle_mode=SETTLED)
+    txn_id = pipe.declare()
+    for nth in range(claims):
+        known, credit = nth * 80 // claims, 80 // claims
+        properties = {"txn-id": txn_id}
+        flow = Flow(handle=handle, delivery_count=known, link_credit=credit, properties=properties)
+        pipe.do(flow)
+    assert len([one for one in pipe.frames if isinstance(one, Transfer)]) == 80
+    (transaction,) = pipe.session.connection.transactions()
+    assert len(transaction.deliveries) == 0 and len(transaction.consumed) == claims
+    for _ in range(8):
+        world.clock.advance(100)
+        pipe.session.connection.tick()
+    assert len(world.open(scene.orders, "other").receive(80)) == 0, "the leases are extended"
+    assert pipe.discharge(txn_id, fail) == "accepted"
+    assert scene.counts == ((80, 0) if fail else (0, 0))
+
+
+@in_memory
+@pytest.mark.rule("S1-41", "S1-43")
+@pytest.mark.parametrize("end", ["detach", "less credit"])
+def test_a_claim_of_which_a_part_has_gone_settled_is_consumed_to_that_part(
+    world: Any, end: str
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(5)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id = pipe.declare()
+    handle = pipe.attach(Role.RECEIVER, source=Source(scene.name), snd_settle_mode=SETTLED)
+    pipe.do(Flow(incoming_window=7))  # a message has three parts here
+    pipe.do(Flow(handle=handle, link_credit=5, properties={"txn-id": txn_id}))
+    if end == "detach":
+        pipe.do(Detach(handle=handle))
+    else:
+        pipe.do(Flow(handle=handle, delivery_count=3, link_credit=0))
+        pipe.do(Flow(incoming_window=9))
+    assert pipe.discharge(txn_id) == "accepted"
+    assert scene.waiting() == ([2, 3, 4] if end == "detach" else [3, 4])
+    assert scene.orders.in_flight() == 0
+
+
+@in_memory
+@pytest.mark.rule("S1-28", "S1-31")
+def test_a_transaction_keeps_no_object_for_each_message_that_is_posted(world: Any) -> None:
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    handle, txn_id = pipe.sender(scene.name), pipe.declare()
+    good = [pipe.transfer(handle, message(n), txn_id) for n in range(20)]
+    bad = [
+        pipe.transfer(handle, message("no number"), txn_id)  # type: ignore[arg-type]
+        for _ in range(10)
+    ]
+    (transaction,) = pipe.session.connection.transactions()
+    assert not transaction.incoming
+    kept = [*transaction.accepted.values(), *transaction.rejected.values()]
+    assert [len(one._firsts) for one in kept] == [1, 1]
+    told = pipe.outcomes()
+    for numbers in (good, bad):
+        settled = Disposition(
+            role=Role.SENDER,
+            first=numbers[0],
+            last=numbers[-1],
+            settled=True,
+            state=told[numbers[0]],
+        )
+        pipe.do(settled)
+    assert pipe.discharge(txn_id) == "accepted" and scene.waiting() == list(range(20))
+
+
+@in_memory
 @pytest.mark.parametrize("how", ["vanishes", "settles in a transaction that fails"])
 def test_what_a_controller_leaves_behind_goes_back_by_one_commit_and_not_one_each(
     world: Any, how: str

@@ -165,16 +165,29 @@ def _settle_postings(session: Session, frame: Disposition, named: range) -> str 
     txn_ids = transactions_named(frame)
     if not txn_ids or not isinstance(frame.state, TransactionalState):
         return None
-    live = [one for one in session.connection.transactions() if one.txn_id in txn_ids]
-    for number in named:
-        key = (session, number % NUMBERS)
-        found = next((one.incoming[key] for one in live if key in one.incoming), None)
-        if found is None:
-            return f"delivery {number} is not posted in the transaction"
-        unheard = found.settles_first and isinstance(found.outcome, Rejected)
-        if frame.state.outcome != found.outcome and (unheard or frame.state.outcome is not None):
-            return f"delivery {number} has another outcome"
-    return None if named else "it names no delivery"
+    for transaction in session.connection.transactions():
+        if transaction.txn_id in txn_ids:
+            return _contradiction(session, transaction, named, frame.state.outcome)
+    return None
+
+
+def _contradiction(
+    session: Session, transaction: LiveTransaction, named: range, outcome: Outcome | None
+) -> str | None:
+    """Return why a controller that settles deliveries errs about them; None if it does not."""
+    mine = {number: one for (of, number), one in transaction.incoming.items() if of is session}
+    told = [one.outcome for one in _known(mine, named)]
+    accepted = transaction.accepted[session].count(named)
+    rejected = transaction.rejected[session].count(named)
+    if not (told or accepted or rejected):
+        return "none of its deliveries is posted in the transaction"
+    if rejected and not isinstance(outcome, Rejected):
+        return f"{rejected} of its deliveries were rejected"
+    if accepted and outcome is not None:
+        told.append(Accepted())
+    if outcome is not None and any(outcome != one for one in told):
+        return "one of its deliveries has another outcome"
+    return None
 
 
 def _named(frame: Disposition) -> range:

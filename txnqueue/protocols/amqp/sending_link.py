@@ -63,6 +63,7 @@ class SendingLink(Link):
         self._octets_max = attach.max_message_size
         self._drain = False
         self._waiting: deque[OutgoingDelivery] = deque()
+        self._gone: list[OutgoingDelivery] = []
         self._portion, self._longest = 1, 1
 
     @property
@@ -246,7 +247,7 @@ class SendingLink(Link):
             )
             if transaction is not None:
                 delivery.state = TransactionalState(transaction.txn_id)
-                transaction.deliveries.append(delivery)
+                transaction.deliveries[delivery] = None
             self._waiting.append(delivery)
         self.credit -= len(batch)
 
@@ -330,6 +331,15 @@ class SendingLink(Link):
                 self._read()
             for delivery in self._accepted_going() or [self._waiting[0]]:
                 self._send(delivery)
+        if self._gone and not self._waiting:
+            self._consume_gone()
+
+    def _consume_gone(self) -> None:
+        """Let a transaction forget the deliveries of a claim that has gone settled."""
+        gone, self._gone = self._gone, []
+        for transaction in {one.transaction for one in gone} - {None}:
+            assert transaction is not None
+            transaction.consume(one for one in gone if one.transaction is transaction)
 
     def _accepted_going(self) -> Sequence[OutgoingDelivery]:
         """Accept messages that go settled and complete now, with one commit.
@@ -380,6 +390,8 @@ class SendingLink(Link):
             )
         if not delivery.unsent:
             self._waiting.popleft()
+            if self.sends_settled and delivery.transaction is not None:
+                self._gone.append(delivery)
 
     def _tell(self) -> None:
         """Tell the controller the credit and the transaction of later transfers.

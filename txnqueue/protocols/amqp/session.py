@@ -41,6 +41,7 @@ from txnqueue.protocols.amqp.types import (
 )
 
 if TYPE_CHECKING:
+    from txnqueue.batch import Batch
     from txnqueue.protocols.amqp.connection import Connection
 
 logger = logging.getLogger("txnqueue")
@@ -359,22 +360,28 @@ class Session:
         Messages settled in a transaction are held until its discharge, and messages that go
         settled until they are sent.
         """
-        held = list(self.unsettled.values())
-        for link in self.links.values():
-            if isinstance(link, SendingLink):
-                held += link.waiting
-            elif isinstance(link, CoordinatorLink):
-                for transaction in link.transactions.values():
-                    held += transaction.deliveries
-        for delivery in {id(one.batch): one for one in held}.values():
-            batch, lease = delivery.batch, delivery.link.queue.info.settings.lease_seconds
-            until = batch.held_until
+        for batch, link in self._held_claims().items():
+            lease, until = link.queue.info.settings.lease_seconds, batch.held_until
             if until is None or not half_over(until, lease, now_ms):
                 continue
             try:
                 batch.extend_lease(lease)
             except Exception as error:  # the next tick tries again
                 logger.warning("lease not extended error=%s", error)
+
+    def _held_claims(self) -> dict[Batch, SendingLink]:
+        """Find the claims that hold messages for the controller, each with its link."""
+        held = list(self.unsettled.values())
+        claims: dict[Batch, SendingLink] = {}
+        for link in self.links.values():
+            if isinstance(link, SendingLink):
+                held += link.waiting
+            elif isinstance(link, CoordinatorLink):
+                for transaction in link.transactions.values():
+                    held += transaction.deliveries
+                    claims.update(transaction.consumed)
+        claims.update((one.batch, one.link) for one in held)
+        return claims
 
 
 def _check_node(node: Source | Target | None) -> None:

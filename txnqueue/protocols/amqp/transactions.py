@@ -7,6 +7,7 @@ decides it, with the store's journal, leases and recovery.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from txnqueue.errors import (
     TransactionFinished,
     TransactionUnknown,
 )
+from txnqueue.protocols.amqp.delivery_ids import DeliveryIds
 from txnqueue.protocols.amqp.messages import Posting, stage
 from txnqueue.protocols.amqp.performatives import Transfer
 from txnqueue.protocols.amqp.types import (
@@ -141,9 +143,13 @@ class OutgoingDelivery:
         """Set a provisional outcome in a transaction."""
         if self.transaction is None:
             self.former_state, self.transaction = self.state, transaction
-            transaction.deliveries.append(self)
+            transaction.deliveries[self] = None
         self.outcome = outcome
         self.state = TransactionalState(transaction.txn_id, outcome)
+
+
+def _ids() -> defaultdict[Session, DeliveryIds]:
+    return defaultdict(DeliveryIds)
 
 
 @dataclass(eq=False, slots=True)
@@ -159,6 +165,16 @@ class LiveTransaction:
             global transaction.
         error: Why it can no longer be committed; None if it can.
         ended: Whether it was rolled back.
+        postings: Messages that are not staged yet, by queue.
+        posted_octets: Their length.
+        partial: Deliveries of the controller that have not come completely.
+        incoming: Its deliveries whose state it must be told after the discharge.
+        accepted: Its other deliveries that were accepted, by session.
+        rejected: Its other deliveries that were rejected, by session.
+        deliveries: Deliveries to the controller that were acquired in it, or have an outcome in it.
+        consumed: The claims whose deliveries were all sent settled, each with its link; their
+            outcomes are known to the store's transaction.
+        links: The links that acquire in it.
     """
 
     txn_id: bytes
@@ -172,7 +188,10 @@ class LiveTransaction:
     posted_octets: int = 0
     partial: set[IncomingDelivery] = field(default_factory=set)
     incoming: dict[tuple[Session, int], IncomingDelivery] = field(default_factory=dict)
-    deliveries: list[OutgoingDelivery] = field(default_factory=list)
+    accepted: defaultdict[Session, DeliveryIds] = field(default_factory=_ids)
+    rejected: defaultdict[Session, DeliveryIds] = field(default_factory=_ids)
+    deliveries: dict[OutgoingDelivery, None] = field(default_factory=dict)
+    consumed: dict[Batch, SendingLink] = field(default_factory=dict)
     links: set[SendingLink] = field(default_factory=set)
 
     # ------------------------------------------------------------------------- work
@@ -210,8 +229,27 @@ class LiveTransaction:
             raise
 
     def posted(self, delivery: IncomingDelivery) -> None:
-        """Record a posting whose outcome the controller must be told."""
-        self.incoming[delivery.link.session, delivery.delivery_id] = delivery
+        """Record a posting of which the controller was told; few are needed as they are."""
+        session, number = delivery.link.session, delivery.delivery_id
+        if not delivery.settles_first:
+            self.incoming[session, number] = delivery
+        elif isinstance(delivery.outcome, Rejected):
+            self.rejected[session].add(number)
+        else:
+            self.accepted[session].add(number)
+
+    def consume(self, deliveries: Iterable[OutgoingDelivery]) -> None:
+        """Pass the outcomes of deliveries that were sent settled on, and forget the deliveries.
+
+        Neither end can change their outcomes any more, so only their claims are kept.
+        """
+        mine = [one for one in deliveries if one in self.deliveries and one.outcome is not None]
+        if self.ended or not attempt_of(self.transaction).takes_work:
+            return  # its end decides on them
+        apply([(one, one.outcome) for one in mine if one.outcome is not None], self.transaction)
+        for one in mine:
+            del self.deliveries[one]
+            self.consumed[one.batch] = one.link
 
     def doom(self, description: str) -> None:
         """Prevent the commit, because something that the controller relies on was not done."""
@@ -361,7 +399,8 @@ class LiveTransaction:
             batch.keep()
 
     def _leave_links(self) -> None:
-        self.postings, self.incoming, self.deliveries, links = {}, {}, [], self.links
+        self.postings, self.incoming, self.deliveries, links = {}, {}, {}, self.links
+        self.accepted, self.rejected, self.consumed = _ids(), _ids(), {}
         self.links = set()
         for link in links:
             link.leave(self)
