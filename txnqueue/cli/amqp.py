@@ -91,7 +91,7 @@ def serve(
         except KeyboardInterrupt:  # as good as SIGTERM
             pass
         finally:
-            server.stop(grace_seconds)
+            server.stop(grace_seconds, grace_seconds + ENDING_SECONDS)
 
 
 @command("password", group=amqp)

@@ -336,8 +336,9 @@ class ClientConnection:
                 if self._gone:
                     self._wake.set()
         finally:
-            if not peer.over:
-                await self._at(self._services.workers, peer.abandon)
+            if not peer.over:  # also if nobody waits for that any more
+                gone = self._loop.run_in_executor(self._services.workers, peer.abandon)
+                await asyncio.shield(gone)
 
     async def _take(self, peer: Peer) -> None:
         frames, self._inbox, self._inbox_octets = iter(self._inbox), [], 0
@@ -364,6 +365,8 @@ class ClientConnection:
     def _ticked(self, _ticking: asyncio.Future[None]) -> None:
         self._ticking = False
         self._look_for_room()
+        if self._peer is not None and self._peer.closed:
+            self._wake.set()
 
     def _look_for_room(self) -> None:
         """Let sending go on once the client has read what messages wait for."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from txnqueue.errors import InvalidInput, TransactionUnknown
+from txnqueue.errors import InvalidInput, PlatformMissing, TransactionUnknown
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
 from txnqueue.protocols.amqp.sending_link import SendingLink
 from txnqueue.protocols.amqp.session import Session
@@ -81,6 +81,9 @@ class Connection:
 
         New messages are sent, leases are extended, and transactions that take too long and links
         of dropped queues are ended.
+
+        Raises:
+            PlatformMissing: The store is closed in this process.
         """
         self._end_links_of_dropped_queues()
         self.resolve(())
@@ -173,6 +176,8 @@ class Connection:
             return
         try:
             open_ids = self.resource.queue_ids()
+        except PlatformMissing:
+            raise
         except Exception as error:  # the next tick tries again
             logger.warning("queues not read error=%s", error)
             return

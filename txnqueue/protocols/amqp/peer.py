@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from txnqueue.errors import InvalidInput
+from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.protocols.amqp.channel import Channel
 from txnqueue.protocols.amqp.frame_codec import FrameCodec
 from txnqueue.protocols.amqp.frames import (
@@ -158,6 +158,8 @@ class Peer:
         try:
             self._connection.tick()
             self._tell_all()
+        except PlatformMissing as error:  # the store is closed: no tick will find it open again
+            self.close(Error(ErrorCondition.CONNECTION_FORCED, str(error)))
         except Exception:  # the next tick tries again
             logger.exception("tick failed")
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -211,27 +212,44 @@ class AmqpServer:
         if self._address is None:
             why = started[0] if started else "the server ended immediately"
             raise PlatformMissing(f"Nothing can listen on {self._host}:{self._port}: {why}")
+        client_of(self._manager).streams.add(self)
         logger.info("amqp listens on %s:%s", *self._address)
 
-    def stop(self, grace_seconds: float = 10.0) -> None:
+    def stop(self, grace_seconds: float = 10.0, timeout_seconds: float = 60.0) -> bool:
         """Stop: finish the work in progress, and roll back open transactions.
+
+        A call to the store is not interrupted. One that takes longer than the time-out goes on in
+        a thread, after which its client's transactions are rolled back; the process ends after
+        that. ``QueueManager.close`` stops the servers of its manager.
 
         Args:
             grace_seconds: The time that clients have before their sockets are closed.
+            timeout_seconds: Wait at most this long, the grace included.
+
+        Returns:
+            Whether everything has ended.
 
         Raises:
-            InvalidInput: The time is not a number.
-            LimitExceeded: The time is out of range.
+            InvalidInput: A time is not a number.
+            LimitExceeded: A time is out of range.
         """
         check_number("grace_seconds", grace_seconds, 0, LEASE_SECONDS_MAX)
+        check_number("timeout_seconds", timeout_seconds, 0, LEASE_SECONDS_MAX)
         if self._thread is None or self._loop is None or self._over is None:
-            return
-        self._grace_seconds = grace_seconds
+            return True
+        until = time.monotonic() + timeout_seconds
+        self._grace_seconds = min(grace_seconds, timeout_seconds)
         with contextlib.suppress(RuntimeError):  # it has stopped
             self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join()
-        for pool in (self._services.workers, self._services.beats, self._services.doorkeeper):
-            pool.shutdown()
+        self._thread.join(timeout_seconds)
+        ending = threading.Thread(target=self._end_threads, name="txnqueue amqp end", daemon=True)
+        ending.start()
+        ending.join(max(0.0, until - time.monotonic()))
+        if self._thread.is_alive() or ending.is_alive():
+            logger.warning("amqp work goes on after the stop, which waited %s s", timeout_seconds)
+            return False
+        client_of(self._manager).streams.discard(self)
+        return True
 
     def __enter__(self) -> AmqpServer:
         """Start."""
@@ -246,6 +264,11 @@ class AmqpServer:
     ) -> None:
         """Stop."""
         self.stop()
+
+    def _end_threads(self) -> None:
+        """Wait until the work that is under way has ended."""
+        for pool in (self._services.workers, self._services.beats, self._services.doorkeeper):
+            pool.shutdown()
 
     # ---------------------------------------------------------------------- in the loop
 
