@@ -1122,6 +1122,37 @@ def test_the_resource_keeps_leases_alive(world: Any) -> None:
 
 
 @in_memory
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_leases_of_many_claims_are_extended_together(world: Any, lost: int) -> None:
+    """One append for each of thousands would take longer than the leases last."""
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(20)])
+    pipe = Pipeline(scene.resource.connect())
+    handle = pipe.receiver(scene.name)
+    for known in range(20):
+        pipe.do(Flow(handle=handle, delivery_count=known, link_credit=1))
+    deliveries = list(pipe.session.unsettled.values())
+    assert len({one.batch for one in deliveries}) == 20
+    if lost:
+        world.clock.advance(290)
+        for one in deliveries[lost:]:
+            one.batch.extend_lease(300)
+        world.clock.advance(20)
+        assert len(world.open(scene.orders, "other").receive(20)) == lost
+    world.clock.advance(200)
+    before = world.store.journal.version()
+    pipe.session.connection.tick()
+    assert world.store.journal.version() - before == (20 - lost if lost else 1)
+    world.clock.advance(200)
+    before = world.store.journal.version()
+    pipe.session.connection.tick()
+    assert world.store.journal.version() - before == 1, "what is lost is not asked for again"
+    assert len(world.open(scene.orders, "third").receive(20)) == lost
+    pipe.dispose(Accepted(), lost, 19)
+    assert scene.counts == (0, lost)
+
+
+@in_memory
 @pytest.mark.parametrize("how", ["settled", "unsettled", "sent settled", "acquired outside"])
 def test_the_resource_keeps_leases_of_a_transaction_alive_until_its_discharge(
     world: Any, how: str

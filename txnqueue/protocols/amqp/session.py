@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
-from txnqueue.batch import half_over
-from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound
+from txnqueue.batch import extend_leases, half_over
+from txnqueue.errors import (
+    InvalidInput,
+    LeaseLost,
+    QueueClosed,
+    QueueNotFound,
+    SettlementPending,
+)
 from txnqueue.protocols.amqp import dispositions
 from txnqueue.protocols.amqp.bodies import is_plain, unwritable_property
 from txnqueue.protocols.amqp.columns import unwritable
@@ -71,6 +79,7 @@ class Session:
         self.settled = DeliveryIds(SETTLED_RANGES_MAX)
         self._open = True
         self._gone: set[int] = set()
+        self._lost: WeakSet[Batch] = WeakSet()
         self._frames: list[Performative] = []
         self._queued_octets = 0
         self._next_delivery_id = 0
@@ -360,14 +369,32 @@ class Session:
         Messages settled in a transaction are held until its discharge, and messages that go
         settled until they are sent.
         """
+        due: defaultdict[float, list[Batch]] = defaultdict(list)
         for batch, link in self._held_claims().items():
             lease, until = link.queue.info.settings.lease_seconds, batch.held_until
-            if until is None or not half_over(until, lease, now_ms):
-                continue
-            try:
-                batch.extend_lease(lease)
-            except Exception as error:  # the next tick tries again
-                logger.warning("lease not extended error=%s", error)
+            if until is not None and half_over(until, lease, now_ms) and batch not in self._lost:
+                due[lease].append(batch)
+        for lease, batches in due.items():
+            self._extend(batches, lease)
+
+    def _extend(self, batches: list[Batch], lease_seconds: float) -> None:
+        """Extend leases by one append, or, if one of them is lost, by one for each of the others.
+
+        A controller may hold thousands of claims.
+        """
+        try:
+            extend_leases(batches, lease_seconds)
+        except SettlementPending:
+            pass  # the leases of the others were extended
+        except LeaseLost as error:
+            if len(batches) > 1:
+                for batch in batches:
+                    self._extend([batch], lease_seconds)
+                return
+            logger.warning("lease lost error=%s", error)
+            self._lost.add(batches[0])
+        except Exception as error:  # the next tick tries again
+            logger.warning("lease not extended error=%s", error)
 
     def _held_claims(self) -> dict[Batch, SendingLink]:
         """Find the claims that hold messages for the controller, each with its link."""
