@@ -1248,6 +1248,61 @@ def test_many_messages_of_a_transaction_are_staged_on_the_way(world: Any, monkey
 
 
 @in_memory
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_transactions_of_a_connection_share_the_memory_for_their_messages(
+    world: Any, monkeypatch: Any, fails: bool
+) -> None:
+    """Short messages count with what they take; the transaction that holds most is staged."""
+    monkeypatch.setattr("txnqueue.protocols.amqp.transactions.POSTED_OCTETS_MAX", 5_000)
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    handle, first, second = pipe.sender(scene.name), pipe.declare(), pipe.declare()
+    for n in range(7):
+        pipe.transfer(handle, message(n), first, settled=True)
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        if fails:
+            patch.setattr(world.store.payload, "stage", failing)
+        for n in range(10, 15):
+            pipe.transfer(handle, message(n), second, settled=True)
+    live = {one.txn_id: one for one in pipe.session.connection.transactions()}
+    assert live[first].posted_octets == 0 and live[second].posted_octets > 0
+    assert pipe.discharge(first) == ("amqp:transaction:rollback" if fails else "accepted")
+    assert pipe.discharge(second) == "accepted" and handle in pipe.session.links
+    assert scene.waiting() == [*([] if fails else range(7)), *range(10, 15)]
+
+
+@in_memory
+def test_discharges_in_doubt_count_as_transactions(world: Any) -> None:
+    """While the store is away a controller could declare and discharge without end."""
+    scene = Scene(world, limits=Limits(transactions=3))
+    scene.orders.send([row(n) for n in range(4)])
+    pipe = Pipeline(scene.resource.connect())
+    pipe.receiver(scene.name, 4)
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise ConnectionError("away")
+
+    for nth in range(3):
+        txn_id = pipe.declare()
+        pipe.dispose(TransactionalState(txn_id, Accepted()), nth)
+        journal = world.store.journal
+        append, journal.append = journal.append, away
+        pipe.transfer(pipe.control, (AmqpValue(Discharge(txn_id, False)),))
+        journal.append = append
+    with pytest.raises(AttributeError):
+        pipe.declare()
+    refused: Any = list(pipe.outcomes().values())[-1]
+    assert condition(refused.error) == "amqp:resource-limit-exceeded"
+    pipe.session.connection.tick()
+    pipe.frames += pipe.session.frames()
+    assert pipe.discharge(pipe.declare()) == "accepted"
+
+
+@in_memory
 def test_what_could_not_be_staged_on_the_way_forbids_the_commit(
     world: Any, monkeypatch: Any
 ) -> None:

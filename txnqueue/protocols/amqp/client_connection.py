@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 logger = logging.getLogger("txnqueue")
 READ_OCTETS = 64 * 1024
+UNPROCESSED_OCTETS = 128 * 1024
+"""The octets of a socket that are read in advance; twice as many at most."""
 INBOX_OCTETS_MAX = 4 * 1024 * 1024
 """The octets that may wait to be processed; beyond that, nothing more is read from the client."""
 FRAME_OCTETS = 200
@@ -184,7 +186,7 @@ class ClientConnection:
         plain = self._writer.transport
         assert isinstance(plain, asyncio.Transport)
         plain.pause_reading()  # nothing is read yet: all that comes belongs to the handshake
-        reader = asyncio.StreamReader()
+        reader = asyncio.StreamReader(UNPROCESSED_OCTETS)
         protocol = asyncio.StreamReaderProtocol(reader)
         try:
             encrypted = await self._loop.start_tls(

@@ -119,6 +119,12 @@ class Connection:
                 if isinstance(link, CoordinatorLink):
                     yield from link.transactions.values()
 
+    def undecided_count(self) -> int:
+        """Count the transactions that are neither discharged nor rolled back, or are in doubt."""
+        links = (one for session in self.sessions for one in session.links.values())
+        in_doubt = sum(len(one.in_doubt) for one in links if isinstance(one, CoordinatorLink))
+        return in_doubt + len(self._in_doubt) + sum(not one.ended for one in self.transactions())
+
     def unsettled_left(self) -> int:
         """Count the deliveries that may still be sent before some are settled."""
         return self.resource.limits.unsettled - sum(one.held_count for one in self.sessions)

@@ -120,7 +120,7 @@ class CoordinatorLink(IncomingLink):
                 ErrorCondition.NOT_IMPLEMENTED, "global-id: only local transactions are supported."
             )
         transactions_max = connection.resource.limits.transactions
-        if sum(not one.ended for one in connection.transactions()) >= transactions_max:
+        if connection.undecided_count() >= transactions_max:
             raise AmqpError(
                 ErrorCondition.RESOURCE_LIMIT_EXCEEDED,
                 f"A connection has at most {transactions_max} transactions: discharge one.",

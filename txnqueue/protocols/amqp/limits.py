@@ -20,7 +20,8 @@ class Limits:
         connections: The number of connections of a server.
         sessions: The number of sessions of a connection.
         links: The number of links of a connection.
-        transactions: The transactions of a connection that are declared and not discharged.
+        transactions: The transactions of a connection that are declared and not discharged, or in
+            doubt.
         unsettled: The deliveries of a connection that are sent and not settled; at the limit,
             sending pauses. The client's own unsettled deliveries have the same limit; at it, no
             link gets more credit.

@@ -26,7 +26,7 @@ from txnqueue.core.settings import (
 from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.manager import client_of
 from txnqueue.protocols.amqp.access import AccessRules
-from txnqueue.protocols.amqp.client_connection import ClientConnection
+from txnqueue.protocols.amqp.client_connection import UNPROCESSED_OCTETS, ClientConnection
 from txnqueue.protocols.amqp.codec import ProtonCodec
 from txnqueue.protocols.amqp.frame_codec import FrameCodec
 from txnqueue.protocols.amqp.limits import Limits, check_limits
@@ -276,7 +276,9 @@ class AmqpServer:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
         # Each client does its TLS handshake itself, so that it counts and has its time from the
         # first octet on.
-        listener = await asyncio.start_server(self._accept, self._host, self._port)
+        listener = await asyncio.start_server(
+            self._accept, self._host, self._port, limit=UNPROCESSED_OCTETS
+        )
         self._address = listener.sockets[0].getsockname()[:2]
         clock = asyncio.create_task(self._watch_clock())
         ready.set()

@@ -51,7 +51,9 @@ logger = logging.getLogger("txnqueue")
 POSTINGS_HELD_MAX = 10_000
 """The number of messages of a transaction held in memory before they are staged."""
 POSTED_OCTETS_MAX = 32 * 1024 * 1024
-"""The octets of messages held in memory before they are staged."""
+"""The octets of messages that a connection's transactions hold in memory before they are staged."""
+POSTING_OCTETS = 500
+"""What each of these messages counts for in addition to its octets, however short it is."""
 
 
 @dataclass(eq=False, slots=True)
@@ -217,16 +219,22 @@ class LiveTransaction:
             posting: The message.
             octets: Its length.
         """
+        if self.error is not None:
+            return  # it cannot be committed
         held = self.postings.setdefault(queue.name, (queue, []))[1]
         held.append(posting)
-        self.posted_octets += octets
-        if len(held) < POSTINGS_HELD_MAX and self.posted_octets < POSTED_OCTETS_MAX:
+        self.posted_octets += octets + POSTING_OCTETS
+        if len(held) >= POSTINGS_HELD_MAX:
+            self._stage_early()
+        beside = list(self.control.session.connection.transactions())
+        if sum(one.posted_octets for one in beside) < POSTED_OCTETS_MAX:
             return
+        largest = max(beside, key=lambda one: one.posted_octets)
         try:
-            self._stage()
-        except Exception as error:
-            self.doom(f"A message could not be staged: {error}")
-            raise
+            largest._stage_early()
+        except Exception:
+            if largest is self:
+                raise  # otherwise the discharge of that one tells it
 
     def posted(self, delivery: IncomingDelivery) -> None:
         """Record a posting of which the controller was told; few are needed as they are."""
@@ -375,6 +383,15 @@ class LiveTransaction:
             self.doom("A discharge of it was interrupted.")
             raise
 
+    def _stage_early(self) -> None:
+        """Stage the messages held in memory; if that fails, it can no longer be committed."""
+        try:
+            self._stage()
+        except Exception as error:
+            self.doom(f"A message could not be staged: {error}")
+            self.postings, self.posted_octets = {}, 0
+            raise
+
     def _stage(self) -> None:
         """Stage the messages held in memory."""
         for queue, held in self.postings.values():
@@ -399,7 +416,8 @@ class LiveTransaction:
             batch.keep()
 
     def _leave_links(self) -> None:
-        self.postings, self.incoming, self.deliveries, links = {}, {}, {}, self.links
+        self.postings, self.posted_octets = {}, 0
+        self.incoming, self.deliveries, links = {}, {}, self.links
         self.accepted, self.rejected, self.consumed = _ids(), _ids(), {}
         self.links = set()
         for link in links:
