@@ -310,16 +310,16 @@ def test_a_transaction_of_long_messages_waits_in_the_store_and_not_in_memory(
 # --------------------------------------------------------------------------------- the clock
 
 
-@served(idle_seconds=0.6)
+@served(idle_seconds=2.0)
 def test_a_silent_client_is_closed_and_its_messages_are_free(listener: Listener) -> None:
     orders = listener.manager.queue("orders")
     orders.send([{"n": 1}])
     lively, silent = listener.client(), listener.client()
     silent("receiver", "r", "orders", credit=1)
     silent("receive", "r")
-    silent.ask("silent", 2.0)
-    lively("sleep", 1.2)
-    assert eventually(lambda: (orders.depth(), orders.in_flight()) == (1, 0), 0.5)
+    silent.ask("silent", 6.0)
+    lively("sleep", 4.0)
+    assert eventually(lambda: (orders.depth(), orders.in_flight()) == (1, 0), 1.5)
     lively("sender", "s", "orders")
     silent.answer()
     with pytest.raises(Refusal):

@@ -1248,6 +1248,41 @@ def test_many_messages_of_a_transaction_are_staged_on_the_way(world: Any, monkey
 
 
 @in_memory
+@pytest.mark.rule("S1-27")
+@pytest.mark.parametrize("closed", [True, False])
+def test_of_a_delivery_whose_link_has_ended_half_way_nothing_is_kept(
+    world: Any, closed: bool
+) -> None:
+    """Otherwise a controller could attach and detach links until the memory is full."""
+    pipe = Pipeline(Scene(world).resource.connect())
+    handle, txn_id = pipe.sender(None), pipe.declare()
+    pipe.transfer(handle, b"x" * 1_000, txn_id, more=True)
+    pipe.do(Detach(handle=handle, closed=closed))
+    (transaction,) = pipe.session.connection.transactions()
+    assert [len(one.parts) for one in transaction.partial] == [0]
+    with pytest.raises(KeyError):  # no outcome: the control link ends
+        pipe.discharge(txn_id)
+
+
+@in_memory
+@pytest.mark.rule("S1-26")
+def test_the_messages_that_come_at_the_same_time_have_a_limit_together(world: Any) -> None:
+    scene = Scene(world, limits=Limits(partial_bytes=1_000, message_bytes=2_000))
+    pipe = Pipeline(scene.resource.connect())
+    first, second, txn_id = pipe.sender(None), pipe.sender(None), pipe.declare()
+    alone = pipe.transfer(first, b"x" * 1_500, more=True)
+    pipe.transfer(second, b"x", txn_id, more=True)
+    assert condition(pipe.frames[-1].error) == "amqp:resource-limit-exceeded"
+    assert pipe.discharge(txn_id) == "amqp:transaction:rollback"
+    pipe.do(Transfer(handle=first, delivery_id=alone, aborted=True))
+    third = pipe.sender(None)
+    for _ in range(2):
+        number = pipe.transfer(third, b"x" * 900, more=True)
+        pipe.do(Transfer(handle=third, delivery_id=number, aborted=True))
+    assert {first, third} <= set(pipe.session.links)
+
+
+@in_memory
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_transactions_of_a_connection_share_the_memory_for_their_messages(
     world: Any, monkeypatch: Any, fails: bool

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from txnqueue.errors import InvalidInput, PlatformMissing, TransactionUnknown
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
+from txnqueue.protocols.amqp.links import IncomingLink
 from txnqueue.protocols.amqp.sending_link import SendingLink
 from txnqueue.protocols.amqp.session import Session
 from txnqueue.protocols.amqp.transactions import LiveTransaction
@@ -105,6 +106,11 @@ class Connection:
             return True
         self.is_paused = True
         return False
+
+    def partial_octets(self) -> int:
+        """Count the octets of the controller's messages that have not come completely."""
+        links = (one for session in self.sessions for one in session.links.values())
+        return sum(one.partial_octets for one in links if isinstance(one, IncomingLink))
 
     def unsent_octets_left(self) -> int:
         """Count the octets of messages that may still be read before some of them are sent."""

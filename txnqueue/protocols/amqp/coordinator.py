@@ -86,6 +86,7 @@ class CoordinatorLink(IncomingLink):
 
     def closed(self) -> None:
         """Roll back every transaction that was declared here and is not discharged."""
+        super().closed()
         for transaction in self.transactions.values():
             transaction.roll_back(Error(TransactionError.ROLLBACK, "The control link is closed."))
         self.session.connection.resolve(transaction for transaction, _ in self.in_doubt)

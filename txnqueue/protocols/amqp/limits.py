@@ -29,6 +29,8 @@ class Limits:
             sent; at the limit, messages are read one by one. How long messages are is known once
             they are read: a reading exceeds the limit if its messages are longer than the longest
             one of the reading before.
+        partial_bytes: The octets of a connection's messages from the client that have not come
+            completely; a message that comes alone has only its own limit.
         message_bytes: The length in bytes of a message from a client.
         frame_bytes: The length in bytes of a frame, in either direction.
     """
@@ -39,6 +41,7 @@ class Limits:
     transactions: int = 64
     unsettled: int = 5_000
     unsent_bytes: int = 16 * 1024 * 1024
+    partial_bytes: int = 64 * 1024 * 1024
     message_bytes: int = 16 * 1024 * 1024
     frame_bytes: int = 64 * 1024
 

@@ -143,6 +143,21 @@ class IncomingLink(Link):
         """Count the deliveries that the controller may send before it is granted more."""
         return CREDIT
 
+    @property
+    def partial_octets(self) -> int:
+        """The octets of a delivery that has not come completely."""
+        return 0 if self._partial is None else len(self._partial.parts)
+
+    def closed(self) -> None:
+        """Forget what has come of a delivery; its transaction still knows that it is not whole."""
+        if self._partial is not None:
+            self._partial.parts.clear()
+            self._partial = None
+
+    def suspended(self) -> None:
+        """Do the same: links cannot be resumed."""
+        IncomingLink.closed(self)
+
     def flow(self, frame: Flow) -> None:
         """Report the credit to the controller if it asks."""
         if frame.properties.get(TXN_ID) is not None:
@@ -166,7 +181,7 @@ class IncomingLink(Link):
         delivery.settled = delivery.settled or frame.settled
         self._set_mode(delivery, frame.rcv_settle_mode)
         delivery.parts += frame.payload  # type: ignore[operator]
-        self._check_size(delivery)
+        self._check_size(delivery, more=frame.more)
         if frame.more:
             self._partial = delivery
             if delivery.transaction is not None:
@@ -245,19 +260,25 @@ class IncomingLink(Link):
                 "rcv-settle-mode: the link is attached with first, so no transfer may say second.",
             )
 
-    def _check_size(self, delivery: IncomingDelivery) -> None:
-        size, size_max = (
-            len(delivery.parts),
-            self.session.connection.resource.limits.message_bytes,
-        )
-        if size <= size_max:
+    def _check_size(self, delivery: IncomingDelivery, *, more: bool) -> None:
+        limits = self.session.connection.resource.limits
+        beside = self.session.connection.partial_octets() - self.partial_octets if more else 0
+        if len(delivery.parts) > limits.message_bytes:
+            condition = ErrorCondition.MESSAGE_SIZE_EXCEEDED
+            why = f"A message may have at most {limits.message_bytes} octets."
+        elif beside and beside + len(delivery.parts) > limits.partial_bytes:
+            condition = ErrorCondition.RESOURCE_LIMIT_EXCEEDED
+            why = (
+                f"Messages that have not come completely may have {limits.partial_bytes} octets "
+                "together: send fewer at the same time."
+            )
+        else:
             return
+        delivery.parts.clear()
         self._end_part(delivery)
         if delivery.transaction is not None:
             delivery.transaction.doom("A delivery of it was too long.")
-        raise AmqpError(
-            ErrorCondition.MESSAGE_SIZE_EXCEEDED, f"A message may have at most {size_max} octets."
-        )
+        raise AmqpError(condition, why)
 
     def _end_part(self, delivery: IncomingDelivery) -> None:
         self._partial = None
@@ -302,6 +323,7 @@ class ReceivingLink(IncomingLink):
 
     def closed(self) -> None:
         """Forget the states of deliveries on the link."""
+        super().closed()
         mine = [n for n, one in self.session.incoming.items() if one.link is self]
         for number in mine:
             del self.session.incoming[number]
