@@ -117,6 +117,7 @@ class Peer:
             if not self.closed:
                 self._connection.pump()
                 self._tell_all()
+                self._tick_if_due()
 
     def tick(self) -> None:
         """Do the periodic work: new messages, leases, transactions that take too long.
