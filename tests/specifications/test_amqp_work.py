@@ -718,6 +718,51 @@ def test_a_transaction_keeps_nothing_of_each_message_that_has_gone_settled(
 
 
 @in_memory
+@pytest.mark.parametrize("default", [None, Rejected()])
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("fail", [False, True])
+def test_a_transaction_keeps_the_claims_of_what_was_settled_in_it(
+    world: Any, monkeypatch: Any, fail: bool, inside: bool, default: Any
+) -> None:
+    """Clients like those of JMS settle at once: as many as they like in one transaction."""
+    monkeypatch.setattr("txnqueue.protocols.amqp.transactions.COMPACT_COUNT", 6)
+    scene = Scene(world, settings={"dead_letter": True})
+    scene.orders.send([row(n) for n in range(40)])
+    pipe = Pipeline(scene.resource.connect())
+    handle = pipe.attach(Role.RECEIVER, source=Source(scene.name, default))
+    txn_id, other = pipe.declare(), pipe.declare()
+    properties = {"txn-id": txn_id} if inside else {}
+    (transaction, beside) = pipe.session.connection.transactions()
+    transaction.compact_count = beside.compact_count = 6
+    for known in range(0, 40, 4):
+        flow = Flow(handle=handle, delivery_count=known, link_credit=4, properties=properties)
+        pipe.do(flow)
+        for number in range(known, known + 4):
+            if number == 0 and not inside:  # its claim has a message of another transaction
+                pipe.dispose(TransactionalState(other, Accepted()), number, settled=True)
+                continue
+            outcome = Released() if number % 2 else Accepted()
+            pipe.dispose(TransactionalState(txn_id, outcome), number, settled=True)
+        assert len(transaction.deliveries) < 12
+    assert len(transaction.consumed) >= 6
+    for _ in range(8):
+        world.clock.advance(100)
+        pipe.session.connection.tick()
+    assert len(world.open(scene.orders, "other").receive(40)) == 0, "the leases are extended"
+    assert pipe.discharge(txn_id, fail) == pipe.discharge(other) == "accepted"
+    odd, rest = list(range(1, 40, 2)), list(range(40 if inside else 1))[1:]
+    if not fail:
+        left = odd
+    elif inside or default is None:
+        left = list(range(0 if inside else 1, 40))
+    else:
+        left = rest
+    assert scene.waiting() == left and scene.orders.in_flight() == 0
+    dead = world.manager().queue(f"{scene.name}.dead").depth()
+    assert dead == (39 if fail and not inside and default is not None else 0)
+
+
+@in_memory
 @pytest.mark.rule("S1-41", "S1-43")
 @pytest.mark.parametrize("end", ["detach", "less credit"])
 def test_a_claim_of_which_a_part_has_gone_settled_is_consumed_to_that_part(

@@ -15,6 +15,7 @@ from txnqueue.protocols.amqp.transactions import LiveTransaction
 from txnqueue.protocols.amqp.types import AmqpError, Error, ErrorCondition, Payload, Section
 
 if TYPE_CHECKING:
+    from txnqueue.batch import Batch
     from txnqueue.protocols.amqp.resource import TransactionalResource
 
 logger = logging.getLogger("txnqueue")
@@ -130,6 +131,17 @@ class Connection:
         links = (one for session in self.sessions for one in session.links.values())
         in_doubt = sum(len(one.in_doubt) for one in links if isinstance(one, CoordinatorLink))
         return in_doubt + len(self._in_doubt) + sum(not one.ended for one in self.transactions())
+
+    def claims_beside(self, transaction: LiveTransaction) -> set[Batch]:
+        """Find the claims with messages that do not belong to a transaction, or not yet."""
+        links = [one for session in self.sessions for one in session.links.values()]
+        controls = [one for one in links if isinstance(one, CoordinatorLink)]
+        others = [*self.transactions(), *self._in_doubt]
+        others += [one for control in controls for one, _ in control.in_doubt]
+        held = [one for session in self.sessions for one in session.unsettled.values()]
+        held += [one for link in links if isinstance(link, SendingLink) for one in link.waiting]
+        held += [one for other in others if other is not transaction for one in other.deliveries]
+        return {one.batch for one in held}
 
     def unsettled_left(self) -> int:
         """Count the deliveries that may still be sent before some are settled."""

@@ -131,6 +131,7 @@ def _apply(
             delivery.settled = True
             delivery.link.session.settled.add(delivery.delivery_id)
             delivery.link.session.forget(delivery)
+    transaction.compact()
 
 
 def _retire(deliveries: list[OutgoingDelivery], outcome: Outcome, *, settled: bool) -> None:

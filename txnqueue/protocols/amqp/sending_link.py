@@ -241,6 +241,8 @@ class SendingLink(Link):
     def _acquired(self, batch: Batch) -> None:
         """Make deliveries from a claim; their messages are read when they can be sent."""
         transaction = self.transaction
+        if transaction is not None:
+            transaction.compact()
         for message_id in ids_of(batch):
             delivery = OutgoingDelivery(
                 self, batch, message_id, transaction, transaction, settled=self.sends_settled

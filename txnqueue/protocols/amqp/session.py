@@ -406,7 +406,7 @@ class Session:
             elif isinstance(link, CoordinatorLink):
                 for transaction in link.transactions.values():
                     held += transaction.deliveries
-                    claims.update(transaction.consumed)
+                    claims.update((one, it.link) for one, it in transaction.consumed.items())
         claims.update((one.batch, one.link) for one in held)
         return claims
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from txnqueue.core import ranges
 from txnqueue.errors import (
     AlreadySettled,
     LeaseLost,
@@ -40,6 +41,7 @@ from txnqueue.transaction import attempt_of
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
+    from txnqueue.core.model import Range
     from txnqueue.protocols.amqp.coordinator import CoordinatorLink
     from txnqueue.protocols.amqp.links import IncomingLink
     from txnqueue.protocols.amqp.sending_link import SendingLink
@@ -52,6 +54,8 @@ POSTINGS_HELD_MAX = 10_000
 """The number of messages of a transaction held in memory before they are staged."""
 POSTED_OCTETS_MAX = 32 * 1024 * 1024
 """The octets of messages that a connection's transactions hold in memory before they are staged."""
+COMPACT_COUNT = 1_000
+"""The number of deliveries with which a transaction first looks for claims that are settled."""
 POSTING_OCTETS = 500
 """What each of these messages counts for in addition to its octets, however short it is."""
 
@@ -150,6 +154,38 @@ class OutgoingDelivery:
         self.state = TransactionalState(transaction.txn_id, outcome)
 
 
+@dataclass(eq=False, slots=True)
+class ConsumedClaim:
+    """A claim whose deliveries are all settled in a transaction.
+
+    Attributes:
+        link: The link on which they were sent.
+        places: The offsets of the messages that were acquired outside of the transaction, by send:
+            if it is rolled back, they get the default outcome.
+    """
+
+    link: SendingLink
+    places: dict[str, tuple[Range, ...]] = field(default_factory=dict)
+
+    def add(self, messages: Iterable[str]) -> None:
+        """Add messages that were acquired outside."""
+        offsets: defaultdict[str, list[int]] = defaultdict(list)
+        for message_id in messages:
+            send_id, _, offset = message_id.rpartition(":")
+            offsets[send_id].append(int(offset))
+        for send_id, found in offsets.items():
+            known = self.places.get(send_id, ())
+            self.places[send_id] = ranges.added(known, ranges.of_offsets(found))
+
+    def deliveries(self, batch: Batch) -> Iterable[OutgoingDelivery]:
+        """Make the deliveries of these messages anew."""
+        for send_id, part in self.places.items():
+            for first, last in part:
+                for offset in range(first, last + 1):
+                    message_id = f"{send_id}:{offset}"
+                    yield OutgoingDelivery(self.link, batch, message_id, None, None, settled=True)
+
+
 def _ids() -> defaultdict[Session, DeliveryIds]:
     return defaultdict(DeliveryIds)
 
@@ -174,8 +210,9 @@ class LiveTransaction:
         accepted: Its other deliveries that were accepted, by session.
         rejected: Its other deliveries that were rejected, by session.
         deliveries: Deliveries to the controller that were acquired in it, or have an outcome in it.
-        consumed: The claims whose deliveries were all sent settled, each with its link; their
-            outcomes are known to the store's transaction.
+        consumed: The claims whose deliveries are all settled; their outcomes are known to the
+            store's transaction.
+        compact_count: The number of deliveries with which it looks for such claims.
         links: The links that acquire in it.
     """
 
@@ -193,7 +230,8 @@ class LiveTransaction:
     accepted: defaultdict[Session, DeliveryIds] = field(default_factory=_ids)
     rejected: defaultdict[Session, DeliveryIds] = field(default_factory=_ids)
     deliveries: dict[OutgoingDelivery, None] = field(default_factory=dict)
-    consumed: dict[Batch, SendingLink] = field(default_factory=dict)
+    consumed: dict[Batch, ConsumedClaim] = field(default_factory=dict)
+    compact_count: int = COMPACT_COUNT
     links: set[SendingLink] = field(default_factory=set)
 
     # ------------------------------------------------------------------------- work
@@ -247,7 +285,7 @@ class LiveTransaction:
             self.accepted[session].add(number)
 
     def consume(self, deliveries: Iterable[OutgoingDelivery]) -> None:
-        """Pass the outcomes of deliveries that were sent settled on, and forget the deliveries.
+        """Pass the outcomes of settled deliveries on, and forget the deliveries.
 
         Neither end can change their outcomes any more, so only their claims are kept.
         """
@@ -255,9 +293,27 @@ class LiveTransaction:
         if self.ended or not attempt_of(self.transaction).takes_work:
             return  # its end decides on them
         apply([(one, one.outcome) for one in mine if one.outcome is not None], self.transaction)
-        for one in mine:
-            del self.deliveries[one]
-            self.consumed[one.batch] = one.link
+        for claim in by_claim(mine):
+            batch, link = claim[0].batch, claim[0].link
+            kept = self.consumed.setdefault(batch, ConsumedClaim(link))
+            kept.add(one.message_id for one in claim if one.acquired_in is not self)
+            for one in claim:
+                del self.deliveries[one]
+
+    def compact(self) -> None:
+        """Consume the claims whose deliveries are all settled, once there are many deliveries."""
+        if len(self.deliveries) < self.compact_count:
+            return
+        others = self.control.session.connection.claims_beside(self)
+        for mine in by_claim(self.deliveries):
+            is_settled = all(one.settled and one.outcome is not None for one in mine)
+            if not is_settled or mine[0].batch in others:
+                continue
+            try:
+                self.consume(mine)
+            except Exception as error:  # the discharge tells the controller
+                logger.warning("not passed on txn=%s error=%s", self.txn_id.hex(), error)
+        self.compact_count = max(COMPACT_COUNT, 2 * len(self.deliveries))
 
     def doom(self, description: str) -> None:
         """Prevent the commit, because something that the controller relies on was not done."""
@@ -372,6 +428,8 @@ class LiveTransaction:
             delivery.transaction, delivery.outcome = None, None
             delivery.state = delivery.former_state
         apply_defaults(delivery for delivery in kept if delivery.settled)
+        for batch, claim in self.consumed.items():
+            apply_defaults(claim.deliveries(batch))
         self._leave_links()
 
     def _say_everything(self) -> None:
