@@ -1168,7 +1168,9 @@ def test_the_resource_keeps_leases_alive(world: Any) -> None:
 
 @in_memory
 @pytest.mark.parametrize("lost", [0, 1])
-def test_the_leases_of_many_claims_are_extended_together(world: Any, lost: int) -> None:
+def test_the_leases_of_many_claims_are_extended_together(
+    world: Any, lost: int, monkeypatch: Any
+) -> None:
     """One append for each of thousands would take longer than the leases last."""
     scene = Scene(world)
     scene.orders.send([row(n) for n in range(20)])
@@ -1192,6 +1194,11 @@ def test_the_leases_of_many_claims_are_extended_together(world: Any, lost: int) 
     before = world.store.journal.version()
     pipe.session.connection.tick()
     assert world.store.journal.version() - before == 1, "what is lost is not asked for again"
+    monkeypatch.setattr("txnqueue.protocols.amqp.session.CLAIMS_MAX", 8)
+    world.clock.advance(200)
+    before = world.store.journal.version()
+    pipe.session.connection.tick()
+    assert world.store.journal.version() - before == 3
     assert len(world.open(scene.orders, "third").receive(20)) == lost
     pipe.dispose(Accepted(), lost, 19)
     assert scene.counts == (0, lost)

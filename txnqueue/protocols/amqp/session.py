@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from txnqueue.protocols.amqp.connection import Connection
 
 logger = logging.getLogger("txnqueue")
+CLAIMS_MAX = 1_000
+"""The number of claims whose leases are extended by one append."""
 SETTLED_RANGES_MAX = 1_000
 """The number of ranges of settled deliveries that a session remembers."""
 
@@ -375,7 +377,8 @@ class Session:
             if until is not None and half_over(until, lease, now_ms) and batch not in self._lost:
                 due[lease].append(batch)
         for lease, batches in due.items():
-            self._extend(batches, lease)
+            for first in range(0, len(batches), CLAIMS_MAX):
+                self._extend(batches[first : first + CLAIMS_MAX], lease)
 
     def _extend(self, batches: list[Batch], lease_seconds: float) -> None:
         """Extend leases by one append, or, if one of them is lost, by one for each of the others.
