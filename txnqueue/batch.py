@@ -502,25 +502,68 @@ class Batch:
                 whatever the clock says; the lease of the others was extended.
         """
         check_number("seconds", seconds, 0.001, LEASE_SECONDS_MAX)
-        if not self.holds:
-            return
-
-        unsettled = [one for one in self._account.held if self._account.rest(one)]
-        waiting: list[SettlementPending] = []
-        for client, held in settlement.by_client(self._client, unsettled):
-            pending: dict[settlement.Name, SettlementPending] = {}
-            deadline_ms = settlement.extend(client, held, seconds, pending)
-            waiting += pending.values()
-            for one in self._account.held:
-                if one.info.transient == held[0].info.transient and name_of(one) not in pending:
-                    one.claim.deadline_ms = deadline_ms
-        if waiting:
-            raise waiting[0]
+        extend_leases([self], seconds)
 
 
 def claims_of(batch: Batch) -> list[HeldClaim]:
     """Return the claims behind a batch; for the library's own packages."""
     return list(batch._account.held)
+
+
+def extend_leases(batches: Sequence[Batch], seconds: float) -> None:
+    """Extend the leases of a manager's batches by one append; for the library's own packages.
+
+    Args:
+        batches: The batches.
+        seconds: The length of the new leases, from now.
+
+    Raises:
+        LeaseLost: As in ``Batch.extend_lease``; no lease was extended.
+        SettlementPending: As in ``Batch.extend_lease``.
+    """
+    accounts = [batch._account for batch in batches if batch.holds]
+    claims = [one for account in accounts for one in account.held]
+    unsettled = [one for account in accounts for one in account.held if account.rest(one)]
+    waiting: list[SettlementPending] = []
+    for client, held in settlement.by_client(batches[0]._client, unsettled):
+        pending: dict[settlement.Name, SettlementPending] = {}
+        deadline_ms = settlement.extend(client, held, seconds, pending)
+        waiting += pending.values()
+        for one in claims:
+            if one.info.transient == held[0].info.transient and name_of(one) not in pending:
+                one.claim.deadline_ms = deadline_ms
+    if waiting:
+        raise waiting[0]
+
+
+def ids_of(batch: Batch) -> list[str]:
+    """Return the ids of a batch's messages, in delivery order; for the library's own packages.
+
+    Nothing is read for that.
+    """
+    return [
+        f"{part.send_id}:{offset}"
+        for part in batch._parts()
+        for first, last in part.ranges
+        for offset in range(first, last + 1)
+    ]
+
+
+def some_messages(batch: Batch, ids: Collection[str]) -> list[Message]:
+    """Read some of a batch's messages, in delivery order; for the library's own packages.
+
+    Args:
+        batch: The batch.
+        ids: The ids of the messages.
+    """
+    (wanted,) = ranges_of(ids, None).values()
+    parts = [
+        replace(part, ranges=ranges.intersection(part.ranges, wanted[part.send_id]))
+        for part in batch._parts()
+        if part.send_id in wanted
+    ]
+    parts = [part for part in parts if part.ranges]
+    return messages_of(batch._client.payload.table(batch._schema, parts))
 
 
 def unsay(batch: Batch, transaction: Transaction) -> None:
