@@ -181,10 +181,11 @@ class Batch:
                 f"reason_column={shown(reason_column)}: give the name of a column.",
                 name="reason_column",
             )
+        folder = self._client.payload.folder
         if where is not None:
             where = check_predicate(where)  # before a DataFrame is made
-            return fulfilling(self.df, where)
-        return None if matching is None else ranges_of(matching, reason_column)
+            return fulfilling(self.df, where, folder)
+        return None if matching is None else ranges_of(matching, reason_column, folder)
 
     def _settle(
         self,
