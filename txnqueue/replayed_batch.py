@@ -78,7 +78,7 @@ class ReplayedBatch(Batch):
     def _named(self, *_: object) -> NoReturn:
         self._refuse()
 
-    def _settle(self, *_: object) -> NoReturn:
+    def _settle(self, *_: object, **__: object) -> NoReturn:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
