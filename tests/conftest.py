@@ -7,6 +7,7 @@ import signal
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import pytest
@@ -93,6 +94,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
             assert disagreements(session, tmp_path_factory.getbasetemp()) == []
     finally:
         session.stop()
+
+
+@pytest.fixture(autouse=True)
+def same_active_session(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Make the tests' session the active one again: Spark looks up data sources in that.
+
+    A DataFrame that a test makes on another session makes that one active, for all later tests.
+    """
+    yield
+    if REMOTE is None and "spark" in request.fixturenames:
+        from pyspark.sql import SparkSession
+
+        spark: Any = request.getfixturevalue("spark")
+        known: Any = SparkSession
+        known._activeSession = spark
+        known._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
