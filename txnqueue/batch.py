@@ -599,14 +599,15 @@ def some_messages(batch: Batch, ids: Collection[str]) -> list[Message]:
         batch: The batch.
         ids: The ids of the messages.
     """
-    (wanted,) = ranges_of(ids, None).values()
+    payload = batch._client.payload
+    (wanted,) = ranges_of(ids, None, payload.folder).values()
     parts = [
         replace(part, ranges=ranges.intersection(part.ranges, wanted[part.send_id]))
         for part in batch._parts()
         if part.send_id in wanted
     ]
     parts = [part for part in parts if part.ranges]
-    return messages_of(batch._client.payload.table(batch._schema, parts))
+    return messages_of(payload.table(batch._schema, parts))
 
 
 def unsay(batch: Batch, transaction: Transaction) -> None:

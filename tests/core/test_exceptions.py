@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import AnalysisException, ParseException, UnsupportedOperationException
 
 from txnqueue.client.past_store import PastPayload
-from txnqueue.errors import InvalidInput, StoreCorrupt
+from txnqueue.errors import InvalidInput, StoreCorrupt, StoreError
 from txnqueue.storage.journal.exceptions import damage, damage_below, misnamed
 from txnqueue.storage.payload import evaluating
 
@@ -123,7 +123,6 @@ ILLEGAL = "[INTERNAL_ERROR] Cannot find main error class 'DELTA_PARSING_ILLEGAL_
             OSError(f"{JAVA}Class org.apache.hadoop.fs.s3a.S3AFileSystem not found{AT}"),
             "S3AFileSystem not found",
         ),
-        (OSError("java.net.UnknownHostException: nowhere"), "UnknownHostException: nowhere"),
         (OSError(f"{JAVA}[DELTA_FILE_NOT_FOUND] File path /t@v0{AT}"), "File path /t@v0"),
         (OSError(f"{JAVA}[DELTA_FILE_NOT_FOUND] File path /t/_delta_log/1.json{AT}"), None),
         (UnsupportedOperationException(""), "cannot hold tables"),
@@ -139,8 +138,19 @@ ILLEGAL = "[INTERNAL_ERROR] Cannot find main error class 'DELTA_PARSING_ILLEGAL_
 def test_a_name_that_leads_nowhere_is_told_from_a_storage_that_is_away(
     error: Exception, why: str | None
 ) -> None:
-    found = misnamed(error)
-    assert found is None if why is None else why in (found or "")
+    found = misnamed(error, "table('t')", "Name another.", "t")
+    if why is None:
+        assert found is None
+    else:
+        assert isinstance(found, InvalidInput) and why in str(found)
+        assert str(found).endswith(". Name another.") and found.name == "t"
+
+
+def test_a_host_that_is_not_found_is_no_mistake_for_certain() -> None:
+    """A scheduler tries a store that is away again, and gives up on a wrong argument."""
+    error = OSError(f"{JAVA}java.net.UnknownHostException: nowhere{AT}")
+    found = misnamed(error, "table('t')", "Name another.", "t")
+    assert type(found) is StoreError and "UnknownHostException: nowhere." in str(found)
 
 
 def test_a_rehearsal_tells_damage_in_the_payload_that_it_reads_too() -> None:

@@ -23,6 +23,7 @@ from txnqueue.errors import (
     InvalidInput,
     PlatformMissing,
     SchemaMismatch,
+    StoreError,
     TableNotFound,
     TransactionAborted,
 )
@@ -475,8 +476,8 @@ MISNAMED = {
     "a.b.c.d": "at most three parts",
     "s3x://bucket/table": "No FileSystem for scheme",
     "http://example.org/table": "cannot hold tables",
-    "hdfs://nowhere.invalid:1/table": "UnknownHostException",
 }
+NO_HOST = "hdfs://nowhere.invalid:1/table"
 
 
 def test_a_name_that_leads_nowhere_is_refused_for_a_table_and_for_a_store(lake: Lake) -> None:
@@ -491,6 +492,10 @@ def test_a_name_that_leads_nowhere_is_refused_for_a_table_and_for_a_store(lake: 
             with pytest.raises(InvalidInput, match=why) as told:
                 act()
             assert name in str(told.value) and "the name of a table" in str(told.value)
+    with pytest.raises(StoreError, match="UnknownHostException"):
+        _ = tx.table(NO_HOST).schema
+    with pytest.raises(StoreError, match="UnknownHostException"):
+        QueueManager(lake.spark, NO_HOST).list_queues()
     assert attempt_of(tx).changes == []
     for root, why in {**MISNAMED, "x`y": "INVALID_ATTRIBUTE_NAME", "no.schema": "REQUIRES"}.items():
         for call in ("list_queues", "create_queue"):

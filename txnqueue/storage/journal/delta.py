@@ -14,7 +14,6 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.settings import shown
 from txnqueue.errors import (
-    InvalidInput,
     StatementRefused,
     StoreCorrupt,
     StoreNotFound,
@@ -83,6 +82,7 @@ class DeltaJournal:
 
         Raises:
             InvalidInput: There can be no table at this root.
+            StoreError: Its host is not found.
         """
         names = self._statements.names
         if names.by_path and self._log.is_absent(f"{names.root}/journal/_delta_log"):
@@ -94,14 +94,11 @@ class DeltaJournal:
         except Exception as error:
             if is_absent(error):
                 return False
-            reason = misnamed(error)
-            if reason is None:
+            remedy = "Give a path that Spark can open, or the name of a catalog schema."
+            refused = misnamed(error, f"root={shown(names.root)}", remedy, "root")
+            if refused is None:
                 raise
-            raise InvalidInput(
-                f"root={shown(names.root)}: {reason}. Give a path that Spark can open, or the "
-                "name of a catalog schema.",
-                name="root",
-            ) from error
+            raise refused from error
         return True
 
     def create(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import unquote
 
-from txnqueue.errors import StoreCorrupt
+from txnqueue.errors import InvalidInput, StoreCorrupt, StoreError, TxnQueueError
 from txnqueue.storage.journal import AppendConflict
 
 _DAMAGED_LOG = (
@@ -48,12 +48,12 @@ _ABSENT = ("NOT_FOUND", "DELTA_MISSING", "DOES_NOT_EXIST", "doesn't exist", "not
 _MISNAMED = (
     re.compile(r"No FileSystem for scheme \"[^\n\"]*\""),
     re.compile(r"Class org\.apache\.hadoop\.fs\.\S+ not found"),
-    re.compile(r"UnknownHostException: [^\n]*"),
     re.compile(r"\[DELTA_FILE_NOT_FOUND\][^\n]*@v?\d+(?=\s|$)"),  # Delta's way to name a version
     re.compile(r"\[INVALID_ATTRIBUTE_NAME_SYNTAX\][^\n]*"),
     re.compile(r"\[REQUIRES_SINGLE_PART_NAMESPACE\][^\n]*"),
 )
 """What Spark says of a table's name that leads nowhere."""
+_NO_HOST = re.compile(r"UnknownHostException: [^\n]*")
 _TOO_MANY_PARTS = "DELTA_PARSING_ILLEGAL_TABLE_NAME"
 
 
@@ -140,12 +140,28 @@ def is_absent(error: BaseException) -> bool:
     return isinstance(error, AnalysisException) and any(sign in str(error) for sign in _ABSENT)
 
 
-def misnamed(error: BaseException) -> str | None:
-    """Return why the name of a table leads nowhere; None if an error says something else.
+def misnamed(error: BaseException, named: str, remedy: str, name: str) -> TxnQueueError | None:
+    """Return the error for the name of a table that leads nowhere; None if it does not say so.
+
+    A host that is not found may be found again: that is no mistake of the caller's for certain.
 
     Args:
         error: The error of a statement that only describes or reads the table.
+        named: The argument with its value.
+        remedy: What to give instead.
+        name: The name of the argument.
     """
+    host = _NO_HOST.search(str(error))
+    if host is not None:
+        return StoreError(
+            f"{named}: {host[0].strip()}. Check the host's name; if it is right, try again."
+        )
+    reason = _leads_nowhere(error)
+    return None if reason is None else InvalidInput(f"{named}: {reason}. {remedy}", name=name)
+
+
+def _leads_nowhere(error: BaseException) -> str | None:
+    """Return why a name can be that of no table; None if an error says something else."""
     from pyspark.errors import ParseException, UnsupportedOperationException
 
     said = str(error)

@@ -100,6 +100,7 @@ class DeltaTables:
 
         Raises:
             InvalidInput: It is not a Delta table, or the name cannot be that of a table.
+            StoreError: Its host is not found.
         """
         from pyspark.errors import AnalysisException
 
@@ -126,14 +127,11 @@ class DeltaTables:
                     "another one.",
                     name=name,
                 ) from error
-            reason = misnamed(error)
-            if reason is None:
+            remedy = "Give a path that Spark can open, or the name of a table."
+            refused = misnamed(error, f"table({shown(name)})", remedy, name)
+            if refused is None:
                 raise
-            raise InvalidInput(
-                f"table({shown(name)}): {reason}. Give a path that Spark can open, or the name of "
-                "a table.",
-                name=name,
-            ) from error
+            raise refused from error
         self._bytes[detail["id"]] = detail["sizeInBytes"] or 0
         constraints = {
             key.removeprefix(_CONSTRAINT): text
