@@ -60,6 +60,8 @@ hypothesis.settings.load_profile("txnqueue")
 
 REMOTE = os.environ.get("TXNQUEUE_TESTS_REMOTE")
 """A Spark Connect server that the tests work on, instead of a session of this process."""
+_STARTED: list[Any] = []
+"""The session of this process, while there is one."""
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +88,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
             "spark.databricks.delta.snapshotPartitions": "2",
         },
     )
+    _STARTED.append(session)
     yield session
+    _STARTED.clear()
     try:
         if LONG:
             from tests.stores.looking import disagreements
@@ -97,19 +101,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 
 
 @pytest.fixture(autouse=True)
-def same_active_session(request: pytest.FixtureRequest) -> Iterator[None]:
+def same_active_session() -> Iterator[None]:
     """Make the tests' session the active one again: Spark looks up data sources in that.
 
     A DataFrame that a test makes on another session makes that one active, for all later tests.
     """
     yield
-    if REMOTE is None and "spark" in request.fixturenames:
-        from pyspark.sql import SparkSession
-
-        spark: Any = request.getfixturevalue("spark")
-        known: Any = SparkSession
-        known._activeSession = spark
-        known._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+    for session in _STARTED:
+        known: Any = type(session)
+        known._activeSession = session
+        known._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
