@@ -7,6 +7,7 @@ import signal
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import pytest
@@ -59,6 +60,8 @@ hypothesis.settings.load_profile("txnqueue")
 
 REMOTE = os.environ.get("TXNQUEUE_TESTS_REMOTE")
 """A Spark Connect server that the tests work on, instead of a session of this process."""
+_STARTED: list[Any] = []
+"""The session of this process, while there is one."""
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +88,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
             "spark.databricks.delta.snapshotPartitions": "2",
         },
     )
+    _STARTED.append(session)
     yield session
+    _STARTED.clear()
     try:
         if LONG:
             from tests.stores.looking import disagreements
@@ -93,6 +98,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
             assert disagreements(session, tmp_path_factory.getbasetemp()) == []
     finally:
         session.stop()
+
+
+@pytest.fixture(autouse=True)
+def same_active_session() -> Iterator[None]:
+    """Make the tests' session the active one again: Spark looks up data sources in that.
+
+    A DataFrame that a test makes on another session makes that one active, for all later tests.
+    """
+    yield
+    for session in _STARTED:
+        known: Any = type(session)
+        known._activeSession = session
+        known._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import html
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from txnqueue.errors import (
     InvalidInput,
     PayloadRemoved,
     SettlementPending,
+    TransactionFinished,
     TransactionMismatch,
 )
 from txnqueue.heartbeat import Heartbeat
@@ -37,11 +39,11 @@ from txnqueue.messages.move import routed, target_of, to_queue
 from txnqueue.messages.parts import part_of
 from txnqueue.messages.receive import VersionLimit, claim
 from txnqueue.messages.selector import Reasons, fulfilling, ranges_of
-from txnqueue.messages.settlement import Account, Dispositions, name_of
+from txnqueue.messages.settlement import Account, Dispositions, Unanswered, name_of
 from txnqueue.storage.payload import Part, messages_of
 from txnqueue.transaction import Transaction, attempt_of, resolve
 from txnqueue.transactions.attempt import Attempt
-from txnqueue.transactions.commit import of_a_call
+from txnqueue.transactions.commit import commit, learn_decision, of_a_call, rollback
 from txnqueue.transactions.transient import resolve as resolve_memory
 from txnqueue.types import NOT_GIVEN, Matching, Message, NotGiven
 
@@ -73,7 +75,8 @@ class Batch:
 
     ``len(batch)`` counts the messages. If they were received inside a transaction, its commit
     accepts those not settled, or releases them once some were accepted explicitly. Received
-    outside, they are held under a lease until they are settled or the lease ends.
+    outside, they are held under a lease until they are settled or the lease ends; a call that
+    settles them at once, and is interrupted or in doubt, can be repeated with the same arguments.
     """
 
     _at_work: Callable[[], Attempt | None] = staticmethod(lambda: None)
@@ -181,10 +184,11 @@ class Batch:
                 f"reason_column={shown(reason_column)}: give the name of a column.",
                 name="reason_column",
             )
+        folder = self._client.payload.folder
         if where is not None:
             where = check_predicate(where)  # before a DataFrame is made
-            return fulfilling(self.df, where)
-        return None if matching is None else ranges_of(matching, reason_column)
+            return fulfilling(self.df, where, folder)
+        return None if matching is None else ranges_of(matching, reason_column, folder)
 
     def _settle(
         self,
@@ -193,10 +197,20 @@ class Batch:
         reason: str | None,
         transaction: Transaction | NotGiven | None,
         complete: settlement.Complete | None = None,
+        *,
+        how: tuple[object, ...] = (),
     ) -> int:
-        """Settle messages; ``complete`` completes the dispositions of each claim."""
+        """Settle messages; ``complete`` completes the dispositions of each claim, as ``how`` says.
+
+        A call at once that repeats an interrupted one goes on with it, also if that has landed.
+        """
         target = self._target(transaction)
         account, attempt_id = self._account, target.attempt_id if target else None
+        asked = (kind, named, reason, how)
+        if account.unanswered:
+            earlier = self._unanswered(asked if target is None else ())
+            if earlier is not None:
+                return self._settle_now(earlier)
         try:
             chosen = account.chosen(kind, named, reason, attempt_id)
             if complete is not None:
@@ -205,34 +219,59 @@ class Batch:
             self._check_ours()  # the payload may be gone because others settled the messages
             raise
         messages = settlement.count(chosen)
-        asked = messages
+        wanted = messages
         if named is not None:
             parts = (part for by_send in named.values() for part in by_send.values())
-            asked = sum(ranges.count(part) for part in parts)
-        if messages < asked:
+            wanted = sum(ranges.count(part) for part in parts)
+        if messages < wanted:
             raise AlreadySettled(
-                f"{asked - messages} of these {asked} messages are already settled, or are not in "
-                "this batch: name messages of batch.messages(), each once. Nothing was changed."
+                f"{wanted - messages} of these {wanted} messages are already settled, or are not "
+                "in this batch: name messages of batch.messages(), each once. Nothing was changed."
             )
         if not messages:
             return 0
-        if target is None:
-            self._settle_now(chosen)
-        else:
+        if target is not None:
             _say(target, account, chosen)
-        return messages
+            return messages
+        return self._settle_now(Unanswered(asked, self._settling(chosen)))
 
-    def _settle_now(self, chosen: Dispositions) -> None:
-        """Settle outside a transaction."""
+    def _settling(self, chosen: Dispositions) -> settlement.Settling:
+        """Describe a settlement outside a transaction."""
         held = [one for one in self._account.held if name_of(one) in chosen]
         parts = settlement.by_client(self._client, held)
         if len(parts) == 1:
-            settlement.settle(*parts[0], chosen)
-            self._account.settled(chosen)
-        else:  # durable and transient messages can only be settled together by a transaction
-            attempt = Attempt(self._client)
-            with of_a_call(attempt), Transaction(attempt):
-                _say(attempt, self._account, chosen)
+            return settlement.AtOnce(*parts[0], chosen)
+        return _Together(self._client, self._account, chosen)
+
+    def _settle_now(self, call: Unanswered) -> int:
+        """Carry out a settlement outside a transaction, and return the number of messages."""
+        account, chosen = self._account, call.settling.chosen
+        messages = settlement.count(chosen)
+        others = tuple(one for one in account.unanswered if one is not call)
+        try:
+            account.unanswered = others
+            call.settling.land()
+            account.settled(chosen)
+        except BaseException:  # from here on nothing can be interrupted, nor after the end
+            account.unanswered = (*others, call)
+            raise
+        return messages
+
+    def _unanswered(self, asked: tuple[object, ...]) -> Unanswered | None:
+        """Return the call to go on with; None if none of those that were interrupted is repeated.
+
+        What the others have settled is recorded; those that can no longer land are forgotten.
+        """
+        account, found = self._account, None
+        for call in account.unanswered:
+            outcome = call.settling.outcome()
+            if call.asked == asked and outcome is not False:
+                found = call
+            elif outcome:
+                account.settled(call.settling.chosen)
+            if outcome is False or (outcome and call is not found):
+                account.unanswered = tuple(one for one in account.unanswered if one is not call)
+        return found
 
     def _check_ours(self) -> None:
         """Check that the unsettled messages are still held.
@@ -252,6 +291,8 @@ class Batch:
         return self._attempt if self._account.acquirer is not None else None
 
     def _target(self, transaction: Transaction | NotGiven | None) -> Attempt | None:
+        if self._inside is not None:
+            learn_decision(self._inside)
         inside = self._inside
         if inside is None:
             bound = self._at_work() if transaction is NOT_GIVEN else None
@@ -389,6 +430,7 @@ class Batch:
             lambda _, said: [
                 replace(said, counted=delivery_failed, undeliverable_here=undeliverable_here)
             ],
+            how=(delivery_failed, undeliverable_here),
         )
 
     def move(
@@ -441,6 +483,7 @@ class Batch:
             "moved",
             transaction,
             lambda one, said: routed(routes[one.info.queue_id], one, said),
+            how=(target.queue_id,),
         )
 
     def _unsettled(self) -> list[tuple[int, int]]:
@@ -502,20 +545,7 @@ class Batch:
                 whatever the clock says; the lease of the others was extended.
         """
         check_number("seconds", seconds, 0.001, LEASE_SECONDS_MAX)
-        if not self.holds:
-            return
-
-        unsettled = [one for one in self._account.held if self._account.rest(one)]
-        waiting: list[SettlementPending] = []
-        for client, held in settlement.by_client(self._client, unsettled):
-            pending: dict[settlement.Name, SettlementPending] = {}
-            deadline_ms = settlement.extend(client, held, seconds, pending)
-            waiting += pending.values()
-            for one in self._account.held:
-                if one.info.transient == held[0].info.transient and name_of(one) not in pending:
-                    one.claim.deadline_ms = deadline_ms
-        if waiting:
-            raise waiting[0]
+        extend_leases([self], seconds)
 
 
 def claims_of(batch: Batch) -> list[HeldClaim]:
@@ -523,9 +553,96 @@ def claims_of(batch: Batch) -> list[HeldClaim]:
     return list(batch._account.held)
 
 
+def extend_leases(batches: Sequence[Batch], seconds: float) -> None:
+    """Extend the leases of a manager's batches by one append; for the library's own packages.
+
+    Args:
+        batches: The batches.
+        seconds: The length of the new leases, from now.
+
+    Raises:
+        LeaseLost: As in ``Batch.extend_lease``; no lease was extended.
+        SettlementPending: As in ``Batch.extend_lease``.
+    """
+    accounts = [batch._account for batch in batches if batch.holds]
+    claims = [one for account in accounts for one in account.held]
+    unsettled = [one for account in accounts for one in account.held if account.rest(one)]
+    waiting: list[SettlementPending] = []
+    for client, held in settlement.by_client(batches[0]._client, unsettled):
+        pending: dict[settlement.Name, SettlementPending] = {}
+        deadline_ms = settlement.extend(client, held, seconds, pending)
+        waiting += pending.values()
+        for one in claims:
+            if one.info.transient == held[0].info.transient and name_of(one) not in pending:
+                one.claim.deadline_ms = deadline_ms
+    if waiting:
+        raise waiting[0]
+
+
+def ids_of(batch: Batch) -> list[str]:
+    """Return the ids of a batch's messages, in delivery order; for the library's own packages.
+
+    Nothing is read for that.
+    """
+    return [
+        f"{part.send_id}:{offset}"
+        for part in batch._parts()
+        for first, last in part.ranges
+        for offset in range(first, last + 1)
+    ]
+
+
+def some_messages(batch: Batch, ids: Collection[str]) -> list[Message]:
+    """Read some of a batch's messages, in delivery order; for the library's own packages.
+
+    Args:
+        batch: The batch.
+        ids: The ids of the messages.
+    """
+    payload = batch._client.payload
+    (wanted,) = ranges_of(ids, None, payload.folder).values()
+    parts = [
+        replace(part, ranges=ranges.intersection(part.ranges, wanted[part.send_id]))
+        for part in batch._parts()
+        if part.send_id in wanted
+    ]
+    parts = [part for part in parts if part.ranges]
+    return messages_of(payload.table(batch._schema, parts))
+
+
 def unsay(batch: Batch, transaction: Transaction) -> None:
     """Take back a batch's dispositions in a transaction; for the library's own packages."""
     batch._account.unsay(attempt_of(transaction).attempt_id)
+
+
+class _Together:
+    """Settles durable and transient messages at once, for which it takes a transaction."""
+
+    def __init__(self, client: Client, account: Account, chosen: Dispositions) -> None:
+        """Describe the settlement; no transaction is begun yet."""
+        self.chosen = chosen
+        self._client = client
+        self._account = account
+        self._attempt: Attempt | None = None
+
+    def land(self) -> None:
+        """Carry it out, unless an earlier call has done so."""
+        if self._attempt is not None and self.outcome():
+            return
+        self._attempt = attempt = Attempt(self._client)
+        with of_a_call(attempt), Transaction(attempt):
+            _say(attempt, self._account, self.chosen)
+
+    def outcome(self) -> bool:
+        """Find out whether it was carried out; if not, it never will be."""
+        if self._attempt is None:
+            return False
+        with suppress(TransactionFinished):  # it is committed
+            rollback(self._attempt)
+            self._account.unsay(self._attempt.attempt_id)
+            return False
+        commit(self._attempt)  # or the rest of it
+        return True
 
 
 def _say(attempt: Attempt, account: settlement.Account, chosen: Dispositions) -> None:

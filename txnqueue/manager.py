@@ -261,10 +261,10 @@ class QueueManager:
     def close(self) -> None:
         """Close the library's own sessions and threads; the store is not changed.
 
-        Streams are stopped, and calls in progress end first. Leases stay until they expire; an
-        undecided transaction is aborted by the next client that needs its messages. On Spark
-        Connect the server keeps each session of a manager until it is closed; classic Spark needs
-        no ``close``.
+        Streams and AMQP servers are stopped, and calls in progress end first. Leases stay until
+        they expire; an undecided transaction is aborted by the next client that needs its
+        messages. On Spark Connect the server keeps each session of a manager until it is closed;
+        classic Spark needs no ``close``.
 
         Example::
 

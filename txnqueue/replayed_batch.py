@@ -78,7 +78,7 @@ class ReplayedBatch(Batch):
     def _named(self, *_: object) -> NoReturn:
         self._refuse()
 
-    def _settle(self, *_: object) -> NoReturn:
+    def _settle(self, *_: object, **__: object) -> NoReturn:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -121,7 +121,8 @@ def replayed(
     else:
         consumption.check_payload(presence, found, info.name)
     if where is not None and parts:
+        folder = client.store.payload.folder
         whole = ReplayedBatch(client, info, schema, list(parts))
-        parts = consumption.meant(parts, dict(fulfilling(whole.df, where)[None]))
+        parts = consumption.meant(parts, dict(fulfilling(whole.df, where, folder)[None]))
     shown = parts if limit is None else _first(parts, limit)
     return ReplayedBatch(client, info, schema, list(shown))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, pick, rows
+from txnqueue import Status
 from txnqueue.errors import LeaseLost, TransactionFinished
 
 
@@ -101,6 +102,51 @@ def test_a_batch_knows_that_its_lease_begins_with_the_commit_of_what_was_prepare
     assert batch.held_until is not None and not batch.lease_over
     assert batch.held_until.timestamp() * 1000 == world.clock.now_ms + 60_000
     batch.accept()
+
+
+@in_memory
+@pytest.mark.parametrize("who", ["b", "c"])
+@pytest.mark.parametrize("settle", ["accept", "release"])
+def test_what_was_kept_is_settled_after_its_prepared_transaction_was_decided_by_its_id(
+    world: World, who: str, settle: str
+) -> None:
+    """The batch went on saying that the transaction is prepared and takes no more work."""
+    orders = world.queue(lease_seconds=60)
+    orders.send(rows(1, 2))
+    manager = world.manager("b")
+    tx = manager.transaction("prepared-and-kept")
+    batch = tx.queue(orders.name).receive()
+    batch.accept(matching=pick(batch, 1), transaction=tx)
+    batch.keep()
+    tx.prepare()
+    with pytest.raises(TransactionFinished, match=r"is prepared .* commit it or roll it back"):
+        batch.accept()
+    world.clock.advance(3_600)
+    (manager if who == "b" else world.manager(who)).commit(tx.id)
+    world.clock.advance(30)
+    assert getattr(batch, settle)() == 1
+    assert batch.held_until.timestamp() * 1000 == world.clock.now_ms + 30_000
+    assert (orders.depth(), orders.in_flight()) == (settle == "release", 0)
+    assert tx.status is Status.COMMITTED
+    assert world.manager().history.verify().ok
+
+
+@in_memory
+def test_what_was_to_be_kept_is_nobodys_after_its_prepared_transaction_was_rolled_back_by_its_id(
+    world: World,
+) -> None:
+    orders = world.queue()
+    orders.send(rows(1))
+    manager = world.manager("b")
+    tx = manager.transaction("prepared-and-kept")
+    batch = tx.queue(orders.name).receive()
+    batch.keep()
+    tx.prepare()
+    world.manager("c").rollback(tx.id)
+    with pytest.raises(TransactionFinished, match="rolled_back"):
+        batch.accept()
+    assert tx.status is Status.ROLLED_BACK
+    assert numbers(orders.receive()) == [1]
 
 
 @in_memory

@@ -10,7 +10,14 @@ import pytest
 from tests.conformance.conftest import SCHEMA, World, numbers, pick, rows
 from tests.inside import attempt_id, client_of
 from txnqueue import QueueManager, Status
-from txnqueue.errors import LeaseLost, TransactionAborted, TransactionFinished, TransactionUnknown
+from txnqueue.core import model
+from txnqueue.errors import (
+    AlreadySettled,
+    LeaseLost,
+    TransactionAborted,
+    TransactionFinished,
+    TransactionUnknown,
+)
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.store import MemoryStore
 
@@ -21,7 +28,7 @@ class UnluckyJournal:
     lost: it landed, and no reply came · late: it lands while the client waits · later: it
     lands so too, and the read after it fails · conflict: Delta says so, and nothing landed ·
     silence: it landed, no reply came, and the next read fails too · nothing: nothing landed,
-    no reply came, and the next read fails too.
+    no reply came, and the next read fails too · asleep: so too, and it lands by ``land_late``.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -48,11 +55,12 @@ class UnluckyJournal:
         fault = self.faults.pop(0) if self.faults else None
         if fault == "conflict":
             raise AppendConflict
-        if fault in ("late", "later"):
+        if fault in ("late", "later", "asleep"):
             self.late.append((units, metadata))
         elif fault != "nothing":
             answer = self.inner.append(units, metadata)
-        self.deaf, self.deaf_later = fault in ("silence", "nothing"), fault == "later"
+        self.deaf = fault in ("silence", "nothing", "asleep")
+        self.deaf_later = fault == "later"
         if fault is not None:
             raise ConnectionError("no reply")
         return answer
@@ -122,6 +130,69 @@ def test_a_settlement_in_doubt_can_be_asked_about_too(
     with pytest.raises(TransactionUnknown) as caught:
         batch.accept()
     assert manager.outcome(caught.value.transaction_id).status is Status.COMMITTED
+
+
+def settlements(world: World) -> list[str]:
+    """List the kinds of all settlements in the journal."""
+    entries = [entry for landed, _ in world.store.journal.commits for entry in landed]
+    return [entry.kind for entry in entries if entry.is_settlement]
+
+
+@pytest.mark.parametrize("fault", ["silence", "nothing", "later", "asleep"])
+@pytest.mark.parametrize("part", [False, True])
+def test_a_settlement_in_doubt_is_repeated_and_happens_once(
+    world: World, manager: QueueManager, journal: Any, fault: str, part: bool
+) -> None:
+    """Told that it was in doubt, the holder tried again, and heard that its lease was lost."""
+    orders = manager.queue(world.queue().name)
+    orders.send(rows(1, 2))
+    batch = orders.receive()
+    named = batch.messages()[:1] if part else None
+    journal.faults = [fault]
+    with pytest.raises(TransactionUnknown):
+        batch.accept(matching=named)
+    journal.land_late()
+    assert batch.accept(matching=named) == (1 if part else 2)
+    assert settlements(world) == [model.ACCEPTED]
+    with pytest.raises(AlreadySettled):
+        batch.accept(matching=named)
+    assert orders.in_flight() == (1 if part else 0)
+    assert not part or batch.release() == 1
+
+
+@pytest.mark.parametrize("fault", ["silence", "nothing"])
+def test_another_settlement_than_the_one_in_doubt_is_told_what_came_of_that(
+    world: World, manager: QueueManager, journal: Any, fault: str
+) -> None:
+    orders = manager.queue(world.queue().name)
+    orders.send(rows(1))
+    batch = orders.receive()
+    journal.faults = [fault]
+    with pytest.raises(TransactionUnknown):
+        batch.accept()
+    if fault == "silence":
+        with pytest.raises(AlreadySettled):
+            batch.release()
+    else:
+        assert batch.release() == 1
+    assert settlements(world) == [model.ACCEPTED if fault == "silence" else model.RELEASED]
+
+
+def test_what_others_have_settled_is_not_ones_own(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
+    orders = manager.queue(world.queue().name)
+    orders.send(rows(1))
+    batch = orders.receive()
+    journal.faults = ["nothing"]
+    with pytest.raises(TransactionUnknown):
+        batch.accept()
+    world.lease_over()
+    assert world.open(orders, "b").receive().accept() == 1
+    for _ in range(2):
+        with pytest.raises(LeaseLost):
+            batch.accept()
+    assert settlements(world) == [model.ACCEPTED]
 
 
 def test_a_rollback_settles_a_commit_in_doubt(

@@ -419,7 +419,7 @@ def test_the_last_instant_that_there_is_means_for_ever(world: World) -> None:
     for last in (datetime.timezone.utc, zone):
         upto = datetime.datetime.max.replace(tzinfo=last)
         assert history.report(upto=upto).figures.last.commit_seq == now
-        assert history.report(after=upto).figures.first.commit_seq == now
+        assert history.report(after=upto, upto=upto).figures.first.commit_seq == now
 
 
 @in_memory

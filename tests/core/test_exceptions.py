@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
+from typing import Any
 
-from txnqueue.errors import StoreCorrupt
-from txnqueue.storage.journal.exceptions import damage
+import pytest
+from pyspark.errors import AnalysisException, ParseException, UnsupportedOperationException
+
+from txnqueue.client.past_store import PastPayload
+from txnqueue.errors import InvalidInput, StoreCorrupt, StoreError
+from txnqueue.storage.journal.exceptions import damage, damage_below, misnamed
+from txnqueue.storage.payload import evaluating
 
 READ = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/lake/a.parquet. "
 SPARK = f"org.apache.spark.SparkException: {READ}\n\tat org.apache.spark.Some.method(Some.scala:1)"
@@ -52,3 +58,101 @@ def test_a_first_cause_that_is_the_storages_is_one_though_parquet_passes_it_on()
     first = STORAGE.strip().format(cause="java.net.SocketTimeoutException: Read timed out")
     with pytest.raises(OSError, match="Read timed out"), damage():
         raise OSError(f": {SPARK}\nCaused by: {passed_on}\nCaused by: {first}\n")
+
+
+# ------------------------------------------------------------- a user's predicate on the payload
+
+JAVA = "An error occurred while calling o9.getResult.\n: org.apache.spark.SparkException: "
+AT = "\n\tat org.apache.spark.Some.method(Some.scala:1)"
+TORN = f"Caused by: {PARQUET.strip().format(cause=CAUSES[2])}\n"
+
+
+def reading(file: str, cause: str = TORN, kind: str = "NO_HINT") -> str:
+    """What Spark says of a file, within an error of Java that Python does not know."""
+    said = (
+        f"[FAILED_READ_FILE.{kind}] Encountered error while reading file {file}.  SQLSTATE: KD001"
+    )
+    return f"{JAVA}Exception thrown in awaitResult:{AT}\nCaused by: {said}{AT}\n{cause}"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (reading("file:/my lake/payload/q-1/a.parquet"), StoreCorrupt),
+        (reading("file:///my%20lake/payload/q-1/a.parquet"), StoreCorrupt),
+        (reading("file:/my lake/payload/q-1/a.parquet", "", "FILE_NOT_EXIST"), StoreCorrupt),
+        (reading("file:/my lake/other/a.parquet"), OSError),  # the predicate reads it
+        (reading("s3a://away/a", f"Caused by: {STORAGE.format(cause=CAUSES[2]).strip()}"), OSError),
+        (f"{JAVA}[SCALAR_SUBQUERY_TOO_MANY_ROWS] two rows. SQLSTATE: 21000{AT}", InvalidInput),
+        (
+            f"{JAVA}Exception thrown in awaitResult:{AT}\nCaused by: SparkException: "
+            f"[MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION] [null].\nParse Mode: FAILFAST.\n"
+            f"SQLSTATE: 22023{AT}",
+            InvalidInput,
+        ),
+        (f"{JAVA}[INTERNAL_ERROR] a bug. SQLSTATE: XX000{AT}", OSError),
+        ("the storage is away", OSError),
+    ],
+)
+def test_a_damaged_file_that_a_predicate_meets_is_told_from_a_predicate_that_fails(
+    said: str, expected: type[Exception]
+) -> None:
+    """Of either, the caller got an error of Java."""
+    with pytest.raises(expected) as caught, evaluating("where", "n = 1", "/my lake/payload/"):
+        raise OSError(said)
+    assert "awaitResult" not in str(caught.value) or expected is OSError
+    if expected is InvalidInput:
+        assert str(caught.value).startswith("where='n = 1' cannot be evaluated: [")
+
+
+def test_without_files_there_is_no_damage() -> None:
+    assert damage_below("", OSError(reading("file:/my lake/payload/q-1/a.parquet"))) is None
+
+
+# ----------------------------------------------------------------------------- names of tables
+
+ILLEGAL = "[INTERNAL_ERROR] Cannot find main error class 'DELTA_PARSING_ILLEGAL_TABLE_NAME'"
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (OSError(f"{JAVA}{ILLEGAL} SQLSTATE: XX000{AT}"), "at most three parts"),
+        (OSError(f'{JAVA}No FileSystem for scheme "s3x"{AT}'), 'No FileSystem for scheme "s3x"'),
+        (
+            OSError(f"{JAVA}Class org.apache.hadoop.fs.s3a.S3AFileSystem not found{AT}"),
+            "S3AFileSystem not found",
+        ),
+        (OSError(f"{JAVA}[DELTA_FILE_NOT_FOUND] File path /t@v0{AT}"), "File path /t@v0"),
+        (OSError(f"{JAVA}[DELTA_FILE_NOT_FOUND] File path /t/_delta_log/1.json{AT}"), None),
+        (UnsupportedOperationException(""), "cannot hold tables"),
+        (ParseException("[PARSE_SYNTAX_ERROR] Syntax error at or near 'x'."), "Syntax error"),
+        (
+            AnalysisException("[REQUIRES_SINGLE_PART_NAMESPACE] spark_catalog requires one"),
+            "spark_catalog requires one",
+        ),
+        (AnalysisException("[UNRESOLVED_COLUMN] x"), None),
+        (OSError("Read timed out"), None),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_told_from_a_storage_that_is_away(
+    error: Exception, why: str | None
+) -> None:
+    found = misnamed(error, "table('t')", "Name another.", "t")
+    if why is None:
+        assert found is None
+    else:
+        assert isinstance(found, InvalidInput) and why in str(found)
+        assert str(found).endswith(". Name another.") and found.name == "t"
+
+
+def test_a_host_that_is_not_found_is_no_mistake_for_certain() -> None:
+    """A scheduler tries a store that is away again, and gives up on a wrong argument."""
+    error = OSError(f"{JAVA}java.net.UnknownHostException: nowhere{AT}")
+    found = misnamed(error, "table('t')", "Name another.", "t")
+    assert type(found) is StoreError and "UnknownHostException: nowhere." in str(found)
+
+
+def test_a_rehearsal_tells_damage_in_the_payload_that_it_reads_too() -> None:
+    there: Any = SimpleNamespace(spark=None, payload=SimpleNamespace(folder="/lake/payload/"))
+    assert PastPayload(there).folder == "/lake/payload/"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -20,12 +20,14 @@ from txnqueue.errors import (
     PlatformMissing,
     StatementRefused,
     StoreBusy,
+    StoreCorrupt,
     StoreNotFound,
     TransactionUnknown,
 )
-from txnqueue.storage.journal import Appended, EntryFilter
+from txnqueue.storage.journal import Appended, EntryFilter, Order
 from txnqueue.storage.journal import groups as groups_module
 from txnqueue.storage.journal.delta import DeltaJournal
+from txnqueue.storage.journal.feed import ChangeFeed
 from txnqueue.storage.journal.groups import (
     ENTRIES_MAX,
     UNITS_MAX,
@@ -37,6 +39,7 @@ from txnqueue.storage.journal.groups import (
     take,
 )
 from txnqueue.storage.journal.memory import MemoryJournal
+from txnqueue.storage.journal.selection import EntrySelection
 from txnqueue.storage.journal.tables import TableNames
 from txnqueue.storage.journal.tail import Tail
 
@@ -292,6 +295,8 @@ def test_a_store_that_was_removed_is_told(gone: bool) -> None:
         journal.read_all,
         lambda: journal.find(EntryFilter(shards=["fence"])),
         lambda: journal.newest(EntryFilter()),
+        lambda: list(journal.stream(Order.COMMIT, EntryFilter())),
+        lambda: journal.audit(upto=5),
     ]
     for act in acts:
         with pytest.raises(StoreNotFound if gone else AnalysisException):
@@ -299,6 +304,35 @@ def test_a_store_that_was_removed_is_told(gone: bool) -> None:
     with pytest.raises(StoreNotFound if gone else StatementRefused) as refused:
         journal.append([unit("mine", lane=1)], {})
     assert refused.value.__cause__ is absent
+
+
+@pytest.mark.parametrize("gone", [True, False])
+@pytest.mark.parametrize("what", ["stream", "audit"])
+def test_a_store_that_is_removed_while_it_is_read_is_told_from_a_damaged_one(
+    monkeypatch: pytest.MonkeyPatch, gone: bool, what: str
+) -> None:
+    """The statement has found its files, which are missing when it opens them."""
+
+    def stream(*_: object) -> Iterator[Entry]:
+        yield from unit("first", lane=1).entries
+        raise StoreCorrupt("A file of the store is damaged")
+
+    def audit(*_: object, **__: object) -> None:
+        raise StoreCorrupt("A file of the store is damaged")
+
+    read: Any = SimpleNamespace(entries=())
+    away: Any = SimpleNamespace(
+        session=None, compiling=None, user=None, names=TableNames.of("/lake"), run=lambda act: act()
+    )
+    journal = DeltaJournal(away, groups=Groups())
+    vars(journal).update(exists=lambda: not gone, read=lambda _: read)
+    monkeypatch.setattr(EntrySelection, "stream", stream)
+    monkeypatch.setattr(ChangeFeed, "audit", audit)
+    seen: list[Entry] = []
+    with pytest.raises(StoreNotFound if gone else StoreCorrupt, match=r"gone|damaged"):
+        if what == "audit":
+            journal.audit(upto=5)
+        seen.extend(journal.stream(Order.COMMIT, EntryFilter()))
 
 
 @pytest.mark.parametrize("names", [["a", "bad", "b"], ["a", "bad"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -23,7 +24,7 @@ from filelock import FileLock, Timeout
 from tests.inside import client_of
 from txnqueue import QueueManager
 from txnqueue.core.state import compaction
-from txnqueue.errors import InvalidInput, PlatformMissing
+from txnqueue.errors import InvalidInput, PlatformMissing, StoreCorrupt, StoreNotFound
 from txnqueue.storage import transient
 from txnqueue.storage.journal import statements as statements_module
 from txnqueue.storage.journal.exceptions import surely_not_begun
@@ -31,7 +32,9 @@ from txnqueue.storage.journal.log import CommitLog
 from txnqueue.storage.journal.sessions import APPLICATION
 from txnqueue.storage.journal.statements import THREADS_MAX, Statements
 from txnqueue.storage.journal.tables import TableNames
+from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.delta import DeltaPayload
+from txnqueue.storage.payload.staging import write
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import plain_schema
 
@@ -62,6 +65,7 @@ class Session:
 @pytest.fixture
 def statements(tmp_path: Path) -> Statements:
     session: Any = Session()
+    (tmp_path / "journal" / "_delta_log").mkdir(parents=True)
     return Statements(session, TableNames.of(str(tmp_path)))
 
 
@@ -333,6 +337,31 @@ class Nothing:
 
     def __exit__(self, *_: Any) -> None:
         return None
+
+
+@pytest.mark.parametrize("gone", ["", "journal", "payload"])
+def test_nothing_is_staged_into_a_store_whose_tables_were_removed(
+    statements: Statements, tmp_path: Path, gone: str
+) -> None:
+    """Delta made a folder for the rows, and a table in it, at the place of the old one."""
+    columns = plain_schema("n long")
+    send = Send("q-1", 0, "s", columns, 1, None)
+    log = tmp_path / "payload" / "q-1" / "_delta_log"
+    log.mkdir(parents=True)
+    written: list[str] = []
+    frame: Any = SimpleNamespace(sparkSession=statements.session)
+    writer = SimpleNamespace(save=written.append)
+    frame.write = SimpleNamespace(
+        format=lambda _: SimpleNamespace(mode=lambda _: SimpleNamespace(options=lambda **_: writer))
+    )
+    write(statements, send, frame, {})
+    assert written == [str(log.parent)]
+    shutil.rmtree(tmp_path / gone)
+    told = StoreCorrupt if gone == "payload" else StoreNotFound
+    with pytest.raises(told, match="put it back"):
+        write(statements, send, frame, {})
+    assert len(written) == 1
+    assert not (log if gone == "payload" else tmp_path / gone).exists()
 
 
 @pytest.mark.parametrize("after", ["an append", "a reading", "another commit", "a staging"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,13 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import filelock
 import psutil
 import pytest
 
 pytest.importorskip("pyspark")
 pytest.importorskip("delta")
 
-from txnqueue.errors import SecondDriver, StoreBusy, StoreError
+from txnqueue.errors import SecondDriver, StoreBusy, StoreError, StoreNotFound
 from txnqueue.platform.log_store import CONDITIONAL_PUT, scheme_of
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal import lock as lock_module
@@ -507,21 +509,90 @@ def test_what_is_not_known_to_be_atomic_bears_one_driver(location: Any, one: Any
 # ------------------------------------------------------------------ the lock on a local disk
 
 
-@pytest.mark.parametrize("refused", ["mkdir", "write_text"])
-@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC])
-def test_a_store_that_this_user_must_not_write_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str, code: int
+REMEDIES = {
+    errno.EACCES: "Let this user write below",
+    errno.EROFS: "Let this user write below",
+    errno.ENOSPC: "Make room on the disk of",
+    errno.EDQUOT: "Make room on the disk of",
+    errno.EIO: "Check the disk of",
+}
+
+
+@pytest.mark.parametrize(
+    ("where", "refused"),
+    [
+        (Path, "mkdir"),
+        (Path, "read_text"),
+        (Path, "write_text"),
+        (filelock.FileLock, "_acquire"),
+    ],
+)
+@pytest.mark.parametrize("code", REMEDIES)
+def test_a_store_that_cannot_be_written_is_told_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any, refused: str, code: int
 ) -> None:
+    """On a full disk it was a bare OSError, after which an append was tried again and in doubt."""
+
     def refuse(*_given: Any, **_named: Any) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(Path, refused, refuse)
-    with pytest.raises(OSError if code == errno.ENOSPC else StoreError, match=os.strerror(code)):
+    monkeypatch.setattr(where, refused, refuse)
+    with pytest.raises(StoreError, match=f"{os.strerror(code)}.*{REMEDIES[code]}") as told:
         with TableLock(tmp_path / ".locks" / "journal.lock", lambda: None).held():
             raise AssertionError
+    assert repr(str(tmp_path)) in str(told.value)
     monkeypatch.undo()
     with TableLock(tmp_path / ".locks" / "journal.lock", lambda: None).held():
         pass  # the lock was let go
+
+
+def test_a_commit_is_no_failure_because_its_lock_cannot_be_tidied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_given: Any, **_named: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    lock = TableLock(tmp_path / ".locks" / "journal.lock", os.getpid)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with lock.held():
+        pass
+    with pytest.raises(LookupError), lock.held():
+        raise LookupError  # the statement's own error
+    monkeypatch.undo()
+    with lock.held():
+        pass
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_lock_does_not_bring_back_the_folder_of_a_store_that_was_removed(
+    tmp_path: Path, begins: bool
+) -> None:
+    store = tmp_path / "store"
+    proof = store if begins else store / "journal" / "_delta_log"
+    if not begins:
+        proof.mkdir(parents=True)
+    path = store / ".locks" / "a.lock"
+    lock = TableLock(path, lambda: None, proof, begins=begins)
+    with lock.held():
+        pass
+    shutil.rmtree(path.parent)
+    with lock.held():  # this folder is only the locks'
+        pass
+    shutil.rmtree(store)
+    with pytest.raises(StoreNotFound, match="put it back"), lock.held():
+        raise AssertionError
+    if not begins:
+        with pytest.raises(StoreNotFound, match="put it back"):
+            TableLock(path, lambda: None, proof)
+    assert not store.exists()
+
+
+def test_locks_beside_a_catalog_have_a_folder_of_their_own(tmp_path: Path) -> None:
+    """A copy of the tables lacks it."""
+    lock = TableLock(tmp_path / ".txnqueue-lake" / ".locks" / "a.lock", lambda: None)
+    shutil.rmtree(tmp_path / ".txnqueue-lake")
+    with lock.held():
+        pass
 
 
 @pytest.fixture

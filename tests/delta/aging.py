@@ -20,12 +20,10 @@ def age(spark: Any, root: str, *, vacuum: bool = True) -> None:
     """
     for log in sorted(Path(root).glob("**/_delta_log")):
         table = f"delta.`{log.parent}`"
-        _expire(spark, table)
+        _expire(spark, table)  # at this interval a checkpoint follows each commit, this one too
         backdate(log.parent)
         if vacuum:
             spark.sql(f"VACUUM {table}").collect()
-        _checkpoint(spark, table)
-        backdate(log.parent)
         _checkpoint(spark, table)  # cleans the log up to the newest checkpoint that is old enough
         assert not (log / f"{0:020}.json").exists(), "the log was not cleaned up"
 

@@ -23,6 +23,7 @@ from txnqueue.errors import (
     InvalidInput,
     PlatformMissing,
     SchemaMismatch,
+    StoreError,
     TableNotFound,
     TransactionAborted,
 )
@@ -405,7 +406,7 @@ LATER = {
 }
 
 
-@pytest.mark.parametrize("what", LATER)
+@pytest.mark.parametrize("what", LATER if LONG else ["a constraint is new"])
 def test_what_the_table_refuses_since_the_decision_waits_for_an_operator(
     lake: Lake, what: str
 ) -> None:
@@ -469,6 +470,49 @@ def test_a_table_that_is_not_there_is_refused(lake: Lake) -> None:
     for name in wrong:
         with pytest.raises(InvalidInput):
             tx.table(name).append([{"k": "a"}])
+
+
+MISNAMED = {
+    "a.b.c.d": "at most three parts",
+    "s3x://bucket/table": "No FileSystem for scheme",
+    "http://example.org/table": "cannot hold tables",
+}
+NO_HOST = "hdfs://nowhere.invalid:1/table"
+
+
+def test_a_name_that_leads_nowhere_is_refused_for_a_table_and_for_a_store(lake: Lake) -> None:
+    """It ended in an error of Java, or of Spark's about a part of it."""
+    tx = lake.manager().transaction()
+    known = lake.table()
+    for name, why in {**MISNAMED, f"{known}@v0": "DELTA_FILE_NOT_FOUND"}.items():
+        for act in (
+            lambda name=name: tx.table(name).append([{"k": "a"}]),
+            lambda name=name: tx.table(name).schema,
+        ):
+            with pytest.raises(InvalidInput, match=why) as told:
+                act()
+            assert name in str(told.value) and "the name of a table" in str(told.value)
+    with pytest.raises(StoreError, match="UnknownHostException"):
+        _ = tx.table(NO_HOST).schema
+    with pytest.raises(StoreError, match="UnknownHostException"):
+        QueueManager(lake.spark, NO_HOST).list_queues()
+    assert attempt_of(tx).changes == []
+    for root, why in {**MISNAMED, "x`y": "INVALID_ATTRIBUTE_NAME", "no.schema": "REQUIRES"}.items():
+        for call in ("list_queues", "create_queue"):
+            with QueueManager(lake.spark, root) as manager:
+                given = ("q", "n long") if call == "create_queue" else ()
+                with pytest.raises(InvalidInput, match=why) as told:
+                    getattr(manager, call)(*given)
+                assert told.value.name == "root" and root in str(told.value)
+
+
+def test_a_change_that_is_refused_says_why(lake: Lake) -> None:
+    """Spark explains it in a line of its own, which was not read."""
+    table = lake.manager().transaction().table(lake.table())
+    with pytest.raises(InvalidInput, match=r"cannot be done: .*nosuch"):
+        table.delete(where="nosuch = 1")
+    with pytest.raises(InvalidInput, match=r"cannot be done: .*nosuch"):
+        table.update({"nosuch": "1"}, where="true")
 
 
 def test_a_table_that_was_replaced_before_the_commit_aborts_it(lake: Lake) -> None:

@@ -14,7 +14,7 @@ import txnqueue
 from tests.conftest import LONG
 from tests.reports.views_folding import quick_session
 from txnqueue import QueueManager
-from txnqueue.errors import InvalidInput, PayloadRemoved
+from txnqueue.errors import InvalidInput, PayloadRemoved, StoreCorrupt
 from txnqueue.storage.journal.tables import identifier
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, runtime
@@ -307,3 +307,32 @@ def test_maintain_removes_what_was_erased_from_every_file_of_the_store(
     assert {where for where in stays if where.split(":")[0] not in ("journal", "archive")} <= {
         "payload: log"  # each commit names its transaction
     }
+
+
+def test_a_damaged_file_that_a_predicate_meets_is_named(spark: Any, tmp_path: Path) -> None:
+    """It was an error of Java, as that of a predicate that fails on the rows."""
+    root = tmp_path / "a store"
+    manager = QueueManager(spark, str(root))
+    queue = manager.create_queue("people", "name string, n long")
+    queue.send([{"name": SECRET, "n": n} for n in range(3)])
+    held = queue.receive(1)
+    calls: dict[str, Any] = {
+        "erase": lambda where: manager.erase("people", where=where, reason="asked"),
+        "trace": lambda where: manager.history.trace(queue="people", where=where),
+        "receive": lambda where: queue.receive(1, where=where),
+        "accept": lambda where: held.accept(where=where),
+    }
+    for call in calls.values():
+        with pytest.raises(InvalidInput, match="SCALAR_SUBQUERY_TOO_MANY_ROWS"):
+            call("n = (SELECT 1 UNION SELECT 2)")
+    (file,) = (root / "payload" / queue.info.payload_id).rglob("part-*.parquet")
+    file.with_name(f".{file.name}.crc").unlink()
+    file.write_bytes(file.read_bytes()[:-8])
+    for call in calls.values():
+        with pytest.raises(StoreCorrupt, match=f"{file.name}.*put the file back"):
+            call("n = 2")
+    bad = tmp_path / "bad.parquet"
+    bad.write_bytes(b"no file of the store")
+    with pytest.raises(Exception, match=r"bad\.parquet") as told:
+        held.accept(where=f"n IN (SELECT n FROM parquet.`{bad}`)")
+    assert not isinstance(told.value, StoreCorrupt)

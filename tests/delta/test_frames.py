@@ -123,6 +123,7 @@ def test_both_kinds_of_frames_show_the_same(
     assert of_files.orderBy(by_id).collect() == of_table.orderBy(by_id).collect()
 
 
+@pytest.mark.parametrize("kind", ["files", "table"] if LONG else ["files"], indirect=True)
 def test_a_frame_of_long_ago_has_every_message_or_fails(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -77,6 +77,15 @@ def test_files_get_few_payload_goes_and_every_question_is_still_answered(
     assert spark.sql("SELECT * FROM kept_transactions WHERE status = 'committed'").count() == 5
 
 
+def test_a_vacuum_that_lists_small_folders_takes_few_tasks(spark: Any, tmp_path: Path) -> None:
+    """By default Spark starts 10,000 of them for each of its jobs: a minute for a new store."""
+    manager = QueueManager(spark, str(tmp_path))
+    manager.create_queue("q", "i long", dead_letter=False)
+    with Cost(spark, str(tmp_path)) as cost:
+        assert manager.maintain(vacuum="full").skipped == ()
+    assert 32 < max(cost.tasks) < 64, cost.tasks
+
+
 @pytest.mark.skipif(not LONG, reason="two minutes: in the long run")
 def test_others_may_tidy_and_copy_the_tables_and_payload_that_they_delete_is_named(
     spark: Any, tmp_path: Path

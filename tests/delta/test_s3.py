@@ -16,7 +16,7 @@ import pytest
 from pyarrow.fs import S3FileSystem
 
 import txnqueue
-from tests.conftest import LONG
+from tests.conftest import INTERPRETED, LONG
 from tests.delta.s3 import BUCKET, Between, S3Server, settings
 from tests.delta.s3_driver import Process
 from txnqueue.platform.log_store import CONDITIONAL_PUT, log_store_jar
@@ -53,6 +53,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     between = Between(server)
     said = {
         **settings(between.url),
+        **({} if LONG else INTERPRETED),
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
     }
     drivers = [Process(name, said, folder / name) for name in ("one", "two")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from tests.delta.counting import Cost
 from txnqueue import QueueManager
-from txnqueue.errors import StoreCorrupt
+from txnqueue.errors import StoreCorrupt, StoreNotFound
 from txnqueue.storage.payload import commits, frame_arrangement, writes
 from txnqueue.storage.payload.commits import StagedCommit
 
@@ -237,3 +238,40 @@ def test_payload_is_written_by_the_newer_encodings_of_parquet(
         columns = [group.column(number) for number in range(group.num_columns)]
         offset = next(one for one in columns if one.path_in_schema == "send_offset")
         assert "DELTA_BINARY_PACKED" in offset.encodings
+
+
+@pytest.mark.parametrize("gone", ["all of it", "its tables"])
+def test_a_store_that_was_removed_is_told_and_nothing_comes_in_its_place(
+    spark: Any, tmp_path: Path, gone: str
+) -> None:
+    """A send left a folder with rows of nobody's, and a change of a table one more."""
+    root, table = tmp_path / "store", str(tmp_path / "gold")
+    spark.sql(f"CREATE TABLE delta.`{table}` (n long) USING delta")
+    manager = QueueManager(spark, str(root))
+    queue = manager.create_queue("q", "n long")
+    queue.send([{"n": 1}])
+    queue.send(spark.range(2).selectExpr("id AS n"))
+    batch, tx = queue.receive(1), manager.transaction()
+    assert tx.queue("q").depth() == 2
+    if gone == "all of it":
+        shutil.rmtree(root)
+    else:
+        for folder in ("journal", "payload"):
+            shutil.rmtree(root / folder)
+    before = sorted(tmp_path.rglob("*"))
+    calls: list[Any] = [
+        lambda: queue.send([{"n": 2}]),
+        lambda: queue.send(spark.range(2).selectExpr("id AS n")),
+        lambda: tx.table(table).append([{"n": 2}]),
+        batch.accept,
+        lambda: queue.receive(1),
+        manager.history.verify,
+        manager.history.report,
+        lambda: manager.create_queue("other", "n long"),
+    ]
+    for call in calls:
+        with pytest.raises(StoreNotFound, match="put it back"):
+            call()
+    assert [one for one in sorted(tmp_path.rglob("*")) if ".locks" not in str(one)] == [
+        one for one in before if ".locks" not in str(one)
+    ]

@@ -270,6 +270,11 @@ class FaultyJournal(_Faulty):
 class FaultyPayload(_Faulty):
     """A payload store whose calls go through an injector."""
 
+    @property
+    def folder(self) -> str:
+        folder: str = self._inner.folder
+        return folder
+
     def create(self, payload_id: str, schema: Any, *, routed: bool = False) -> None:
         self._through("create", payload_id, schema, routed=routed)
 

@@ -15,6 +15,7 @@ from tests.faults.scenarios import Operation
 from txnqueue.client.readers import StateReader
 from txnqueue.core.state import QueueState, compaction
 from txnqueue.manager import QueueManager
+from txnqueue.protocols.openamq import Connection
 from txnqueue.testing import memory_manager
 from txnqueue.transaction import Transaction
 
@@ -77,6 +78,69 @@ def test_each_place_interrupts() -> None:
         with pytest.raises(KeyboardInterrupt, match=r"^[a-z_/]+\.py:[0-9]+"):
             with Interrupt(nth):
                 queue.send([{"i": 1}])
+
+
+SETTLE = ["accept", "release", "modify", "reject", "move"]
+
+
+@pytest.mark.parametrize("durable", [True, False, None])
+@pytest.mark.parametrize("settle", SETTLE if LONG else ["accept", "move"])
+def test_a_settlement_that_is_interrupted_anywhere_is_repeated_and_happens_once(
+    settle: str, durable: bool | None
+) -> None:
+    """Who pressed Ctrl-C and tried again heard that the lease was lost, or all was settled."""
+
+    def begun() -> tuple[QueueManager, Any]:
+        manager = memory_manager()
+        for name in ("in", "out"):
+            manager.create_queue(name, "i long")
+        for kept in (True, False) if durable is None else (durable,):
+            manager.queue("in").send([{"i": 1}, {"i": 2}], durable=kept)
+        batch = manager.queue("in").receive(4)
+        act = getattr(batch, settle)
+        return manager, (lambda: act("out")) if settle == "move" else act
+
+    for _ in range(2):  # the first one looks at more
+        manager, act = begun()
+        with Interrupt() as counted:
+            count = act()
+    waiting = {name: manager.queue(name).depth() for name in ("in", "out", "in.dead")}
+    places = len(counted.places)
+    for nth in range(1, places + 1, 1 if LONG else 7):
+        manager, act = begun()
+        with pytest.raises(KeyboardInterrupt), Interrupt(nth) as found:
+            act()
+        assert act() == count, found.at
+        assert manager.queue("in").in_flight() == 0, found.at
+        assert {name: manager.queue(name).depth() for name in waiting} == waiting, found.at
+        assert manager.history.verify().ok, found.at
+
+
+def test_an_acknowledgement_of_several_receives_that_is_interrupted_is_repeated() -> None:
+    """It had landed: who tried again heard that the lease was lost."""
+
+    def begun() -> tuple[QueueManager, Any]:
+        manager = memory_manager()
+        for n in range(2):
+            manager.create_queue(f"q{n}", "i long").send([{"i": n}])
+        channel = Connection(manager).channel()
+        for n in range(2):
+            channel.dispatch(f"q{n}")
+        return manager, channel
+
+    for _ in range(2):  # the first one looks at more
+        manager, channel = begun()
+        with Interrupt() as counted:
+            assert channel.ack().count == 2
+    places = len(counted.places)
+    for nth in range(1, places + 1, 1 if LONG else 7):
+        manager, channel = begun()
+        with pytest.raises(KeyboardInterrupt), Interrupt(nth) as found:
+            channel.ack()
+        assert channel.ack().count in (0, 2), found.at
+        assert channel.dispatch_list == [], found.at
+        assert [manager.queue(f"q{n}").in_flight() for n in range(2)] == [0, 0], found.at
+        assert [manager.queue(f"q{n}").depth() for n in range(2)] == [0, 0], found.at
 
 
 def _receives(manager: QueueManager, tx: Transaction) -> None:

@@ -329,6 +329,12 @@ def test_moments_that_cannot_be_are_refused() -> None:
     with pytest.raises(InvalidInput, match="earlier moment first"):
         history.report(later, now, verify=False)  # also when no commit lies between
     assert history.report(now, later, verify=False).figures.events == ()
+    with pytest.raises(InvalidInput, match="still to come") as told:
+        history.report(later, verify=False)  # of a mistyped year it said that nothing happened
+    assert told.value.name == "after"
+    moment = history.report(verify=False).made_at
+    ahead = history.report(moment + datetime.timedelta(minutes=59), verify=False)
+    assert ahead.figures.events == ()  # as far as that it may be the clock of another client
     empty = history.report(commits[-1], commits[-1], verify=False).figures
     assert (empty.events, empty.runs, empty.attempts) == ((), (), ())
     assert all(one.messages_before == one.messages_after for one in empty.differences)

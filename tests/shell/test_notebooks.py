@@ -41,6 +41,7 @@ def test_a_notebook_runs_to_its_end(
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")  # for a minute's Java
     notebook = jupytext.read(source)
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=tmp_path)
     outputs = [o for cell in notebook.cells for o in cell.get("outputs", [])]

@@ -7,6 +7,7 @@ frames in another order, octets that are bent. Nothing is held for it when it is
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -219,6 +220,26 @@ def test_what_such_a_client_asks_for_happens_if_it_says_nothing_else(
     client = Client()
     client.say(*usual(client.txn_id))
     assert left(client, caplog) == ([1, 2, 8, IN_TRANSACTION], True)
+
+
+def test_a_tick_that_comes_while_messages_are_sent_is_done_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that is sent messages all the time has leases, too."""
+    client = Client()
+    connection = client.peer._connection
+    ticks: list[int] = []
+    monkeypatch.setattr(connection, "tick", lambda: ticks.append(1))
+
+    def ticking() -> None:
+        other = threading.Thread(target=client.peer.tick)
+        other.start()
+        other.join()
+        assert not ticks, "another thread works on the connection"
+
+    monkeypatch.setattr(connection, "pump", ticking)
+    client.peer.resume()
+    assert ticks == [1]
 
 
 @OFTEN

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -309,16 +310,16 @@ def test_a_transaction_of_long_messages_waits_in_the_store_and_not_in_memory(
 # --------------------------------------------------------------------------------- the clock
 
 
-@served(idle_seconds=0.6)
+@served(idle_seconds=2.0)
 def test_a_silent_client_is_closed_and_its_messages_are_free(listener: Listener) -> None:
     orders = listener.manager.queue("orders")
     orders.send([{"n": 1}])
     lively, silent = listener.client(), listener.client()
     silent("receiver", "r", "orders", credit=1)
     silent("receive", "r")
-    silent.ask("silent", 2.0)
-    lively("sleep", 1.2)
-    assert eventually(lambda: (orders.depth(), orders.in_flight()) == (1, 0), 0.5)
+    silent.ask("silent", 6.0)
+    lively("sleep", 4.0)
+    assert eventually(lambda: (orders.depth(), orders.in_flight()) == (1, 0), 1.5)
     lively("sender", "s", "orders")
     silent.answer()
     with pytest.raises(Refusal):
@@ -443,3 +444,88 @@ def test_a_stop_rolls_back_what_is_open_and_tells_clients(listener: Listener) ->
         client.answer()
     with pytest.raises(Refusal):
         listener.client()
+
+
+def test_closing_the_manager_stops_its_server(listener: Listener) -> None:
+    """Clients are told, and nothing is held for them, before the store is closed."""
+    orders = listener.manager.queue("orders")
+    orders.send([{"n": 1}])
+    client = listener.client()
+    client("sender", "s", "invoices")
+    client("receiver", "r", "orders", credit=1)
+    client("receive", "r")
+    client("declare")
+    client("post", "s", {"n": 2})
+    client.ask("sleep", 5.0)
+    listener.manager.close()
+    assert listener.server.connections == 0
+    with pytest.raises(Refusal, match="amqp:connection:forced"):
+        client.answer()
+    assert (orders.depth(), orders.in_flight()) == (1, 0)
+    assert numbers(listener, "invoices") == []
+    assert listener.server.stop(), "it is stopped already"
+
+
+@pytest.mark.parametrize("tick_seconds", [0.1, 60.0])
+def test_a_store_that_is_closed_under_its_server_is_told_to_clients(
+    tick_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another manager has closed the store that they share, or the Spark session was stopped."""
+
+    def closed(*_: Any, **__: Any) -> Any:
+        raise PlatformMissing("This manager is closed, and nothing was done: create another one.")
+
+    with listening(tick_seconds=tick_seconds) as listener:
+        orders = listener.manager.create_queue("orders", "n long")
+        orders.send([{"n": 1}])
+        client, other = listener.client(), listener.client()
+        client("receiver", "r", "orders", credit=1)
+        client("receive", "r")
+        client("declare")
+        client("retire", "r")
+        store = listener.store
+        with monkeypatch.context() as patch:
+            for name in ("append", "read", "version"):
+                patch.setattr(store.journal, name, closed)
+            if tick_seconds > 1:
+                with pytest.raises(Refusal, match=r"amqp:internal-error.*This manager is closed"):
+                    other("sender", "s", "unheard-of")
+            else:
+                with pytest.raises(Refusal, match=r"amqp:connection:forced.*is closed"):
+                    client("discharge", "commit")
+                    client("sleep", 5.0)
+        listener.server.stop()
+        assert orders.depth() + orders.in_flight() == 1
+
+
+def test_a_stop_waits_only_so_long_for_the_store(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the store has not done then goes on, and its client's transaction is rolled back."""
+    orders = listener.manager.queue("orders")
+    orders.send([{"n": 1}])
+    client = listener.client()
+    client("receiver", "r", "orders", credit=1)
+    client("receive", "r")
+    client("sender", "s", "invoices")
+    client("declare")
+    client("post", "s", {"n": 2})
+    stage, entered, go_on = listener.store.payload.stage, threading.Event(), threading.Event()
+
+    def stuck(*arguments: Any, **named: Any) -> Any:
+        entered.set()
+        assert go_on.wait(60)
+        return stage(*arguments, **named)
+
+    monkeypatch.setattr(listener.store.payload, "stage", stuck)
+    client.ask("discharge", "commit")
+    assert entered.wait(10)
+    try:
+        began = time.monotonic()
+        assert not listener.server.stop(grace_seconds=0.5, timeout_seconds=3.0)
+        assert time.monotonic() - began < 20
+    finally:
+        go_on.set()
+    assert listener.server.stop()
+    assert orders.in_flight() == 0 and orders.depth() == 1
+    assert numbers(listener, "invoices") in ([], [2])

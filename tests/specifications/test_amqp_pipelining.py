@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,7 @@ from txnqueue.protocols.amqp import (
     TransactionalState,
     Transfer,
 )
+from txnqueue.protocols.amqp.delivery_ids import DeliveryIds
 
 ROLLBACK = "amqp:transaction:rollback"
 ONLY_ACCEPTED = Source(outcomes=("amqp:accepted:list",))
@@ -396,6 +398,164 @@ def test_a_control_link_of_another_session_takes_nothing_after_its_end(world: An
     with pytest.raises(KeyError):
         pipe.other.declare()
     assert len(list(pipe.connection.transactions())) == 1
+
+
+# ------------------------------------------------------------ ranges, and what they pass over
+
+
+def settled_at_once(pipe: Pipe) -> None:
+    pipe.dispose(Accepted(), 1, settled=True)
+
+
+def given_an_outcome_at_once(pipe: Pipe) -> None:
+    pipe.dispose(Accepted(), 1)
+
+
+def settled_in_another_transaction(pipe: Pipe) -> None:
+    txn_id = pipe.declare()
+    pipe.dispose(State(txn_id, Accepted()), 1, settled=True)
+    assert pipe.discharge(txn_id) == "accepted"
+
+
+def given_an_outcome_in_another_transaction(pipe: Pipe) -> None:
+    txn_id = pipe.declare()
+    pipe.dispose(State(txn_id, Accepted()), 1)
+    assert pipe.discharge(txn_id) == "accepted"
+
+
+def settled_with_the_last_words_of_a_transaction(pipe: Pipe) -> None:
+    given_an_outcome_in_another_transaction(pipe)
+    pipe.dispose(Accepted(), 1, settled=True)
+
+
+@in_memory
+@pytest.mark.rule("S1-21", "S1-34")
+@pytest.mark.parametrize("fail", [False, True])
+@pytest.mark.parametrize(
+    "before",
+    [
+        settled_at_once,
+        given_an_outcome_at_once,
+        settled_in_another_transaction,
+        given_an_outcome_in_another_transaction,
+        settled_with_the_last_words_of_a_transaction,
+    ],
+    ids=lambda one: one.__name__,
+)
+def test_a_range_passes_over_what_is_settled_already(
+    world: Any, before: Callable[[Pipe], None], fail: bool
+) -> None:
+    pipe = Pipe(world)
+    pipe.held(5, 6, 7)
+    before(pipe)
+    txn_id = pipe.declare()
+    pipe.dispose(State(txn_id, Accepted()), 0, 2, settled=True)
+    assert pipe.discharge(txn_id, fail) == "accepted"
+    assert pipe.scene.counts == ((2, 0) if fail else (0, 0))
+
+
+@in_memory
+@pytest.mark.rule("S1-21", "S1-34")
+def test_a_range_over_what_was_sent_settled_is_carried_out(world: Any) -> None:
+    """The ids of deliveries of several links follow each other."""
+    pipe = Pipe(world)
+    pipe.held(5)
+    mode = SenderSettleMode.SETTLED
+    beside = pipe.attach(Role.RECEIVER, source=Source(pipe.scene.name), snd_settle_mode=mode)
+    pipe.scene.orders.send([row(6)])
+    pipe.do(Flow(handle=beside, link_credit=1))
+    pipe.held(7)
+    txn_id = pipe.declare()
+    pipe.dispose(State(txn_id, Accepted()), 0, 2)
+    assert pipe.discharge(txn_id) == "accepted" and pipe.scene.counts == (0, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-21", "S1-34")
+@pytest.mark.parametrize("how", ["closed", "lost", "rolled back", "settled and forgotten"])
+def test_a_range_over_what_the_controller_has_not_settled_is_not_carried_out(
+    world: Any, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = Pipe(world)
+    pipe.held(5)
+    txn_id = pipe.declare()
+    if how == "closed":
+        pipe.do(Detach(handle=pipe.held(6)))
+    elif how == "lost":
+        pipe.held(6)
+        world.lease_over()
+        pipe.session.unsettled[0].batch.extend_lease(300)
+        assert len(pipe.scene.orders.receive()) == 1
+        pipe.dispose(Accepted(), 1)
+    elif how == "rolled back":
+        handle, inside = pipe.receiver(pipe.scene.name), pipe.declare()
+        pipe.scene.orders.send([row(6)])
+        pipe.do(Flow(handle=handle, link_credit=1, properties={"txn-id": inside}))
+        assert pipe.discharge(inside, fail=True) == "accepted"
+        pipe.do(Detach(handle=handle))
+    else:
+        pipe.held(6, 7, 8, 9)
+        pipe.session.settled._ranges_max = 1
+        for number in (1, 3):
+            pipe.dispose(Accepted(), number, settled=True)
+    assert 0 in pipe.session.unsettled and 1 not in pipe.session.unsettled
+    pipe.dispose(State(txn_id, Accepted()), 0, 1)
+    assert pipe.discharge(txn_id) == ROLLBACK
+
+
+@in_memory
+@pytest.mark.rule("S1-24")
+def test_a_disposition_of_nothing_in_no_transaction_ends_the_session(world: Any) -> None:
+    """There is no link to be ended, and no discharge to be refused."""
+    pipe = Pipe(world)
+    pipe.held(5)
+    with pytest.raises(AmqpError) as caught:
+        pipe.dispose(State(b"nobody's", Accepted()), 7)
+    assert condition(caught.value) == "amqp:transaction:unknown-id"
+    pipe.dispose(Accepted(), 0)
+    pipe.dispose(
+        State(b"nobody's", Accepted()), 0
+    )  # settled: maybe the last words of a finished one
+    pipe.dispose(Accepted(), 7)
+    assert pipe.scene.counts == (0, 0)
+
+
+@in_memory
+def test_ids_that_are_used_anew_are_not_taken_for_settled_ones(world: Any) -> None:
+    pipe = Pipe(world)
+    pipe.session._next_delivery_id = LAST_NUMBER - 1
+    pipe.held(5, 6)
+    pipe.held(7)
+    pipe.dispose(Accepted(), LAST_NUMBER - 1, LAST_NUMBER, settled=True)
+    txn_id = pipe.declare()
+    pipe.dispose(State(txn_id, Accepted()), LAST_NUMBER, 0)
+    assert pipe.discharge(txn_id) == "accepted"
+    pipe.session._next_delivery_id = (LAST_NUMBER + 1) // 2
+    pipe.held(8)
+    pipe.session._next_delivery_id = LAST_NUMBER
+    pipe.do(Detach(handle=pipe.held(9)))
+    pipe.held(10)
+    txn_id = pipe.declare()
+    pipe.dispose(State(txn_id, Accepted()), LAST_NUMBER, 0)
+    assert pipe.discharge(txn_id) == ROLLBACK
+
+
+def test_delivery_ids_are_kept_as_ranges() -> None:
+    chance = random.Random(7)
+    for ranges_max in (None, 3):
+        ids, known = DeliveryIds(ranges_max), set[int]()
+        for number in chance.sample(range(40), 30):
+            ids.add(number)
+            ids.add(number)
+            known.add(number)
+            kept = {one for one in range(40) if one in ids}
+            assert kept <= known if ranges_max else kept == known
+            assert ids.count(range(5, 25)) == len(kept & set(range(5, 25)))
+            assert ranges_max is None or len(ids._firsts) <= ranges_max
+    ids.clear()
+    for number in (LAST_NUMBER, 0, 1):
+        ids.add(number)
+    assert ids.count(range(LAST_NUMBER - 1, LAST_NUMBER + 3)) == 3
 
 
 # -------------------------------------------------------------------- detached, and not closed

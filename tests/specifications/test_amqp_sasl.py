@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,8 @@ pytest.importorskip("proton", reason="python-qpid-proton is not installed: it ne
 
 from proton import SSL
 
-from tests.specifications.amqp_listener import Refusal, listening
-from txnqueue.protocols.amqp import AccessRules, hashed
+from tests.specifications.amqp_listener import Refusal, eventually, listening
+from txnqueue.protocols.amqp import AccessRules, Limits, client_connection, hashed
 from txnqueue.protocols.amqp.access import ANONYMOUS
 from txnqueue.protocols.amqp.frames import Init
 from txnqueue.protocols.amqp.sasl import Caller, identity, mechanisms
@@ -85,10 +87,58 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.skipif(not SSL.present(), reason="this Proton was built without OpenSSL")
-def test_a_certificate_or_a_password_is_an_identity_over_tls(certificates: Path) -> None:
+def server_context(certificates: Path) -> ssl.SSLContext:
+    """Make the TLS context of a server."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificates / "localhost.pem", certificates / "localhost.key")
+    return context
+
+
+def closed(wire: socket.socket) -> bool:
+    """Wait until a socket is closed by the other end, and return whether it is."""
+    try:
+        return not wire.recv(1)
+    except ConnectionResetError:
+        return True
+
+
+def test_a_client_counts_and_has_its_time_from_the_beginning_of_the_handshake(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_connection, "OPENING_SECONDS", 3.0)
+    with listening(tls=server_context(certificates), limits=Limits(connections=2)) as listener:
+
+        def connect() -> socket.socket:
+            return socket.create_connection(("127.0.0.1", listener.port), timeout=10)
+
+        with connect() as first, connect() as second:
+            assert eventually(lambda: listener.server.connections == 2)
+            with connect() as third:
+                assert closed(third)
+            first.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert eventually(lambda: listener.server.connections == 1, 2.0)
+            assert closed(second)
+        assert eventually(lambda: listener.server.connections == 0)
+        monkeypatch.undo()
+        context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+        with context.wrap_socket(connect(), server_hostname="localhost") as wire:
+            wire.sendall(b"AMQP\x03\x01\x00\x00")
+            assert wire.recv(8) == b"AMQP\x03\x01\x00\x00"
+            assert listener.server.connections == 1
+
+
+def test_a_stop_does_not_wait_for_clients_that_are_not_let_in(certificates: Path) -> None:
+    with listening(tls=server_context(certificates)) as listener:
+        with socket.create_connection(("127.0.0.1", listener.port)):
+            assert eventually(lambda: listener.server.connections == 1)
+            began = time.monotonic()
+            listener.server.stop(grace_seconds=60)
+            assert time.monotonic() - began < 30
+
+
+@pytest.mark.skipif(not SSL.present(), reason="this Proton was built without OpenSSL")
+def test_a_certificate_or_a_password_is_an_identity_over_tls(certificates: Path) -> None:
+    context = server_context(certificates)
     context.load_verify_locations(certificates / "ca.pem")
     context.verify_mode = ssl.CERT_OPTIONAL
     authority = str(certificates / "ca.pem")

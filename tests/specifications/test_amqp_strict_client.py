@@ -24,6 +24,7 @@ from txnqueue.protocols.amqp import (
     TransactionalResource,
     TransactionalState,
     Transfer,
+    sending_link,
 )
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, memory_manager
@@ -82,6 +83,7 @@ class Strict(Pipeline):
 
     def step(self) -> None:
         acts = [self.flow, self.flow, self.dispose_some, self.end_one, self.open, self.tick]
+        acts.append(self.read_or_not)
         self.dice.choice(acts)()
 
     def flow(self) -> None:
@@ -123,14 +125,24 @@ class Strict(Pipeline):
         elif self.count and self.dice.random() < 0.1:
             self.do(Detach(handle=self.dice.choice(list(self.count)), closed=False))
 
+    def read_or_not(self) -> None:
+        """Read what was sent, or no longer."""
+        unread = self.dice.choice([0, 1 << 30])
+        self.session.connection.unread = lambda: unread
+        self.session.connection.pump()
+        self.check(self.session.frames())
+
     def tick(self) -> None:
         self.session.tick()
         self.check(self.session.frames())
 
 
 @pytest.mark.parametrize("first", range(0, 3_000 if LONG else 60, 20))
-def test_what_is_sent_follows_what_the_client_counts(first: int) -> None:
+def test_what_is_sent_follows_what_the_client_counts(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for seed in range(first, first + 20):
+        monkeypatch.setattr(sending_link, "PORTION_GROWTH", 1 + seed % 3)
         manager = memory_manager(MemoryStore(), Clock(), "broker")
         orders = manager.create_queue("orders", "n long")
         orders.send([{"n": n} for n in range(12)])

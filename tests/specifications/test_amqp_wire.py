@@ -39,6 +39,7 @@ from txnqueue.protocols.amqp import (
     TransactionalState,
     Transfer,
     client_connection,
+    connection,
 )
 from txnqueue.protocols.amqp.frame_codec import FrameCodec
 from txnqueue.protocols.amqp.frames import (
@@ -56,7 +57,7 @@ from txnqueue.protocols.amqp.frames import (
     Window,
     framed,
 )
-from txnqueue.protocols.amqp.performatives import SenderSettleMode
+from txnqueue.protocols.amqp.performatives import ReceiverSettleMode, SenderSettleMode
 
 WINDOW = Window(next_incoming_id=0, incoming_window=100, next_outgoing_id=0, outgoing_window=100)
 MUCH = Window(next_incoming_id=0, incoming_window=9999, next_outgoing_id=0, outgoing_window=9)
@@ -380,11 +381,37 @@ def test_a_delivery_is_put_together_of_its_parts_or_given_up() -> None:
         assert [row["body"] for row in letters.peek_messages()] == [b"x" * 1000]
 
 
+def test_the_settle_mode_of_a_transfer_is_read_from_its_frame(listener: Listener) -> None:
+    wire = Wire(listener).begun()
+    second = ReceiverSettleMode.SECOND
+    wire.attach(0, Role.SENDER, source=Source(), target=Target("orders"), rcv_settle_mode=second)
+    payload = wire.codec.values.encode((AmqpValue({"n": 1}),))
+    for number, mode in enumerate((None, ReceiverSettleMode.FIRST, second)):
+        transfer = Transfer(
+            handle=0,
+            delivery_id=number,
+            delivery_tag=b"%d" % number,
+            rcv_settle_mode=mode,
+            payload=payload,
+        )
+        wire.send(transfer)
+        assert wire.until(Disposition).settled == (mode is ReceiverSettleMode.FIRST)
+
+
 def heavy_letters(listener: Listener) -> Any:
     """Create a queue and send 40 MB to it."""
     letters = listener.manager.create_queue("letters", "body binary")
     letters.send([{"body": b"x" * 1_000_000} for _ in range(40)])
     return letters
+
+
+def wait_until_stuck(listener: Listener) -> None:
+    """Wait until a client that reads nothing is sent nothing more: all buffers are full."""
+    (client,) = listener.server._clients
+    said = -1
+    while said != client._said_octets or not client._unread():
+        said = client._said_octets
+        time.sleep(0.5)
 
 
 def unread(listener: Listener) -> tuple[Any, Wire]:
@@ -395,6 +422,37 @@ def unread(listener: Listener) -> tuple[Any, Wire]:
     wire.send(SessionFlow(MUCH, Flow(handle=0, link_credit=40)))
     assert eventually(lambda: letters.in_flight() == 40)
     return letters, wire
+
+
+def test_of_what_a_client_has_claimed_only_as_much_is_read_as_it_soon_gets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The claim is of 100 MB; the client reads nothing at first, and then everything."""
+    monkeypatch.setattr(connection, "UNREAD_OCTETS_MAX", 100_000)
+    with listening(limits=Limits(unsent_bytes=3_000_000)) as listener:
+        letters = listener.manager.create_queue("letters", "body binary")
+        letters.send([{"body": b"x" * 1_000_000} for _ in range(100)])
+        table, read = listener.store.payload.table, []
+
+        def counting(schema: Any, parts: Any) -> Any:
+            found = table(schema, parts)
+            read.append(found.num_rows)
+            return found
+
+        monkeypatch.setattr(listener.store.payload, "table", counting)
+        wire = Wire(listener).begun()
+        wire.attach(0, Role.RECEIVER, source=Source("letters"), target=Target())
+        window = Window(
+            next_incoming_id=0, incoming_window=99_999, next_outgoing_id=0, outgoing_window=9
+        )
+        wire.send(SessionFlow(window, Flow(handle=0, link_credit=100)))
+        assert eventually(lambda: letters.in_flight() == 100)
+        wait_until_stuck(listener)
+        assert sum(read) < 50, "the buffers of the sockets take some of it"
+        ends_seen = 0
+        while ends_seen < 100:
+            ends_seen += not wire.until(Transfer).more
+        assert max(read[1:]) <= 3 and sum(read) == 100
 
 
 def test_a_client_that_neither_reads_nor_writes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,6 +475,7 @@ def test_a_client_that_reads_no_more_is_counted_until_its_socket_is_closed(
         wire.until(SessionFlow)
         letters.send([{"body": b"x" * 1_000_000} for _ in range(40)])
         assert eventually(lambda: letters.in_flight() == 40)
+        wait_until_stuck(listener)
         wire.socket.shutdown(socket.SHUT_WR)
         assert eventually(lambda: letters.in_flight() == 0)
         assert listener.server.connections == 1
@@ -492,7 +551,7 @@ def test_short_frames_take_room_too(listener: Listener, monkeypatch: pytest.Monk
 def test_what_goes_settled_waits_in_the_queue_until_the_client_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client_connection, "UNREAD_OCTETS_MAX", 100_000)
+    monkeypatch.setattr(connection, "UNREAD_OCTETS_MAX", 100_000)
     with listening(limits=Limits(unsettled=5)) as listener:
         letters, wire = heavy_letters(listener), Wire(listener).begun()
         settled = SenderSettleMode.SETTLED

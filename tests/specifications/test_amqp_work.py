@@ -619,10 +619,10 @@ def test_what_goes_settled_goes_in_portions_and_is_drained_to_its_end(world: Any
 
     told = session.handle(Flow(handle=0, link_credit=20, drain=True))
     assert [type(one) for one in told] == [Transfer] * 4
-    connection.is_read = False
+    connection.unread = lambda: 1 << 30
     assert ticked() == []
     assert scene.counts == (6, 0)
-    connection.is_read = True
+    connection.unread = None
     assert ticked() == [Transfer] * 4
     assert ticked() == [Transfer] * 2
     assert ticked() == [Flow]  # only now there is nothing left to give credit back for
@@ -687,6 +687,130 @@ def test_what_goes_settled_is_accepted_by_one_commit_and_not_one_each(world: Any
     assert len(receiver.flow(10)) == 10
     assert world.store.journal.version() - before == 2  # the claim, and what becomes of it
     assert scene.counts == (0, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-41")
+@pytest.mark.parametrize("fail", [False, True])
+@pytest.mark.parametrize("claims", [1, 4])
+def test_a_transaction_keeps_nothing_of_each_message_that_has_gone_settled(
+    world: Any, claims: int, fail: bool
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(80)])
+    pipe = Pipeline(scene.resource.connect())
+    handle = pipe.attach(Role.RECEIVER, source=Source(scene.name), snd_settle_mode=SETTLED)
+    txn_id = pipe.declare()
+    for nth in range(claims):
+        known, credit = nth * 80 // claims, 80 // claims
+        properties = {"txn-id": txn_id}
+        flow = Flow(handle=handle, delivery_count=known, link_credit=credit, properties=properties)
+        pipe.do(flow)
+    assert len([one for one in pipe.frames if isinstance(one, Transfer)]) == 80
+    (transaction,) = pipe.session.connection.transactions()
+    assert len(transaction.deliveries) == 0 and len(transaction.consumed) == claims
+    for _ in range(8):
+        world.clock.advance(100)
+        pipe.session.connection.tick()
+    assert len(world.open(scene.orders, "other").receive(80)) == 0, "the leases are extended"
+    assert pipe.discharge(txn_id, fail) == "accepted"
+    assert scene.counts == ((80, 0) if fail else (0, 0))
+
+
+@in_memory
+@pytest.mark.parametrize("default", [None, Rejected()])
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("fail", [False, True])
+def test_a_transaction_keeps_the_claims_of_what_was_settled_in_it(
+    world: Any, monkeypatch: Any, fail: bool, inside: bool, default: Any
+) -> None:
+    """Clients like those of JMS settle at once: as many as they like in one transaction."""
+    monkeypatch.setattr("txnqueue.protocols.amqp.transactions.COMPACT_COUNT", 6)
+    scene = Scene(world, settings={"dead_letter": True})
+    scene.orders.send([row(n) for n in range(40)])
+    pipe = Pipeline(scene.resource.connect())
+    handle = pipe.attach(Role.RECEIVER, source=Source(scene.name, default))
+    txn_id, other = pipe.declare(), pipe.declare()
+    properties = {"txn-id": txn_id} if inside else {}
+    (transaction, beside) = pipe.session.connection.transactions()
+    transaction.compact_count = beside.compact_count = 6
+    for known in range(0, 40, 4):
+        flow = Flow(handle=handle, delivery_count=known, link_credit=4, properties=properties)
+        pipe.do(flow)
+        for number in range(known, known + 4):
+            if number == 0 and not inside:  # its claim has a message of another transaction
+                pipe.dispose(TransactionalState(other, Accepted()), number, settled=True)
+                continue
+            outcome = Released() if number % 2 else Accepted()
+            pipe.dispose(TransactionalState(txn_id, outcome), number, settled=True)
+        assert len(transaction.deliveries) < 12
+    assert len(transaction.consumed) >= 6
+    for _ in range(8):
+        world.clock.advance(100)
+        pipe.session.connection.tick()
+    assert len(world.open(scene.orders, "other").receive(40)) == 0, "the leases are extended"
+    assert pipe.discharge(txn_id, fail) == pipe.discharge(other) == "accepted"
+    odd, rest = list(range(1, 40, 2)), list(range(40 if inside else 1))[1:]
+    if not fail:
+        left = odd
+    elif inside or default is None:
+        left = list(range(0 if inside else 1, 40))
+    else:
+        left = rest
+    assert scene.waiting() == left and scene.orders.in_flight() == 0
+    dead = world.manager().queue(f"{scene.name}.dead").depth()
+    assert dead == (39 if fail and not inside and default is not None else 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-41", "S1-43")
+@pytest.mark.parametrize("end", ["detach", "less credit"])
+def test_a_claim_of_which_a_part_has_gone_settled_is_consumed_to_that_part(
+    world: Any, end: str
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(5)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id = pipe.declare()
+    handle = pipe.attach(Role.RECEIVER, source=Source(scene.name), snd_settle_mode=SETTLED)
+    pipe.do(Flow(incoming_window=7))  # a message has three parts here
+    pipe.do(Flow(handle=handle, link_credit=5, properties={"txn-id": txn_id}))
+    if end == "detach":
+        pipe.do(Detach(handle=handle))
+    else:
+        pipe.do(Flow(handle=handle, delivery_count=3, link_credit=0))
+        pipe.do(Flow(incoming_window=9))
+    assert pipe.discharge(txn_id) == "accepted"
+    assert scene.waiting() == ([2, 3, 4] if end == "detach" else [3, 4])
+    assert scene.orders.in_flight() == 0
+
+
+@in_memory
+@pytest.mark.rule("S1-28", "S1-31")
+def test_a_transaction_keeps_no_object_for_each_message_that_is_posted(world: Any) -> None:
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    handle, txn_id = pipe.sender(scene.name), pipe.declare()
+    good = [pipe.transfer(handle, message(n), txn_id) for n in range(20)]
+    bad = [
+        pipe.transfer(handle, message("no number"), txn_id)  # type: ignore[arg-type]
+        for _ in range(10)
+    ]
+    (transaction,) = pipe.session.connection.transactions()
+    assert not transaction.incoming
+    kept = [*transaction.accepted.values(), *transaction.rejected.values()]
+    assert [len(one._firsts) for one in kept] == [1, 1]
+    told = pipe.outcomes()
+    for numbers in (good, bad):
+        settled = Disposition(
+            role=Role.SENDER,
+            first=numbers[0],
+            last=numbers[-1],
+            settled=True,
+            state=told[numbers[0]],
+        )
+        pipe.do(settled)
+    assert pipe.discharge(txn_id) == "accepted" and scene.waiting() == list(range(20))
 
 
 @in_memory
@@ -758,6 +882,58 @@ def test_who_does_not_settle_what_was_sent_gets_no_more_credit(world: Any) -> No
 
 
 @in_memory
+@pytest.mark.rule("S1-28", "S1-31")
+@pytest.mark.parametrize("transacted", [True, False])
+def test_a_transfer_may_ask_to_be_settled_at_once_on_a_link_that_waits(
+    world: Any, transacted: bool
+) -> None:
+    """The specification, 2.7.5: the mode of a transfer counts, by default it is the link's."""
+    pipe = Pipeline(Scene(world).resource.connect())
+    handle = pipe.sender(world.queue("others").name, rcv_settle_mode=SECOND)
+    txn_id = pipe.declare() if transacted else None
+    first = pipe.transfer(handle, message(1), txn_id, rcv_settle_mode=ReceiverSettleMode.FIRST)
+    second = pipe.transfer(handle, message(2), txn_id)
+    told = {one.first: one.settled for one in pipe.frames if isinstance(one, Disposition)}
+    assert (told[first], told[second]) == (True, False)
+    assert set(pipe.session.incoming) == {second}
+    assert txn_id is None or pipe.discharge(txn_id) == "accepted"
+    assert set(pipe.session.incoming) == {second}
+
+
+@in_memory
+@pytest.mark.rule("S1-29")
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("part", [True, False])
+def test_a_transfer_may_not_wait_on_a_link_that_settles_at_once(
+    world: Any, settled: bool, part: bool
+) -> None:
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    handle, txn_id = pipe.sender(scene.name), pipe.declare()
+    number = pipe.transfer(handle, (), txn_id, more=True) if part else None
+    how = {"rcv_settle_mode": SECOND, "settled": settled, "delivery_id": number}
+    pipe.transfer(handle, message(1), txn_id, **how)
+    if settled:  # then the mode is ignored
+        assert pipe.discharge(txn_id) == "accepted" and scene.waiting() == [1]
+        return
+    assert condition(pipe.frames[-1].error) == "amqp:invalid-field"
+    assert handle not in pipe.session.links
+    assert pipe.discharge(txn_id) == "amqp:transaction:rollback" and scene.waiting() == []
+
+
+@in_memory
+def test_a_control_link_settles_at_once_whatever_is_asked(world: Any) -> None:
+    session = Scene(world).resource.connect().begin()
+    attach = Attach(
+        name="c", handle=0, role=Role.SENDER, target=Coordinator(), rcv_settle_mode=SECOND
+    )
+    answer = session.handle(attach)[0]
+    assert isinstance(answer, Attach) and answer.rcv_settle_mode is ReceiverSettleMode.FIRST
+    declared = Transfer(handle=0, delivery_id=0, payload=(AmqpValue(Declare()),))
+    assert session.handle(declared)[0].settled
+
+
+@in_memory
 def test_many_small_parts_are_put_together_in_one_go(world: Any) -> None:
     pytest.importorskip("proton", reason="python-qpid-proton is not installed: it needs a compiler")
     codec = ProtonCodec()
@@ -772,6 +948,78 @@ def test_many_small_parts_are_put_together_in_one_go(world: Any) -> None:
         session.handle(Transfer(handle=0, delivery_id=0, payload=part, more=more))
     assert time.monotonic() - began < 5  # copied anew with each part it takes a minute
     assert scene.waiting() == [1]
+
+
+@in_memory
+def test_a_long_message_is_sent_in_many_small_parts_in_one_go(world: Any) -> None:
+    pytest.importorskip("proton", reason="python-qpid-proton is not installed: it needs a compiler")
+    codec = ProtonCodec()
+    scene = Scene(world)
+    scene.orders.send([{"n": 1, "key": "x" * 12_000_000}])
+    session = scene.resource.connect(codec=codec, payload_max=400).begin()
+    session.handle(Attach(name="r", handle=0, role=Role.RECEIVER, source=Source(scene.name)))
+    began = time.monotonic()
+    parts: list[Any] = session.handle(Flow(handle=0, link_credit=1))
+    assert time.monotonic() - began < 5  # what is left copied with each part, it takes minutes
+    assert len(parts) > 30_000 and not parts[-1].more
+    value: Any = codec.decode(b"".join(one.payload for one in parts))[-1]
+    assert len(value.value["key"]) == 12_000_000
+
+
+@in_memory
+@pytest.mark.parametrize("inside", [True, False])
+def test_messages_of_a_claim_that_are_read_later_are_given_back_if_one_cannot_be_sent(
+    world: Any, inside: bool
+) -> None:
+    """The first reading takes 16 messages; the last of the claim cannot be sent."""
+
+    class Picky:
+        def encode(self, sections: Any) -> bytes:
+            if sections[-1].value["n"] == 29:
+                raise ValueError("no such number")
+            return b"octets"
+
+        def decode(self, octets: Any) -> Any:
+            return octets
+
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(30)])
+    connection = scene.resource.connect(codec=Picky())
+    pipe = Pipeline(connection)
+    connection.codec = None
+    txn_id = pipe.declare()
+    handle = pipe.receiver(scene.name)
+    pipe.do(Flow(handle=handle, properties={"txn-id": txn_id} if inside else {}))
+    connection.codec = Picky()
+    pipe.do(Flow(handle=handle, link_credit=30))
+    connection.codec = None
+    assert len([one for one in pipe.frames if isinstance(one, Transfer)]) == 16
+    assert handle not in pipe.session.links
+    assert pipe.discharge(txn_id) == "accepted" and scene.counts == (30, 0)
+    about = {row["n"]: row["_message"]["delivery_count"] for row in scene.orders.peek_messages(50)}
+    assert about == {n: int(n == 29) for n in range(30)}
+
+
+@in_memory
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_default_outcome_is_not_for_what_was_not_sent(
+    world: Any, inside: bool, closed: bool
+) -> None:
+    """Of three messages the first has come wholly, the second in part, the third not at all."""
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(3)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    pipe.do(Flow(incoming_window=4))  # a message has three parts here
+    handle = pipe.attach(Role.RECEIVER, source=Source(scene.name, Accepted()))
+    txn_id = pipe.declare()
+    properties = {"txn-id": txn_id} if inside else {}
+    pipe.do(Flow(handle=handle, link_credit=3, properties=properties))
+    pipe.do(Detach(handle=handle, closed=closed))
+    assert pipe.discharge(txn_id) == "accepted"
+    assert sorted(scene.waiting()) == [1, 2], "one is accepted, or still held"
+    pipe.session.end()
+    assert sorted(scene.waiting()) == [1, 2] and scene.counts == (2, 0)
 
 
 @on_delta_when_long
@@ -919,6 +1167,44 @@ def test_the_resource_keeps_leases_alive(world: Any) -> None:
 
 
 @in_memory
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_leases_of_many_claims_are_extended_together(
+    world: Any, lost: int, monkeypatch: Any
+) -> None:
+    """One append for each of thousands would take longer than the leases last."""
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(20)])
+    pipe = Pipeline(scene.resource.connect())
+    handle = pipe.receiver(scene.name)
+    for known in range(20):
+        pipe.do(Flow(handle=handle, delivery_count=known, link_credit=1))
+    deliveries = list(pipe.session.unsettled.values())
+    assert len({one.batch for one in deliveries}) == 20
+    if lost:
+        world.clock.advance(290)
+        for one in deliveries[lost:]:
+            one.batch.extend_lease(300)
+        world.clock.advance(20)
+        assert len(world.open(scene.orders, "other").receive(20)) == lost
+    world.clock.advance(200)
+    before = world.store.journal.version()
+    pipe.session.connection.tick()
+    assert world.store.journal.version() - before == (20 - lost if lost else 1)
+    world.clock.advance(200)
+    before = world.store.journal.version()
+    pipe.session.connection.tick()
+    assert world.store.journal.version() - before == 1, "what is lost is not asked for again"
+    monkeypatch.setattr("txnqueue.protocols.amqp.session.CLAIMS_MAX", 8)
+    world.clock.advance(200)
+    before = world.store.journal.version()
+    pipe.session.connection.tick()
+    assert world.store.journal.version() - before == 3
+    assert len(world.open(scene.orders, "third").receive(20)) == lost
+    pipe.dispose(Accepted(), lost, 19)
+    assert scene.counts == (0, lost)
+
+
+@in_memory
 @pytest.mark.parametrize("how", ["settled", "unsettled", "sent settled", "acquired outside"])
 def test_the_resource_keeps_leases_of_a_transaction_alive_until_its_discharge(
     world: Any, how: str
@@ -1011,6 +1297,96 @@ def test_many_messages_of_a_transaction_are_staged_on_the_way(world: Any, monkey
         sender.send(row(n), txn_id)
     scene.controller.discharge(txn_id)
     assert scene.waiting() == [0, 1, 2, 3, 4]
+
+
+@in_memory
+@pytest.mark.rule("S1-27")
+@pytest.mark.parametrize("closed", [True, False])
+def test_of_a_delivery_whose_link_has_ended_half_way_nothing_is_kept(
+    world: Any, closed: bool
+) -> None:
+    """Otherwise a controller could attach and detach links until the memory is full."""
+    pipe = Pipeline(Scene(world).resource.connect())
+    handle, txn_id = pipe.sender(None), pipe.declare()
+    pipe.transfer(handle, b"x" * 1_000, txn_id, more=True)
+    pipe.do(Detach(handle=handle, closed=closed))
+    (transaction,) = pipe.session.connection.transactions()
+    assert [len(one.parts) for one in transaction.partial] == [0]
+    with pytest.raises(KeyError):  # no outcome: the control link ends
+        pipe.discharge(txn_id)
+
+
+@in_memory
+@pytest.mark.rule("S1-26")
+def test_the_messages_that_come_at_the_same_time_have_a_limit_together(world: Any) -> None:
+    scene = Scene(world, limits=Limits(partial_bytes=1_000, message_bytes=2_000))
+    pipe = Pipeline(scene.resource.connect())
+    first, second, txn_id = pipe.sender(None), pipe.sender(None), pipe.declare()
+    alone = pipe.transfer(first, b"x" * 1_500, more=True)
+    pipe.transfer(second, b"x", txn_id, more=True)
+    assert condition(pipe.frames[-1].error) == "amqp:resource-limit-exceeded"
+    assert pipe.discharge(txn_id) == "amqp:transaction:rollback"
+    pipe.do(Transfer(handle=first, delivery_id=alone, aborted=True))
+    third = pipe.sender(None)
+    for _ in range(2):
+        number = pipe.transfer(third, b"x" * 900, more=True)
+        pipe.do(Transfer(handle=third, delivery_id=number, aborted=True))
+    assert {first, third} <= set(pipe.session.links)
+
+
+@in_memory
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_transactions_of_a_connection_share_the_memory_for_their_messages(
+    world: Any, monkeypatch: Any, fails: bool
+) -> None:
+    """Short messages count with what they take; the transaction that holds most is staged."""
+    monkeypatch.setattr("txnqueue.protocols.amqp.transactions.POSTED_OCTETS_MAX", 5_000)
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    handle, first, second = pipe.sender(scene.name), pipe.declare(), pipe.declare()
+    for n in range(7):
+        pipe.transfer(handle, message(n), first, settled=True)
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        if fails:
+            patch.setattr(world.store.payload, "stage", failing)
+        for n in range(10, 15):
+            pipe.transfer(handle, message(n), second, settled=True)
+    live = {one.txn_id: one for one in pipe.session.connection.transactions()}
+    assert live[first].posted_octets == 0 and live[second].posted_octets > 0
+    assert pipe.discharge(first) == ("amqp:transaction:rollback" if fails else "accepted")
+    assert pipe.discharge(second) == "accepted" and handle in pipe.session.links
+    assert scene.waiting() == [*([] if fails else range(7)), *range(10, 15)]
+
+
+@in_memory
+def test_discharges_in_doubt_count_as_transactions(world: Any) -> None:
+    """While the store is away a controller could declare and discharge without end."""
+    scene = Scene(world, limits=Limits(transactions=3))
+    scene.orders.send([row(n) for n in range(4)])
+    pipe = Pipeline(scene.resource.connect())
+    pipe.receiver(scene.name, 4)
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise ConnectionError("away")
+
+    for nth in range(3):
+        txn_id = pipe.declare()
+        pipe.dispose(TransactionalState(txn_id, Accepted()), nth)
+        journal = world.store.journal
+        append, journal.append = journal.append, away
+        pipe.transfer(pipe.control, (AmqpValue(Discharge(txn_id, False)),))
+        journal.append = append
+    with pytest.raises(AttributeError):
+        pipe.declare()
+    refused: Any = list(pipe.outcomes().values())[-1]
+    assert condition(refused.error) == "amqp:resource-limit-exceeded"
+    pipe.session.connection.tick()
+    pipe.frames += pipe.session.frames()
+    assert pipe.discharge(pipe.declare()) == "accepted"
 
 
 @in_memory

@@ -25,6 +25,7 @@ from txnqueue.errors import (
     SchemaMismatch,
     StoreNotFound,
 )
+from txnqueue.storage.setbacks import gone
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -48,11 +49,16 @@ def create_journal(client: Client) -> bool:
 
     Returns:
         Whether the store is complete: a new one lacks its layout.
+
+    Raises:
+        StoreNotFound: The store that this client works on was removed.
     """
     if client.store.exists():
         with contextlib.suppress(StoreNotFound):
             client.open()
             return True
+    if client.cache.is_open:
+        raise gone(client.store.root)
     client.store.create()
     return False
 

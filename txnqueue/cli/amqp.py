@@ -63,11 +63,16 @@ def serve(
 ) -> None:
     """Serve clients of AMQP 1.0 until SIGTERM."""
     from txnqueue.protocols.amqp import AccessRules, AmqpServer, Limits
+    from txnqueue.protocols.amqp.limits import NUMBER_MAX
 
     check_grace(grace_seconds)
     host, port = _address(listen)
     known = None if rules is None else AccessRules.read(read_yaml(rules))
-    limits = Limits(connections=connections_max, message_bytes=message_bytes_max)
+    limits = Limits(
+        connections=connections_max,
+        message_bytes=message_bytes_max,
+        partial_bytes=min(4 * message_bytes_max, NUMBER_MAX),
+    )
     tls = _tls(tls_cert, tls_key, tls_client_ca)
     server = AmqpServer(
         session.manager,
@@ -91,7 +96,7 @@ def serve(
         except KeyboardInterrupt:  # as good as SIGTERM
             pass
         finally:
-            server.stop(grace_seconds)
+            server.stop(grace_seconds, grace_seconds + ENDING_SECONDS)
 
 
 @command("password", group=amqp)

@@ -52,7 +52,11 @@ def _no_reading(missing: NotRead) -> None:
 
 
 class Append:
-    """One append, from its first plan until it certainly is in the journal or certainly cannot."""
+    """One append, from its first plan until it certainly is in the journal or certainly cannot.
+
+    Attributes:
+        queue: The queue that it is about.
+    """
 
     def __init__(
         self,
@@ -78,7 +82,7 @@ class Append:
         self._runtime = runtime
         self._operation = operation
         self._transaction_id = transaction_id
-        self._queue = queue
+        self.queue = queue
         self._read = read
         self._retries = Retries(runtime)
         self._since = -1
@@ -133,6 +137,27 @@ class Append:
             landed = self._try(unit)
             if landed is not None:
                 return landed
+
+    def outcome(self) -> bool | None:
+        """Find out whether a call of ``land`` that was interrupted, or is in doubt, has landed.
+
+        ``land`` may then be called again, and finds a try that lands late.
+
+        Returns:
+            Whether it has; None if it has not, and may still do so.
+
+        Raises:
+            TransactionUnknown: The journal cannot be read, or a try may have been removed since.
+        """
+        if not self._tried:
+            return False
+        self._in_doubt = self._unsure = True
+        self._retries = Retries(self._runtime)
+        if self._find(None) is not None:
+            return True
+        if self._may_land(None):
+            return None
+        return self._find(None) is not None  # it may have landed between the two readings
 
     # ---------------------------------------------------------------------------- steps
 
@@ -202,7 +227,7 @@ class Append:
             if self._in_doubt:
                 raise self._unknown(cause) from cause
             self._check_layout()
-            raise Busy(operation=self._operation, queue=self._queue, tries=self.lost) from cause
+            raise Busy(operation=self._operation, queue=self.queue, tries=self.lost) from cause
         self._retries.wait()
 
     def _metadata(self) -> dict[str, object]:
@@ -210,7 +235,7 @@ class Append:
             "txnqueue": __version__,
             "operation": self._operation,
             "transaction_id": self._transaction_id,
-            "queue": self._queue,
+            "queue": self.queue,
             "actor": self._runtime.actor,
             "run_id": self._runtime.run_id,
         }
@@ -293,7 +318,7 @@ class Append:
             if newest:
                 raise layout_unsupported("The store", newest)
 
-    def _may_land(self, cause: Exception) -> bool:
+    def _may_land(self, cause: Exception | None) -> bool:
         """Return whether the conditions of one of the tries still hold, so that it may land.
 
         A condition that no longer holds never holds again.

@@ -86,6 +86,11 @@ class Cache:
         # Last, because it tells other threads that all of the above is set.
         self._slice_width = int(newest.body.get("slice_width", SLICE_WIDTH_UNSAID))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the store was opened: it existed then."""
+        return self._slice_width is not None
+
     def layouts(self) -> list[model.Entry]:
         """Read the entries that record the store's layout."""
         return _layouts(self.store.journal.read([model.FENCE]).entries)

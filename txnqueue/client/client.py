@@ -184,25 +184,16 @@ class Client:
         transaction_id: str | None = None,
         queue: str | None = None,
     ) -> Landed | None:
-        """Land a planned append, whatever the store answers.
+        """Land a planned append, whatever the store answers."""
+        return self.land_append(
+            self.append(operation, transaction_id=transaction_id, queue=queue), plan
+        )
 
-        Pending confirmations ride along: they are entries without conditions.
-        """
-
-        def append() -> Landed | None:
-            appended = self._append(plan, operation, transaction_id=transaction_id, queue=queue)
-            if appended is not None:
-                self._source.landed()
-            return appended
-
-        return self.informed(append) if self._source.serial else append()
-
-    def _append(
-        self, plan: Planner, operation: str, *, transaction_id: str | None, queue: str | None
-    ) -> Landed | None:
-        with self.lock:
-            riding = tuple(self.confirmations)
-        append = Append(
+    def append(
+        self, operation: str, *, transaction_id: str | None = None, queue: str | None = None
+    ) -> Append:
+        """Begin an append that is not planned yet."""
+        return Append(
             self.store.journal,
             self.runtime,
             operation,
@@ -210,14 +201,32 @@ class Client:
             queue=queue,
             read=self.read_missing,
         )
+
+    def land_append(self, append: Append, plan: Planner) -> Landed | None:
+        """Land an append, or go on with one that was interrupted or is in doubt.
+
+        Pending confirmations ride along: they are entries without conditions.
+        """
+
+        def act() -> Landed | None:
+            appended = self._land(append, plan)
+            if appended is not None:
+                self._source.landed()
+            return appended
+
+        return self.informed(act) if self._source.serial else act()
+
+    def _land(self, append: Append, plan: Planner) -> Landed | None:
+        with self.lock:
+            riding = tuple(self.confirmations)
         try:
             landed = append.land(plan, riding)
         except QueueError as error:
             self.cache.learn_closed(error)
             raise
         finally:
-            if queue is not None:
-                self.conflicts[queue] += append.lost
+            if append.queue is not None:
+                self.conflicts[append.queue] += append.lost
         if landed is not None and riding:
             sent = set(map(id, riding))  # mostly all of them, and possibly thousands
             with self.lock:

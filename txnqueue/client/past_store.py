@@ -178,6 +178,11 @@ class PastPayload(MemoryPayload):
         super().__init__(store.spark)
         self._there = store.payload
 
+    @property
+    def folder(self) -> str:
+        """What the path of each file of the store's payload contains."""
+        return self._there.folder
+
     def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
         """Do nothing: rows staged in memory carry their columns."""
 

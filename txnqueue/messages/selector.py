@@ -46,20 +46,32 @@ _ROWS = 10_000
 """The rows of an Arrow table that are read at a time."""
 
 
-def fulfilling(messages: DataFrame, where: str) -> Reasons:
-    """Find the messages of a DataFrame that fulfil a SQL predicate."""
-    with evaluating("where", where):
+def fulfilling(messages: DataFrame, where: str, folder: str) -> Reasons:
+    """Find the messages of a DataFrame that fulfil a SQL predicate.
+
+    Args:
+        messages: The messages.
+        where: The predicate.
+        folder: What the paths of the payload's files contain.
+    """
+    with evaluating("where", where, folder):
         found = islands(places_of(messages.where(where)))
     if found is None:
         raise too_many("The messages that where= selects", _IN_A_BATCH, "where")
     return {None: by_send(found)}
 
 
-def ranges_of(matching: Matching, reason_column: str | None) -> Reasons:
-    """Read the messages that a caller names, by reason and send."""
+def ranges_of(matching: Matching, reason_column: str | None, folder: str) -> Reasons:
+    """Read the messages that a caller names, by reason and send.
+
+    Args:
+        matching: The messages.
+        reason_column: The column with their reasons.
+        folder: What the paths of the payload's files contain.
+    """
     check_not_streaming(matching, "matching=", _EACH_BATCH, "matching")
     if is_frame(matching):
-        return _of_frame(matching, reason_column)
+        return _of_frame(matching, reason_column, folder)
     rows: Iterable[object]
     if isinstance(matching, (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray)):
         rows = _rows_of(matching, reason_column)
@@ -93,12 +105,12 @@ def ranges_of(matching: Matching, reason_column: str | None) -> Reasons:
     return lie
 
 
-def _of_frame(matching: DataFrame, reason_column: str | None) -> Reasons:
+def _of_frame(matching: DataFrame, reason_column: str | None, folder: str) -> Reasons:
     """Let Spark find the ranges of each reason; a message with several gets the smallest."""
     from pyspark.sql import functions as F
 
     said, send_id = "coalesce(id, 'None')", "left(id, length(id) - length(offset) - 1)"
-    with evaluating("matching", matching):
+    with evaluating("matching", matching, folder):
         reason = F.lit(None) if reason_column is None else F.col(identifier(reason_column))
         named = matching.select(
             F.col(f"{MESSAGE_COLUMN}.id").cast("string").alias("id"),
@@ -355,8 +367,10 @@ class Selector:
 
     def _ranges(self, parts: Sequence[Part]) -> list[tuple[Any, ...]] | None:
         """Let Spark find the ranges of selected messages by send; None if they are too many."""
-        frame: Any = self._client.payload.frame(self._schema, parts)
-        with evaluating(self._name, self._matching if self._where is None else self._where):
+        payload = self._client.payload
+        frame: Any = payload.frame(self._schema, parts)
+        value = self._matching if self._where is None else self._where
+        with evaluating(self._name, value, payload.folder):
             if self._matching is not None:
                 columns = self._matching.select(*map(identifier, self._on))
                 frame = frame.join(columns, self._on, "left_semi")

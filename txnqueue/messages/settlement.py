@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning, ranges
@@ -40,6 +42,8 @@ class Account:
         self._places: dict[Name, dict[str, list[tuple[int, PositionId]]]] = {}
         """The positions of each claim by send, once messages were named."""
         self._whole = False
+        self.unanswered: tuple[Unanswered, ...] = ()
+        """The settlements at once that failed or were interrupted, and may have landed."""
 
     def rest(self, one: HeldClaim) -> Parts:
         """Return a claim's unsettled messages, whatever dispositions undecided attempts have."""
@@ -219,16 +223,68 @@ def by_client(client: Client, claims: Sequence[HeldClaim]) -> list[tuple[Client,
     return [(client.of(held[0].info), held) for held in kinds if held]
 
 
-def settle(side: Client, involved: Sequence[HeldClaim], chosen: Dispositions) -> None:
-    """Settle claims outside a transaction, by entries of their lanes."""
+class Settling(Protocol):
+    """One settlement outside a transaction, which may have been interrupted or be in doubt."""
 
-    def plan(_lost: int) -> Plan:
-        stamp, moved = side.stamp(), Plan()
+    chosen: Dispositions
+
+    def land(self) -> None:
+        """Carry it out, or go on with it."""
+
+    def outcome(self) -> bool | None:
+        """Find out whether it was carried out; None if it was not, and still may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A settlement at once, and what the caller asked for.
+
+    Attributes:
+        asked: The arguments of the call.
+        settling: The settlement.
+    """
+
+    asked: tuple[object, ...]
+    settling: Settling
+
+
+class AtOnce:
+    """Settles claims of one client outside a transaction, by one append to their lanes."""
+
+    def __init__(self, side: Client, involved: Sequence[HeldClaim], chosen: Dispositions) -> None:
+        """Describe the settlement; nothing is appended yet.
+
+        Args:
+            side: The client of the durable or the transient part, whichever holds the claims.
+            involved: The claims.
+            chosen: The dispositions of their messages.
+        """
+        self.chosen = chosen
+        self._side = side
+        self._involved = involved
+        self._append = side.append("settle", queue=involved[0].info.name)
+
+    def land(self) -> None:
+        """Append the settlements, unless an earlier call has done so.
+
+        Raises:
+            LeaseLost: Others may have some of the messages now, or have settled them.
+            SettlementPending: An undecided transaction settles some of the claims.
+            TransactionUnknown: It may have landed, or still land.
+        """
+        self._side.land_append(self._append, self._plan)
+
+    def outcome(self) -> bool | None:
+        """Find out whether it was carried out; None if it was not, and still may be."""
+        return self._append.outcome()
+
+    def _plan(self, _lost: int) -> Plan:
+        stamp, moved = self._side.stamp(), Plan()
 
         def write(one: HeldClaim, held: Claim, sequence: int) -> list[model.Entry]:
             nonlocal moved
             written: list[model.Entry] = []
-            for disposition in chosen[name_of(one)]:
+            for disposition in self.chosen[name_of(one)]:
                 check_held(one, held, disposition)
                 moved += departures(one, disposition, stamp)
                 number = sequence + len(written)
@@ -240,11 +296,9 @@ def settle(side: Client, involved: Sequence[HeldClaim], chosen: Dispositions) ->
                 )
             return written
 
-        lanes = lane_plan(side, involved, write)
-        posted = move.in_order(moved.entries, involved)
+        lanes = lane_plan(self._side, self._involved, write)
+        posted = move.in_order(moved.entries, self._involved)
         return lanes + Plan(tuple(posted), moved.conditions)
-
-    side.land(plan, "settle", queue=involved[0].info.name)
 
 
 def extend(

@@ -365,6 +365,8 @@ def _settings(
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(2 * cores),
+        # VACUUM starts so many tasks, several times, however few folders there are.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(2 * cores),
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
         "spark.databricks.delta.snapshotPartitions": "2",
     }

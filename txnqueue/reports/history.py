@@ -305,8 +305,8 @@ class History:
             The figures, which can be written as one HTML page.
 
         Raises:
-            InvalidInput: There is no such commit yet, an instant has no time zone, or the second
-                moment precedes the first.
+            InvalidInput: There is no such commit yet, an instant has no time zone, the second
+                moment precedes the first, or the first is still to come.
             HistoryRemoved: A moment lies before the history's beginning.
 
         Example::
@@ -321,6 +321,12 @@ class History:
         self._client.open()
         first = None if after is None else cut(self._client.cache, after, name="after")
         last = state_at(self._client, upto, name="upto")
+        if first is not None and upto is None and _is_to_come(first, last):
+            raise InvalidInput(
+                f"after={shown(after)} is still to come, and a report without upto= ends now: give "
+                "an earlier moment.",
+                name="after",
+            )
         if first is not None and upto is not None and _is_later(first, last):
             raise InvalidInput(
                 f"upto={shown(upto)} comes before after={shown(after)}: give the earlier moment "
@@ -608,6 +614,14 @@ def _is_later(first: tuple[Past, int | None], last: tuple[Past, int | None]) -> 
     if begins_ms is not None and ends_ms is not None and begins_ms > ends_ms:
         return True
     return begins.upto > ends.upto
+
+
+def _is_to_come(first: tuple[Past, int | None], now: tuple[Past, int | None]) -> bool:
+    """Return whether an instant is later than now, by more than clocks are apart."""
+    (_, begins_ms), (_, now_ms) = first, now
+    if begins_ms is None or now_ms is None:
+        return False
+    return begins_ms > now_ms + CLOCKS_APART_MS
 
 
 def _known(past: Past) -> Past:

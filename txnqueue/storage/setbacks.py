@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from txnqueue.errors import StoreSetBack
+from txnqueue.errors import StoreNotFound, StoreSetBack
 
 COMMITS = 10
 """How many of the newest commits a client checks when it opens a store: as many as Delta reads."""
@@ -161,6 +161,15 @@ def met(commits: Iterable[LoggedCommit]) -> SetBack | None:
     listed = list(commits)
     last = max((one for one in listed if one.sets_back), key=lambda o: o.version, default=None)
     return found(listed) or (None if last is None else SetBack(last, (), last.version))
+
+
+def gone(root: str) -> StoreNotFound:
+    """Return the error for a store that existed, and was removed since."""
+    return StoreNotFound(
+        f"The store at {root!r} is gone: put it back if it was removed or moved, or mount its "
+        "disk.",
+        root=root,
+    )
 
 
 def older(root: str, version: int, known: int) -> StoreSetBack:

@@ -222,6 +222,8 @@ class Attempt:
     @property
     def remedy(self) -> str:
         """What the user can do when it takes no more work (pure)."""
+        if self.status is Status.PREPARED:
+            return "commit it or roll it back, or begin a new one"
         if self.status is not Status.UNKNOWN:
             return "begin a new one"
         named = model.attempt_id(self.attempt_id, self.begun)

@@ -166,6 +166,20 @@ def rollback(attempt: Attempt, reason: str | None = None, *, counted: bool = Tru
     attempt.participants.rolled_back(reason or "rolled back", counted=counted)
 
 
+def learn_decision(attempt: Attempt) -> None:
+    """Learn how a prepared attempt was decided, which any client may do by its id.
+
+    Its participants, and the batches that it kept or returns, follow the decision.
+    """
+    if attempt.status is not Status.PREPARED:
+        return
+    decided = attempt.client.cache.key_state(attempt.id).decided(attempt.attempt_id)
+    if decided is not None:
+        _decide_prepared(attempt, commit=decided == model.COMMITTED)
+        if decided == model.ROLLED_BACK:
+            attempt.participants.rolled_back("rolled back", counted=True)
+
+
 def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool = True) -> None:
     """Roll back an attempt after an error if it is undecided; a failure of that is only logged."""
     if attempt.status is not Status.ACTIVE:

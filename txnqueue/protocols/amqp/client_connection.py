@@ -11,12 +11,11 @@ import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, TypeVar
 
 from txnqueue.errors import InvalidInput
-from txnqueue.protocols.amqp import sasl
+from txnqueue.protocols.amqp import connection, sasl
 from txnqueue.protocols.amqp.frames import (
     AMQP,
     AMQP_HEADER,
@@ -38,17 +37,19 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 logger = logging.getLogger("txnqueue")
 READ_OCTETS = 64 * 1024
+UNPROCESSED_OCTETS = 128 * 1024
+"""The octets of a socket that are read in advance; twice as many at most."""
 INBOX_OCTETS_MAX = 4 * 1024 * 1024
 """The octets that may wait to be processed; beyond that, nothing more is read from the client."""
 FRAME_OCTETS = 200
 """What each waiting frame counts for in addition to its body, however short it is."""
-UNREAD_OCTETS_MAX = 1024 * 1024
-"""The octets that may wait to be read by a client before it is sent no further messages."""
 UNREAD_SECONDS = 300.0
 """The time within which a client must read some of what waits for it.
 
 It is longer than the allowed silence, because over TLS progress shows only in large steps.
 """
+LOOK_SECONDS_MIN, LOOK_SECONDS_MAX = 0.005, 0.2
+"""How often it is checked whether a client has read what messages wait for."""
 TURN_SECONDS = 0.2
 """The time after which a client that has sent much lets others use its thread."""
 OPENING_SECONDS = 20.0
@@ -86,15 +87,21 @@ class ClientConnection:
         self._room, self._wake = asyncio.Event(), asyncio.Event()
         self._room.set()
         self._peer: Peer | None = None
-        self._gone = self._ticking = self._at_work = False
+        self._gone = self._ticking = self._at_work = self._looking = self._resumes = False
         self._shut: Error | None = None
         self._closing_seconds = CLOSING_SECONDS
         self._received = self._sent = self._took = self._loop.time()
         self._written_octets = self._taken_octets = 0
+        self._said_octets = self._spoken_octets = self._passed_octets = 0
         self._deadline: float | None = self._received + OPENING_SECONDS
 
     async def serve(self) -> None:
         """Serve the client until it leaves or the server stops."""
+        try:
+            await self._encrypt()
+        except OSError as error:
+            logger.info("client gone in its TLS handshake: %s", error)
+            return
         reading: asyncio.Task[None] | None = None
         try:
             self._peer = peer = await self._let_in()
@@ -113,15 +120,15 @@ class ClientConnection:
         """Send the client what is available for it now, unless that is under way already."""
         if self._peer is not None and not self._ticking:
             self._ticking = True
-            unread = self._writer.transport.get_write_buffer_size()
-            act = partial(self._peer.tick, is_read=unread <= UNREAD_OCTETS_MAX)
-            looking = self._loop.run_in_executor(self._services.beats, act)
-            looking.add_done_callback(self._ticked)
+            ticking = self._loop.run_in_executor(self._services.beats, self._peer.tick)
+            ticking.add_done_callback(self._ticked)
 
     def shut(self, error: Error) -> None:
         """Close the connection once the work in progress is finished."""
         self._shut = self._shut or error
         self._wake.set()
+        if self._peer is None:  # nothing was done for it yet
+            self._writer.transport.abort()
 
     def look_at_clock(self) -> None:
         """Send a sign of life if this end was silent; close the connection if the client was."""
@@ -168,6 +175,35 @@ class ClientConnection:
 
     # -------------------------------------------------------------------------- letting in
 
+    async def _encrypt(self) -> None:
+        """Do the TLS handshake, if the server has TLS.
+
+        Raises:
+            OSError: The client does something else, or nothing.
+        """
+        if self._services.tls is None:
+            return
+        plain = self._writer.transport
+        assert isinstance(plain, asyncio.Transport)
+        plain.pause_reading()  # nothing is read yet: all that comes belongs to the handshake
+        reader = asyncio.StreamReader(UNPROCESSED_OCTETS)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        try:
+            encrypted = await self._loop.start_tls(
+                plain,
+                protocol,
+                self._services.tls,
+                server_side=True,
+                ssl_handshake_timeout=OPENING_SECONDS,
+            )
+        except BaseException:
+            plain.abort()
+            raise
+        assert encrypted is not None
+        protocol.connection_made(encrypted)
+        self._reader = reader
+        self._writer = asyncio.StreamWriter(encrypted, protocol, reader, self._loop)
+
     async def _let_in(self) -> Peer:
         """Find out who the client is.
 
@@ -200,6 +236,7 @@ class ClientConnection:
             self._write_soon,
             self._services.container_id,
             round(self._services.idle_seconds * 500),  # a half, as the specification advises
+            unread=self._unread,
         )
 
     def _caller(self) -> sasl.Caller:
@@ -288,17 +325,22 @@ class ClientConnection:
                 self._wake.clear()
                 if self._shut is not None and not peer.closed:
                     await self._at(self._services.workers, lambda: peer.close(self._shut))
+                if self._resumes:
+                    self._resumes = False
+                    await self._at(self._services.workers, peer.resume)
                 if self._inbox:
                     await self._take(peer)
                 elif self._gone:
                     return
+                self._look_for_room()
                 if peer.closed and not closing:
                     closing, self._deadline = True, self._loop.time() + self._closing_seconds
                 if self._gone:
                     self._wake.set()
         finally:
-            if not peer.over:
-                await self._at(self._services.workers, peer.abandon)
+            if not peer.over:  # also if nobody waits for that any more
+                gone = self._loop.run_in_executor(self._services.workers, peer.abandon)
+                await asyncio.shield(gone)
 
     async def _take(self, peer: Peer) -> None:
         frames, self._inbox, self._inbox_octets = iter(self._inbox), [], 0
@@ -322,8 +364,30 @@ class ClientConnection:
         closed = self._shut is not None or (self._peer is not None and self._peer.closed)
         return self._deadline is not None and not closed
 
-    def _ticked(self, _looking: asyncio.Future[None]) -> None:
+    def _ticked(self, _ticking: asyncio.Future[None]) -> None:
         self._ticking = False
+        self._look_for_room()
+        if self._peer is not None and self._peer.closed:
+            self._wake.set()
+
+    def _look_for_room(self) -> None:
+        """Let sending go on once the client has read what messages wait for."""
+        if not self._looking and self._peer is not None and self._peer.is_paused:
+            self._looking = True
+            self._look_again(LOOK_SECONDS_MIN)
+
+    def _look_again(self, seconds: float) -> None:
+        """Check whether the client has read enough; if not, check again later."""
+        if self._gone or self._peer is None or not self._peer.is_paused:
+            self._looking = False
+            return
+        self._count_unread()
+        if self._unread() <= connection.UNREAD_OCTETS_MAX // 2:
+            self._looking, self._resumes = False, True
+            self._wake.set()
+        else:
+            longer = min(2 * seconds, LOOK_SECONDS_MAX)
+            self._loop.call_later(seconds, self._look_again, longer)
 
     async def _at(self, pool: Executor, act: Callable[[], Result]) -> Result:
         self._at_work = True
@@ -337,10 +401,27 @@ class ClientConnection:
     def _say(self, frame: Mechanisms | SaslOutcome) -> None:
         self._write(self._services.codec.write(frame))
 
+    def _unread(self) -> int:
+        """Count the octets of the peer's that wait for the client, as last seen.
+
+        Any thread may ask; the peer's own count is changed by one thread at a time, and the other
+        one by the thread of the loop only.
+        """
+        return self._said_octets - self._passed_octets
+
+    def _count_unread(self) -> None:
+        self._passed_octets = self._spoken_octets - self._writer.transport.get_write_buffer_size()
+
     def _write_soon(self, octets: bytes) -> None:
         """Write from a worker thread."""
+        self._said_octets += len(octets)
         with contextlib.suppress(RuntimeError):  # the server has stopped
-            self._loop.call_soon_threadsafe(self._write, octets)
+            self._loop.call_soon_threadsafe(self._write_spoken, octets)
+
+    def _write_spoken(self, octets: bytes) -> None:
+        self._spoken_octets += len(octets)
+        self._write(octets)
+        self._count_unread()
 
     def _write(self, octets: bytes) -> None:
         self._sent = self._loop.time()

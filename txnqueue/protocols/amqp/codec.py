@@ -161,9 +161,9 @@ class ProtonCodec:
         array.elements = tuple(self.symbol(text) for text in texts)
         return array
 
-    def ubyte(self, number: int) -> Any:
+    def ubyte(self, number: int | None) -> Any:
         """Make a number of 8 bits."""
-        return self._proton.ubyte(number)
+        return None if number is None else self._proton.ubyte(number)
 
     def ushort(self, number: int | None) -> Any:
         """Make a number of 16 bits."""

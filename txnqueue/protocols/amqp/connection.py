@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from txnqueue.errors import InvalidInput, TransactionUnknown
+from txnqueue.errors import InvalidInput, PlatformMissing, TransactionUnknown
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
+from txnqueue.protocols.amqp.links import IncomingLink
+from txnqueue.protocols.amqp.sending_link import SendingLink
 from txnqueue.protocols.amqp.session import Session
 from txnqueue.protocols.amqp.transactions import LiveTransaction
 from txnqueue.protocols.amqp.types import AmqpError, Error, ErrorCondition, Payload, Section
 
 if TYPE_CHECKING:
+    from txnqueue.batch import Batch
     from txnqueue.protocols.amqp.resource import TransactionalResource
 
 logger = logging.getLogger("txnqueue")
+UNREAD_OCTETS_MAX = 1024 * 1024
+"""The octets that may wait to be read by a controller before it is sent no further messages."""
 
 
 class Codec(Protocol):
@@ -35,7 +40,9 @@ class Connection:
 
     Attributes:
         sessions: The sessions that are open.
-        is_read: Whether the controller reads what it is sent; if not, no messages are acquired.
+        unread: Returns the octets that were sent and that the controller has not read yet.
+        queued_octets: The octets of messages that the sessions have for the controller.
+        is_paused: Whether messages wait, or may be acquired, until the controller reads more.
         payload_max: The most that one transfer carries: octets of a message with a codec,
             otherwise sections; None: whole messages.
     """
@@ -50,7 +57,9 @@ class Connection:
         self.resource = resource
         self.codec = codec
         self.payload_max = payload_max
-        self.is_read = True
+        self.unread: Callable[[], int] | None = None
+        self.queued_octets = 0
+        self.is_paused = False
         self.sessions: list[Session] = []
         self._in_doubt: list[LiveTransaction] = []
 
@@ -74,11 +83,41 @@ class Connection:
 
         New messages are sent, leases are extended, and transactions that take too long and links
         of dropped queues are ended.
+
+        Raises:
+            PlatformMissing: The store is closed in this process.
         """
         self._end_links_of_dropped_queues()
         self.resolve(())
         for session in list(self.sessions):
             session.tick()
+
+    def pump(self) -> None:
+        """Send what is available for the controller, as far as it allows that."""
+        self.is_paused = False
+        for session in list(self.sessions):
+            session.pump()
+
+    def may_send(self) -> bool:
+        """Return whether the controller reads what it is sent; if not, messages wait until it does.
+
+        A controller in this process takes all that it asks for.
+        """
+        if self.unread is None or self.queued_octets + self.unread() <= UNREAD_OCTETS_MAX:
+            return True
+        self.is_paused = True
+        return False
+
+    def partial_octets(self) -> int:
+        """Count the octets of the controller's messages that have not come completely."""
+        links = (one for session in self.sessions for one in session.links.values())
+        return sum(one.partial_octets for one in links if isinstance(one, IncomingLink))
+
+    def unsent_octets_left(self) -> int:
+        """Count the octets of messages that may still be read before some of them are sent."""
+        links = (one for session in self.sessions for one in session.links.values())
+        held = sum(one.unsent_octets for one in links if isinstance(one, SendingLink))
+        return self.resource.limits.unsent_bytes - held
 
     def transactions(self) -> Iterator[LiveTransaction]:
         """Yield the transactions that are declared on this connection and not discharged."""
@@ -86,6 +125,23 @@ class Connection:
             for link in session.links.values():
                 if isinstance(link, CoordinatorLink):
                     yield from link.transactions.values()
+
+    def undecided_count(self) -> int:
+        """Count the transactions that are neither discharged nor rolled back, or are in doubt."""
+        links = (one for session in self.sessions for one in session.links.values())
+        in_doubt = sum(len(one.in_doubt) for one in links if isinstance(one, CoordinatorLink))
+        return in_doubt + len(self._in_doubt) + sum(not one.ended for one in self.transactions())
+
+    def claims_beside(self, transaction: LiveTransaction) -> set[Batch]:
+        """Find the claims with messages that do not belong to a transaction, or not yet."""
+        links = [one for session in self.sessions for one in session.links.values()]
+        controls = [one for one in links if isinstance(one, CoordinatorLink)]
+        others = [*self.transactions(), *self._in_doubt]
+        others += [one for control in controls for one, _ in control.in_doubt]
+        held = [one for session in self.sessions for one in session.unsettled.values()]
+        held += [one for link in links if isinstance(link, SendingLink) for one in link.waiting]
+        held += [one for other in others if other is not transaction for one in other.deliveries]
+        return {one.batch for one in held}
 
     def unsettled_left(self) -> int:
         """Count the deliveries that may still be sent before some are settled."""
@@ -144,6 +200,8 @@ class Connection:
             return
         try:
             open_ids = self.resource.queue_ids()
+        except PlatformMissing:
+            raise
         except Exception as error:  # the next tick tries again
             logger.warning("queues not read error=%s", error)
             return

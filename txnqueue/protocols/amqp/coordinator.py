@@ -42,6 +42,7 @@ class CoordinatorLink(IncomingLink):
     def __init__(self, session: Session, attach: Attach) -> None:
         """Take the resource's end of a control link."""
         super().__init__(session, attach)
+        self.settles_first = True  # an answer is its last word
         self.target = Coordinator(session.connection.resource.capabilities)
         self.transactions: dict[bytes, LiveTransaction] = {}
         self.in_doubt: list[tuple[LiveTransaction, IncomingDelivery]] = []
@@ -85,6 +86,7 @@ class CoordinatorLink(IncomingLink):
 
     def closed(self) -> None:
         """Roll back every transaction that was declared here and is not discharged."""
+        super().closed()
         for transaction in self.transactions.values():
             transaction.roll_back(Error(TransactionError.ROLLBACK, "The control link is closed."))
         self.session.connection.resolve(transaction for transaction, _ in self.in_doubt)
@@ -119,7 +121,7 @@ class CoordinatorLink(IncomingLink):
                 ErrorCondition.NOT_IMPLEMENTED, "global-id: only local transactions are supported."
             )
         transactions_max = connection.resource.limits.transactions
-        if sum(not one.ended for one in connection.transactions()) >= transactions_max:
+        if connection.undecided_count() >= transactions_max:
             raise AmqpError(
                 ErrorCondition.RESOURCE_LIMIT_EXCEEDED,
                 f"A connection has at most {transactions_max} transactions: discharge one.",

@@ -40,17 +40,26 @@ Known = TypeVar("Known", IncomingDelivery, OutgoingDelivery)
 def take(session: Session, frame: Disposition) -> str | None:
     """Carry out a disposition.
 
+    It passes over deliveries in its range that the controller has settled already.
+
     Returns:
         Why it was not carried out, or not for every delivery that it names; None if it was.
+
+    Raises:
+        AmqpError: It names deliveries that were never sent, in a transaction that there is not.
     """
     named = _named(frame)
     if frame.role is Role.SENDER:
         return _settle_postings(session, frame, named)
     found = [one for one in _known(session.unsettled, named) if one.started]
+    unknown = len(named) - len(found) - session.settled.count(named)
     links = dict.fromkeys(one.link for one in found)
     try:
         transaction, outcome = _asked(session, frame)
     except AmqpError as error:
+        nobody_told = error.error.condition is TransactionError.UNKNOWN_ID and not links
+        if nobody_told and not session.has_sent(named):
+            raise  # no link could be ended, and no discharge refused, to tell the controller
         for link in links:
             link.detach(error.error)
         return str(error)
@@ -68,8 +77,8 @@ def take(session: Session, frame: Disposition) -> str | None:
         said = outcome or (link.default_outcome if frame.settled else None)
         act = partial(_apply, mine, transaction, said, settled=frame.settled)
         failed.append(session.guarded(link, act))
-    if not found or len(found) < len(named):
-        failed.append(f"{len(named) - len(found)} of its deliveries are not known any more")
+    if unknown or not found:
+        failed.append(f"{unknown or len(named)} of its deliveries are not known any more")
     return next((why for why in failed if why is not None), None)
 
 
@@ -120,7 +129,9 @@ def _apply(
         delivery.associate(transaction, outcome)
         if settled:
             delivery.settled = True
+            delivery.link.session.settled.add(delivery.delivery_id)
             delivery.link.session.forget(delivery)
+    transaction.compact()
 
 
 def _retire(deliveries: list[OutgoingDelivery], outcome: Outcome, *, settled: bool) -> None:
@@ -138,6 +149,8 @@ def _retire(deliveries: list[OutgoingDelivery], outcome: Outcome, *, settled: bo
         for delivery in mine:
             delivery.settled = settled
             delivery.link.session.settle(delivery, state)
+            if state is outcome:
+                delivery.link.session.settled.add(delivery.delivery_id)
 
 
 def _settle_postings(session: Session, frame: Disposition, named: range) -> str | None:
@@ -153,16 +166,29 @@ def _settle_postings(session: Session, frame: Disposition, named: range) -> str 
     txn_ids = transactions_named(frame)
     if not txn_ids or not isinstance(frame.state, TransactionalState):
         return None
-    live = [one for one in session.connection.transactions() if one.txn_id in txn_ids]
-    for number in named:
-        key = (session, number % NUMBERS)
-        found = next((one.incoming[key] for one in live if key in one.incoming), None)
-        if found is None:
-            return f"delivery {number} is not posted in the transaction"
-        unheard = found.link.settles_first and isinstance(found.outcome, Rejected)
-        if frame.state.outcome != found.outcome and (unheard or frame.state.outcome is not None):
-            return f"delivery {number} has another outcome"
-    return None if named else "it names no delivery"
+    for transaction in session.connection.transactions():
+        if transaction.txn_id in txn_ids:
+            return _contradiction(session, transaction, named, frame.state.outcome)
+    return None
+
+
+def _contradiction(
+    session: Session, transaction: LiveTransaction, named: range, outcome: Outcome | None
+) -> str | None:
+    """Return why a controller that settles deliveries errs about them; None if it does not."""
+    mine = {number: one for (of, number), one in transaction.incoming.items() if of is session}
+    told = [one.outcome for one in _known(mine, named)]
+    accepted = transaction.accepted[session].count(named)
+    rejected = transaction.rejected[session].count(named)
+    if not (told or accepted or rejected):
+        return "none of its deliveries is posted in the transaction"
+    if rejected and not isinstance(outcome, Rejected):
+        return f"{rejected} of its deliveries were rejected"
+    if accepted and outcome is not None:
+        told.append(Accepted())
+    if outcome is not None and any(outcome != one for one in told):
+        return "one of its deliveries has another outcome"
+    return None
 
 
 def _named(frame: Disposition) -> range:

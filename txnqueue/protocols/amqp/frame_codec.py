@@ -224,12 +224,14 @@ def _flow(fields: _Fields, _payload: bytes) -> SessionFlow:
 
 
 def _transfer(fields: _Fields, payload: bytes) -> Transfer:
+    mode = fields.number_or_none(6)
     return Transfer(
         handle=fields.number(0),
         delivery_id=fields.number_or_none(1),
         delivery_tag=fields[2] or b"",
         settled=bool(fields[4]),
         more=bool(fields[5]),
+        rcv_settle_mode=None if mode is None else ReceiverSettleMode(mode),
         state=fields[7],
         aborted=bool(fields[9]),
         payload=payload,
@@ -371,7 +373,7 @@ def _written_transfer(codec: ProtonCodec, frame: Transfer) -> Written:
         codec.uint(0),
         frame.settled,
         frame.more,
-        None,
+        codec.ubyte(frame.rcv_settle_mode),
         frame.state,
         None,
         frame.aborted or None,

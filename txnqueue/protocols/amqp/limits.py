@@ -20,10 +20,17 @@ class Limits:
         connections: The number of connections of a server.
         sessions: The number of sessions of a connection.
         links: The number of links of a connection.
-        transactions: The transactions of a connection that are declared and not discharged.
+        transactions: The transactions of a connection that are declared and not discharged, or in
+            doubt.
         unsettled: The deliveries of a connection that are sent and not settled; at the limit,
             sending pauses. The client's own unsettled deliveries have the same limit; at it, no
             link gets more credit.
+        unsent_bytes: The octets of a connection's messages that are read from the store and not
+            sent; at the limit, messages are read one by one. How long messages are is known once
+            they are read: a reading exceeds the limit if its messages are longer than the longest
+            one of the reading before.
+        partial_bytes: The octets of a connection's messages from the client that have not come
+            completely; a message that comes alone has only its own limit.
         message_bytes: The length in bytes of a message from a client.
         frame_bytes: The length in bytes of a frame, in either direction.
     """
@@ -33,6 +40,8 @@ class Limits:
     links: int = 256
     transactions: int = 64
     unsettled: int = 5_000
+    unsent_bytes: int = 16 * 1024 * 1024
+    partial_bytes: int = 64 * 1024 * 1024
     message_bytes: int = 16 * 1024 * 1024
     frame_bytes: int = 64 * 1024
 

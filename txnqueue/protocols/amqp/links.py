@@ -75,7 +75,7 @@ class Link:
             source=attach.source,
             target=self.target,
             snd_settle_mode=attach.snd_settle_mode,
-            rcv_settle_mode=attach.rcv_settle_mode,
+            rcv_settle_mode=ReceiverSettleMode(not self.settles_first),
             initial_delivery_count=0 if role is Role.SENDER else None,
             max_message_size=limits.message_bytes if role is Role.RECEIVER else None,
         )
@@ -143,6 +143,21 @@ class IncomingLink(Link):
         """Count the deliveries that the controller may send before it is granted more."""
         return CREDIT
 
+    @property
+    def partial_octets(self) -> int:
+        """The octets of a delivery that has not come completely."""
+        return 0 if self._partial is None else len(self._partial.parts)
+
+    def closed(self) -> None:
+        """Forget what has come of a delivery; its transaction still knows that it is not whole."""
+        if self._partial is not None:
+            self._partial.parts.clear()
+            self._partial = None
+
+    def suspended(self) -> None:
+        """Do the same: links cannot be resumed."""
+        IncomingLink.closed(self)
+
     def flow(self, frame: Flow) -> None:
         """Report the credit to the controller if it asks."""
         if frame.properties.get(TXN_ID) is not None:
@@ -164,8 +179,9 @@ class IncomingLink(Link):
             self._end_part(delivery)
             return
         delivery.settled = delivery.settled or frame.settled
+        self._set_mode(delivery, frame.rcv_settle_mode)
         delivery.parts += frame.payload  # type: ignore[operator]
-        self._check_size(delivery)
+        self._check_size(delivery, more=frame.more)
         if frame.more:
             self._partial = delivery
             if delivery.transaction is not None:
@@ -203,6 +219,7 @@ class IncomingLink(Link):
             self,
             frame.delivery_id,
             frame.settled,
+            self.settles_first,
             transaction,
             bytearray() if isinstance(frame.payload, bytes) else [],
             None,
@@ -227,19 +244,41 @@ class IncomingLink(Link):
             why = "All transfers of a delivery must name the same transaction"
         raise AmqpError(ErrorCondition.NOT_ALLOWED, f"{why}.")
 
-    def _check_size(self, delivery: IncomingDelivery) -> None:
-        size, size_max = (
-            len(delivery.parts),
-            self.session.connection.resource.limits.message_bytes,
-        )
-        if size <= size_max:
+    def _set_mode(self, delivery: IncomingDelivery, mode: ReceiverSettleMode | None) -> None:
+        """Let a delivery be settled as its transfer says.
+
+        Raises:
+            AmqpError: It says second, and the link first.
+        """
+        if mode is None or delivery.settled:
             return
+        delivery.settles_first = mode is ReceiverSettleMode.FIRST
+        if self.settles_first and not delivery.settles_first:
+            self._end_part(delivery)
+            raise AmqpError(
+                ErrorCondition.INVALID_FIELD,
+                "rcv-settle-mode: the link is attached with first, so no transfer may say second.",
+            )
+
+    def _check_size(self, delivery: IncomingDelivery, *, more: bool) -> None:
+        limits = self.session.connection.resource.limits
+        beside = self.session.connection.partial_octets() - self.partial_octets if more else 0
+        if len(delivery.parts) > limits.message_bytes:
+            condition = ErrorCondition.MESSAGE_SIZE_EXCEEDED
+            why = f"A message may have at most {limits.message_bytes} octets."
+        elif beside and beside + len(delivery.parts) > limits.partial_bytes:
+            condition = ErrorCondition.RESOURCE_LIMIT_EXCEEDED
+            why = (
+                f"Messages that have not come completely may have {limits.partial_bytes} octets "
+                "together: send fewer at the same time."
+            )
+        else:
+            return
+        delivery.parts.clear()
         self._end_part(delivery)
         if delivery.transaction is not None:
             delivery.transaction.doom("A delivery of it was too long.")
-        raise AmqpError(
-            ErrorCondition.MESSAGE_SIZE_EXCEEDED, f"A message may have at most {size_max} octets."
-        )
+        raise AmqpError(condition, why)
 
     def _end_part(self, delivery: IncomingDelivery) -> None:
         self._partial = None
@@ -284,6 +323,7 @@ class ReceivingLink(IncomingLink):
 
     def closed(self) -> None:
         """Forget the states of deliveries on the link."""
+        super().closed()
         mine = [n for n, one in self.session.incoming.items() if one.link is self]
         for number in mine:
             del self.session.incoming[number]
@@ -335,13 +375,13 @@ class ReceivingLink(IncomingLink):
         if transaction is not None:
             delivery.state = TransactionalState(transaction.txn_id, delivery.outcome)
             transaction.posted(delivery)
-        if not self.settles_first:
+        if not delivery.settles_first:
             self.session.incoming[delivery.delivery_id] = delivery
         self.session.emit(
             Disposition(
                 role=Role.RECEIVER,
                 first=delivery.delivery_id,
-                settled=self.settles_first,
+                settled=delivery.settles_first,
                 state=delivery.state,
             )
         )

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from txnqueue.errors import InvalidInput
+from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.protocols.amqp.channel import Channel
 from txnqueue.protocols.amqp.frame_codec import FrameCodec
 from txnqueue.protocols.amqp.frames import (
@@ -52,6 +52,8 @@ class Peer:
         write: Callable[[bytes], None],
         container_id: str,
         idle_time_out_ms: int | None,
+        *,
+        unread: Callable[[], int] | None = None,
     ) -> None:
         """Take a connection of an authenticated client.
 
@@ -61,11 +63,14 @@ class Peer:
             write: Sends octets; it is called by whichever thread works.
             container_id: The server's name.
             idle_time_out_ms: The silence that the server tolerates, in milliseconds.
+            unread: Returns how many of these octets the client has not read yet; None: it reads
+                all of them at once.
         """
         self.opened: Open | None = None
         self.closed = self.over = self.changed = self._tick_due = False
         self._limits: Limits = resource.limits
         self._connection = resource.connect(codec=codec.values)
+        self._connection.unread = unread
         self._codec = codec
         self._write = write
         self._channels: dict[int, Channel] = {}
@@ -101,15 +106,24 @@ class Peer:
                     return False
         return True
 
-    def tick(self, *, is_read: bool = True) -> None:
+    @property
+    def is_paused(self) -> bool:
+        """Whether messages wait until the client reads more of what it was sent: ``resume``."""
+        return self._connection.is_paused and not self.closed
+
+    def resume(self) -> None:
+        """Go on sending messages, because the client has read what it was sent."""
+        with self._lock:
+            if not self.closed:
+                self._connection.pump()
+                self._tell_all()
+                self._tick_if_due()
+
+    def tick(self) -> None:
         """Do the periodic work: new messages, leases, transactions that take too long.
 
         It never waits: if another thread works on the connection, that thread does it afterwards.
-
-        Args:
-            is_read: Whether the client reads what it is sent; if not, new messages wait.
         """
-        self._connection.is_read = is_read
         self._tick_due = True
         if self._lock.acquire(blocking=False):
             try:
@@ -145,6 +159,8 @@ class Peer:
         try:
             self._connection.tick()
             self._tell_all()
+        except PlatformMissing as error:  # the store is closed: no tick will find it open again
+            self.close(Error(ErrorCondition.CONNECTION_FORCED, str(error)))
         except Exception:  # the next tick tries again
             logger.exception("tick failed")
 

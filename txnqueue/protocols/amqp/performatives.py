@@ -109,6 +109,7 @@ class Transfer:
         delivery_tag: The delivery's name on its link.
         settled: Whether the sender has settled it.
         more: Whether more parts follow.
+        rcv_settle_mode: How the receiver settles this delivery; None: as the link says.
         state: The delivery's state: a transactional one puts it into a transaction.
         aborted: Whether the sender abandons it before it is complete.
         payload: The message, or the part.
@@ -119,6 +120,7 @@ class Transfer:
     delivery_tag: bytes = b""
     settled: bool = False
     more: bool = False
+    rcv_settle_mode: ReceiverSettleMode | None = None
     state: DeliveryState | None = None
     aborted: bool = False
     payload: Payload = ()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING
 
+from txnqueue.batch import ids_of, some_messages
 from txnqueue.protocols.amqp.links import COUNTS, Link
 from txnqueue.protocols.amqp.messages import sections_of
 from txnqueue.protocols.amqp.performatives import TXN_ID, Attach, Flow, Transfer
@@ -20,20 +22,26 @@ from txnqueue.protocols.amqp.types import (
     Accepted,
     AmqpError,
     ErrorCondition,
+    Modified,
     Outcome,
     Payload,
     Released,
     TransactionalState,
 )
-from txnqueue.protocols.deliveries import written_messages
 from txnqueue.transaction import attempt_of
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
     from txnqueue.protocols.amqp.session import Session
     from txnqueue.queue import Queue
+    from txnqueue.types import Message
 
 logger = logging.getLogger("txnqueue")
+PORTION_GROWTH = 16
+"""How many messages are read at first, and how many times the last number are read next at most.
+
+How long messages are is only known once they are read.
+"""
 
 
 class SendingLink(Link):
@@ -55,6 +63,8 @@ class SendingLink(Link):
         self._octets_max = attach.max_message_size
         self._drain = False
         self._waiting: deque[OutgoingDelivery] = deque()
+        self._gone: list[OutgoingDelivery] = []
+        self._portion, self._longest = 1, 1
 
     @property
     def default_outcome(self) -> Outcome:
@@ -70,6 +80,12 @@ class SendingLink(Link):
     def waiting(self) -> tuple[OutgoingDelivery, ...]:
         """The deliveries that are acquired and not completely sent."""
         return tuple(self._waiting)
+
+    @property
+    def unsent_octets(self) -> int:
+        """The octets of the messages that are read and not sent."""
+        read = takewhile(lambda one: one.payload is not None, self._waiting)
+        return sum(_octets(one.payload) - one.sent for one in read)
 
     def flow(self, frame: Flow) -> None:
         """Take over the credit and the transaction of later acquisitions."""
@@ -128,22 +144,21 @@ class SendingLink(Link):
 
     def give_up(self, delivery: OutgoingDelivery) -> None:
         """Stop sending a delivery; if none of it was sent, its credit remains."""
-        delivery.rest = ()
+        delivery.drop()
         if delivery in self._waiting:
             self._waiting.remove(delivery)
             self.credit += not delivery.started
 
     def closed(self) -> None:
         """Apply the default outcome to deliveries without one; a transaction's end with it."""
-        unsent = self._stop()
-        mine = [d for d in self.session.unsettled.values() if d.link is self]
-        self._give_back(mine + unsent)
+        self._stop()
+        self._give_back([d for d in self.session.unsettled.values() if d.link is self])
 
     def suspended(self) -> None:
         """Give back messages not completely sent; the controller may still settle the others."""
-        unsent = self._stop()
+        self._stop()
         mine = [d for d in self.session.unsettled.values() if d.link is self]
-        self._give_back([d for d in mine if d.rest] + unsent)
+        self._give_back([d for d in mine if d.unsent])
 
     # -------------------------------------------------------------------------- helpers
 
@@ -152,29 +167,26 @@ class SendingLink(Link):
 
         While a discharge is in doubt, it is not known yet what the next acquisitions belong to.
         """
-        session, transaction = self.session, self.transaction
+        transaction = self.transaction
         return bool(
             self.credit
             and not self._waiting
-            and session.can_send
-            and session.connection.is_read
             and (transaction is None or attempt_of(transaction.transaction).takes_work)
+            and self._may_send()
         )
 
-    def _stop(self) -> list[OutgoingDelivery]:
-        """Stop acquiring and sending; messages to go settled but not sent are not accepted.
+    def _may_send(self) -> bool:
+        """Return whether the session's window is open, and the controller reads what it is sent."""
+        return self.session.can_send and self.session.connection.may_send()
 
-        Returns:
-            The other deliveries of which no part is sent.
-        """
-        left = [one for one in self._waiting if self.sends_settled]
-        unsent = [one for one in self._waiting if not (self.sends_settled or one.started)]
+    def _stop(self) -> None:
+        """Stop acquiring and sending; messages of which nothing is sent go back."""
+        left = [one for one in self._waiting if self.sends_settled or not one.started]
         self._waiting.clear()
         self._return(left)
         if self.transaction is not None:
             self.transaction.links.discard(self)
             self.transaction = None
-        return unsent
 
     def _withdraw(self, count: int) -> None:
         """Return the last deliveries that wait, because the controller takes fewer now."""
@@ -183,25 +195,30 @@ class SendingLink(Link):
     def _return(self, unsent: list[OutgoingDelivery]) -> None:
         """Return what will not be sent: at once, or with its transaction, however that ends."""
         for delivery in unsent:
-            delivery.rest, delivery.settled = (), True  # the controller is told nothing more of it
-            if delivery.transaction is not None:
+            delivery.drop()
+            delivery.settled = True  # the controller is told nothing more of it
+            if delivery.transaction is not None and (self.sends_settled or not delivery.outcome):
                 delivery.outcome = Released()
         self._release(one for one in unsent if one.outcome is None)
 
     def _release(self, deliveries: Iterable[OutgoingDelivery]) -> None:
-        """Give back messages that were to go settled outside a transaction."""
+        """Give back messages that are in no transaction."""
         try:
             apply([(one, Released()) for one in deliveries], None)
         except Exception as error:  # when the lease ends, others get the messages
             logger.warning("not released link=%s error=%s", self.name, error)
 
     def _give_back(self, mine: list[OutgoingDelivery]) -> None:
+        """End deliveries: the default outcome is for those that the controller has wholly got."""
         for delivery in mine:
-            delivery.settled, delivery.rest = True, ()
+            self.session.forget(delivery)
+        whole = [delivery for delivery in mine if not delivery.unsent]
+        self._return([delivery for delivery in mine if delivery.unsent])
+        for delivery in whole:
+            delivery.settled = True
             if delivery.transaction is not None and delivery.outcome is None:
                 delivery.associate(delivery.transaction, self.default_outcome)
-            self.session.forget(delivery)
-        apply_defaults(delivery for delivery in mine if delivery.transaction is None)
+        apply_defaults(delivery for delivery in whole if delivery.transaction is None)
 
     def _enter(self, txn_id: bytes | None) -> bool:
         if txn_id is None:
@@ -222,33 +239,64 @@ class SendingLink(Link):
         return True
 
     def _acquired(self, batch: Batch) -> None:
-        """Make deliveries from a claim."""
+        """Make deliveries from a claim; their messages are read when they can be sent."""
         transaction = self.transaction
-        connection = self.session.connection
-        core = transaction.transaction if transaction is not None else None
-
-        schema = self.queue.schema
-
-        def write(message: Mapping[str, Any]) -> tuple[str, Payload]:
-            payload = connection.payload(sections_of(message, schema))
-            self._check_size(payload)
-            return message["_message"]["id"], payload
-
-        for message_id, payload in written_messages(batch, core, write):
+        if transaction is not None:
+            transaction.compact()
+        for message_id in ids_of(batch):
             delivery = OutgoingDelivery(
-                self,
-                batch,
-                message_id,
-                transaction,
-                transaction,
-                payload,
-                settled=self.sends_settled,
+                self, batch, message_id, transaction, transaction, settled=self.sends_settled
             )
             if transaction is not None:
                 delivery.state = TransactionalState(transaction.txn_id)
-                transaction.deliveries.append(delivery)
+                transaction.deliveries[delivery] = None
             self._waiting.append(delivery)
         self.credit -= len(batch)
+
+    def _read(self) -> None:
+        """Read the next messages, as many as probably fit into the octets that are left.
+
+        Raises:
+            AmqpError: One of them is too long for the controller: the link must be ended.
+        """
+        due = list(islice(self._waiting, self._portion_max()))
+        found = some_messages(due[0].batch, [one.message_id for one in due])
+        messages = {one["_message"]["id"]: one for one in found}
+        for delivery in due:
+            try:
+                delivery.payload = self._written(messages[delivery.message_id])
+            except Exception:
+                self._fail(delivery)
+                raise
+        self._portion = len(due)
+        self._longest = max(1, *(_octets(one.payload) for one in due))
+
+    def _portion_max(self) -> int:
+        """Count the messages to read next."""
+        left = self.session.connection.unsent_octets_left() // self._longest
+        return max(1, min(left, self._portion * PORTION_GROWTH))
+
+    def _written(self, message: Message) -> Payload:
+        sections = sections_of(message, self.queue.schema)
+        payload = self.session.connection.payload(sections)
+        self._check_size(payload)
+        return payload
+
+    def _fail(self, delivery: OutgoingDelivery) -> None:
+        """Let the delivery of a message that cannot be sent count as failed.
+
+        Otherwise it would be received again and again, and keep the messages behind it from
+        everybody.
+        """
+        self._waiting.remove(delivery)
+        delivery.drop()
+        delivery.settled, delivery.outcome = True, Modified(delivery_failed=True)
+        if delivery.transaction is not None:
+            return
+        try:
+            apply([(delivery, delivery.outcome)], None)
+        except Exception as error:  # when the lease ends, others get the message
+            logger.warning("not given back link=%s error=%s", self.name, error)
 
     def _check_size(self, payload: Payload) -> None:
         """Check that the controller takes a message of this length.
@@ -269,62 +317,83 @@ class SendingLink(Link):
         delivery.delivery_id = self.session.next_delivery_id()
         delivery.started = True
         self._count(1)
-        if self.sends_settled and delivery.transaction is not None:
-            delivery.associate(delivery.transaction, Accepted())
-        elif not self.sends_settled:
+        if self.sends_settled:
+            self.session.settled.add(delivery.delivery_id)
+            if delivery.transaction is not None:
+                delivery.associate(delivery.transaction, Accepted())
+        else:
             self.session.unsettled[delivery.delivery_id] = delivery
 
     def _count(self, deliveries: int) -> None:
         self._delivery_count = (self._delivery_count + deliveries) % COUNTS
 
-    def _accept_going(self) -> None:
-        """Accept messages that go settled and complete now, with one commit for each claim.
+    def _send_waiting(self) -> None:
+        while self._waiting and self._may_send():
+            if self._waiting[0].payload is None:
+                self._read()
+            for delivery in self._accepted_going() or [self._waiting[0]]:
+                self._send(delivery)
+        if self._gone and not self._waiting:
+            self._consume_gone()
+
+    def _consume_gone(self) -> None:
+        """Let a transaction forget the deliveries of a claim that has gone settled."""
+        gone, self._gone = self._gone, []
+        for transaction in {one.transaction for one in gone} - {None}:
+            assert transaction is not None
+            transaction.consume(one for one in gone if one.transaction is transaction)
+
+    def _accepted_going(self) -> Sequence[OutgoingDelivery]:
+        """Accept messages that go settled and complete now, with one commit.
 
         This happens before they are sent, so no message is sent that others have meanwhile got.
         Those of a transaction are accepted by its commit, as far as they have begun to be sent.
         """
-        going = [one for one in self._going() if one.transaction is None and one.outcome is None]
-        apply([(one, Accepted()) for one in going], None)
+        going = self._going() if self.sends_settled else []
+        apply([(one, Accepted()) for one in going if one.outcome is None], None)
         for delivery in going:
             delivery.outcome = Accepted()
+        return going
 
-    def _going(self) -> Iterator[OutgoingDelivery]:
-        """Yield the deliveries that fit completely into the session's window."""
+    def _going(self) -> list[OutgoingDelivery]:
+        """List the next deliveries outside a transaction that fit completely into the window."""
         size, window = self.session.connection.payload_max, self.session.window
+        found: list[OutgoingDelivery] = []
         for delivery in self._waiting:
+            if delivery.payload is None or delivery.transaction is not None:
+                break
             if window is not None:
-                window -= 1 if size is None else max(1, -(-len(delivery.rest) // size))
+                left = len(delivery.payload) - delivery.sent
+                window -= 1 if size is None else max(1, -(-left // size))
                 if window < 0:
-                    return
-            yield delivery
+                    break
+            found.append(delivery)
+        return found
 
-    def _send_waiting(self) -> None:
-        if self.sends_settled:
-            self._accept_going()
-        size = self.session.connection.payload_max
-        while self._waiting and self.session.can_send:
-            delivery = self._waiting[0]
-            if not delivery.started:
-                self._start(delivery)
-            part = delivery.rest if size is None else delivery.rest[:size]
-            delivery.rest = delivery.rest[len(part) :]
-            more = bool(delivery.rest)
-            state = None if delivery.transaction is None else delivery.state
-            if isinstance(state, TransactionalState):
-                state = TransactionalState(state.txn_id)
+    def _send(self, delivery: OutgoingDelivery) -> None:
+        """Send the next delivery, as far as the window allows."""
+        if not delivery.started:
+            self._start(delivery)
+        state = None if delivery.transaction is None else delivery.state
+        if isinstance(state, TransactionalState):
+            state = TransactionalState(state.txn_id)
+        while delivery.unsent and self.session.can_send:
+            part = delivery.take_part(self.session.connection.payload_max)
             self.session.send(
                 Transfer(
                     handle=self.handle,
                     delivery_id=delivery.delivery_id,
                     delivery_tag=delivery.delivery_id.to_bytes(4, "big"),
                     settled=self.sends_settled,
-                    more=more,
+                    more=delivery.unsent,
                     state=state,
                     payload=part,
                 )
             )
-            if not more:
-                self._waiting.popleft()
+        if not delivery.unsent:
+            self._waiting.popleft()
+            if self.sends_settled and delivery.transaction is not None:
+                self._gone.append(delivery)
 
     def _tell(self) -> None:
         """Tell the controller the credit and the transaction of later transfers.
@@ -340,3 +409,8 @@ class SendingLink(Link):
                 properties={TXN_ID: self.transaction.txn_id if self.transaction else None},
             )
         )
+
+
+def _octets(payload: Payload | None) -> int:
+    """Count the octets of a message; those of sections are not known."""
+    return len(payload) if isinstance(payload, bytes) else 0

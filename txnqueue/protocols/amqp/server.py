@@ -7,6 +7,7 @@ import contextlib
 import logging
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from txnqueue.core.settings import (
 from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.manager import client_of
 from txnqueue.protocols.amqp.access import AccessRules
-from txnqueue.protocols.amqp.client_connection import ClientConnection
+from txnqueue.protocols.amqp.client_connection import UNPROCESSED_OCTETS, ClientConnection
 from txnqueue.protocols.amqp.codec import ProtonCodec
 from txnqueue.protocols.amqp.frame_codec import FrameCodec
 from txnqueue.protocols.amqp.limits import Limits, check_limits
@@ -49,6 +50,7 @@ class Services:
 
     Attributes:
         codec: Writes and reads frames.
+        tls: The TLS context; None: clients of this machine are not encrypted.
         container_id: The server's name.
         rules: Who may do what; None: every admitted client may do everything.
         limits: The limits of clients.
@@ -61,6 +63,7 @@ class Services:
     """
 
     codec: FrameCodec
+    tls: ssl.SSLContext | None
     container_id: str
     rules: AccessRules | None
     limits: Limits
@@ -142,7 +145,7 @@ class AmqpServer:
         check_number("transaction_seconds", transaction_seconds, 0.001, BRANCH_SECONDS_MAX)
         check_number("tick_seconds", tick_seconds, 0.001, LEASE_SECONDS_MAX)
         self._manager = manager
-        self._host, self._port, self._tls = host, port, tls
+        self._host, self._port = host, port
         self._tick_seconds = tick_seconds
         self._transaction_seconds = transaction_seconds
         self._resources: dict[str, TransactionalResource] = {}
@@ -155,6 +158,7 @@ class AmqpServer:
         self._grace_seconds = 0.0
         self._services = Services(
             codec=FrameCodec(ProtonCodec()),
+            tls=tls,
             container_id=client.runtime.consumer,
             rules=rules,
             limits=check_limits(limits),
@@ -208,27 +212,44 @@ class AmqpServer:
         if self._address is None:
             why = started[0] if started else "the server ended immediately"
             raise PlatformMissing(f"Nothing can listen on {self._host}:{self._port}: {why}")
+        client_of(self._manager).streams.add(self)
         logger.info("amqp listens on %s:%s", *self._address)
 
-    def stop(self, grace_seconds: float = 10.0) -> None:
+    def stop(self, grace_seconds: float = 10.0, timeout_seconds: float = 60.0) -> bool:
         """Stop: finish the work in progress, and roll back open transactions.
+
+        A call to the store is not interrupted. One that takes longer than the time-out goes on in
+        a thread, after which its client's transactions are rolled back; the process ends after
+        that. ``QueueManager.close`` stops the servers of its manager.
 
         Args:
             grace_seconds: The time that clients have before their sockets are closed.
+            timeout_seconds: Wait at most this long, the grace included.
+
+        Returns:
+            Whether everything has ended.
 
         Raises:
-            InvalidInput: The time is not a number.
-            LimitExceeded: The time is out of range.
+            InvalidInput: A time is not a number.
+            LimitExceeded: A time is out of range.
         """
         check_number("grace_seconds", grace_seconds, 0, LEASE_SECONDS_MAX)
+        check_number("timeout_seconds", timeout_seconds, 0, LEASE_SECONDS_MAX)
         if self._thread is None or self._loop is None or self._over is None:
-            return
-        self._grace_seconds = grace_seconds
+            return True
+        until = time.monotonic() + timeout_seconds
+        self._grace_seconds = min(grace_seconds, timeout_seconds)
         with contextlib.suppress(RuntimeError):  # it has stopped
             self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join()
-        for pool in (self._services.workers, self._services.beats, self._services.doorkeeper):
-            pool.shutdown()
+        self._thread.join(timeout_seconds)
+        ending = threading.Thread(target=self._end_threads, name="txnqueue amqp end", daemon=True)
+        ending.start()
+        ending.join(max(0.0, until - time.monotonic()))
+        if self._thread.is_alive() or ending.is_alive():
+            logger.warning("amqp work goes on after the stop, which waited %s s", timeout_seconds)
+            return False
+        client_of(self._manager).streams.discard(self)
+        return True
 
     def __enter__(self) -> AmqpServer:
         """Start."""
@@ -244,12 +265,19 @@ class AmqpServer:
         """Stop."""
         self.stop()
 
+    def _end_threads(self) -> None:
+        """Wait until the work that is under way has ended."""
+        for pool in (self._services.workers, self._services.beats, self._services.doorkeeper):
+            pool.shutdown()
+
     # ---------------------------------------------------------------------- in the loop
 
     async def _serve(self, ready: threading.Event) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        # Each client does its TLS handshake itself, so that it counts and has its time from the
+        # first octet on.
         listener = await asyncio.start_server(
-            self._accept, self._host, self._port, ssl=self._tls, limit=1 << 17
+            self._accept, self._host, self._port, limit=UNPROCESSED_OCTETS
         )
         self._address = listener.sockets[0].getsockname()[:2]
         clock = asyncio.create_task(self._watch_clock())

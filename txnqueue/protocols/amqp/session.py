@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
-from txnqueue.batch import half_over
-from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound
+from txnqueue.batch import extend_leases, half_over
+from txnqueue.errors import (
+    InvalidInput,
+    LeaseLost,
+    QueueClosed,
+    QueueNotFound,
+    SettlementPending,
+)
 from txnqueue.protocols.amqp import dispositions
 from txnqueue.protocols.amqp.bodies import is_plain, unwritable_property
 from txnqueue.protocols.amqp.columns import unwritable
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
+from txnqueue.protocols.amqp.delivery_ids import DeliveryIds
 from txnqueue.protocols.amqp.frames import NUMBERS
 from txnqueue.protocols.amqp.links import IncomingLink, Link, ReceivingLink, terminus
 from txnqueue.protocols.amqp.performatives import (
@@ -40,9 +49,14 @@ from txnqueue.protocols.amqp.types import (
 )
 
 if TYPE_CHECKING:
+    from txnqueue.batch import Batch
     from txnqueue.protocols.amqp.connection import Connection
 
 logger = logging.getLogger("txnqueue")
+CLAIMS_MAX = 1_000
+"""The number of claims whose leases are extended by one append."""
+SETTLED_RANGES_MAX = 1_000
+"""The number of ranges of settled deliveries that a session remembers."""
 
 
 class Session:
@@ -53,6 +67,8 @@ class Session:
         window: The number of transfers that the controller can take now; None: any number.
         incoming: Deliveries from the controller that neither end has forgotten.
         unsettled: Deliveries to the controller that are not settled.
+        settled: The deliveries to the controller that were sent settled, or whose outcome it has
+            given for good.
     """
 
     def __init__(self, connection: Connection, incoming_window: int | None) -> None:
@@ -62,10 +78,14 @@ class Session:
         self.links: dict[int, Link] = {}
         self.incoming: dict[int, IncomingDelivery] = {}
         self.unsettled: dict[int, OutgoingDelivery] = {}
+        self.settled = DeliveryIds(SETTLED_RANGES_MAX)
         self._open = True
         self._gone: set[int] = set()
+        self._lost: WeakSet[Batch] = WeakSet()
         self._frames: list[Performative] = []
+        self._queued_octets = 0
         self._next_delivery_id = 0
+        self._all_ids_used = False
 
     # ----------------------------------------------------------------------- frames
 
@@ -98,6 +118,8 @@ class Session:
     def frames(self) -> list[Performative]:
         """Take the performatives to be sent to the controller."""
         frames, self._frames = self._frames, []
+        self.connection.queued_octets -= self._queued_octets
+        self._queued_octets = 0
         return frames
 
     def tick(self) -> None:
@@ -109,7 +131,13 @@ class Session:
                 link.tick(seconds)
         self.grant()
         self._extend_leases(resource.now_ms())
-        self._pump()
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what is available for the controller, as far as it allows that."""
+        for link in list(self.links.values()):
+            if isinstance(link, SendingLink):
+                self.guarded(link, lambda one=link: one.pump() and None)  # type: ignore[misc]
 
     def end(self) -> None:
         """End the session: every link is closed, control links first."""
@@ -142,13 +170,23 @@ class Session:
         """Send a transfer, which uses up the window."""
         if self.window is not None:
             self.window -= 1
+        if isinstance(transfer.payload, bytes):
+            self._queued_octets += len(transfer.payload)
+            self.connection.queued_octets += len(transfer.payload)
         self.emit(transfer)
 
     def next_delivery_id(self) -> int:
         """Return the number of the next delivery to the controller."""
         number = self._next_delivery_id
         self._next_delivery_id = (number + 1) % NUMBERS
+        self._all_ids_used = self._all_ids_used or not self._next_delivery_id
+        if number % (NUMBERS // 2) == 0:  # long before an id is that of another delivery
+            self.settled.clear()
         return number
+
+    def has_sent(self, named: range) -> bool:
+        """Return whether all ids of a range are those of deliveries that were sent."""
+        return self._all_ids_used or named.stop <= self._next_delivery_id
 
     def transaction(self, txn_id: object) -> LiveTransaction:
         """Find the transaction in which work is requested.
@@ -315,7 +353,7 @@ class Session:
             self.window = flow.incoming_window
         if flow.handle is not None:
             return self._on_link(flow)
-        self._pump()
+        self.pump()
         return "it names no link"
 
     # -------------------------------------------------------------------------- helpers
@@ -327,33 +365,53 @@ class Session:
             if not link.attached and wanted(link):
                 link.closed()
 
-    def _pump(self) -> None:
-        for link in list(self.links.values()):
-            if isinstance(link, SendingLink):
-                self.guarded(link, lambda one=link: one.pump() and None)  # type: ignore[misc]
-
     def _extend_leases(self, now_ms: int) -> None:
         """Extend the leases of the controller's messages once half of their time is over.
 
         Messages settled in a transaction are held until its discharge, and messages that go
         settled until they are sent.
         """
+        due: defaultdict[float, list[Batch]] = defaultdict(list)
+        for batch, link in self._held_claims().items():
+            lease, until = link.queue.info.settings.lease_seconds, batch.held_until
+            if until is not None and half_over(until, lease, now_ms) and batch not in self._lost:
+                due[lease].append(batch)
+        for lease, batches in due.items():
+            for first in range(0, len(batches), CLAIMS_MAX):
+                self._extend(batches[first : first + CLAIMS_MAX], lease)
+
+    def _extend(self, batches: list[Batch], lease_seconds: float) -> None:
+        """Extend leases by one append, or, if one of them is lost, by one for each of the others.
+
+        A controller may hold thousands of claims.
+        """
+        try:
+            extend_leases(batches, lease_seconds)
+        except SettlementPending:
+            pass  # the leases of the others were extended
+        except LeaseLost as error:
+            if len(batches) > 1:
+                for batch in batches:
+                    self._extend([batch], lease_seconds)
+                return
+            logger.warning("lease lost error=%s", error)
+            self._lost.add(batches[0])
+        except Exception as error:  # the next tick tries again
+            logger.warning("lease not extended error=%s", error)
+
+    def _held_claims(self) -> dict[Batch, SendingLink]:
+        """Find the claims that hold messages for the controller, each with its link."""
         held = list(self.unsettled.values())
+        claims: dict[Batch, SendingLink] = {}
         for link in self.links.values():
             if isinstance(link, SendingLink):
                 held += link.waiting
             elif isinstance(link, CoordinatorLink):
                 for transaction in link.transactions.values():
                     held += transaction.deliveries
-        for delivery in {id(one.batch): one for one in held}.values():
-            batch, lease = delivery.batch, delivery.link.queue.info.settings.lease_seconds
-            until = batch.held_until
-            if until is None or not half_over(until, lease, now_ms):
-                continue
-            try:
-                batch.extend_lease(lease)
-            except Exception as error:  # the next tick tries again
-                logger.warning("lease not extended error=%s", error)
+                    claims.update((one, it.link) for one, it in transaction.consumed.items())
+        claims.update((one.batch, one.link) for one in held)
+        return claims
 
 
 def _check_node(node: Source | Target | None) -> None:

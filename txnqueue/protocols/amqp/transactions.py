@@ -7,10 +7,12 @@ decides it, with the store's journal, leases and recovery.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from txnqueue.core import ranges
 from txnqueue.errors import (
     AlreadySettled,
     LeaseLost,
@@ -18,6 +20,7 @@ from txnqueue.errors import (
     TransactionFinished,
     TransactionUnknown,
 )
+from txnqueue.protocols.amqp.delivery_ids import DeliveryIds
 from txnqueue.protocols.amqp.messages import Posting, stage
 from txnqueue.protocols.amqp.performatives import Transfer
 from txnqueue.protocols.amqp.types import (
@@ -38,6 +41,7 @@ from txnqueue.transaction import attempt_of
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
+    from txnqueue.core.model import Range
     from txnqueue.protocols.amqp.coordinator import CoordinatorLink
     from txnqueue.protocols.amqp.links import IncomingLink
     from txnqueue.protocols.amqp.sending_link import SendingLink
@@ -49,7 +53,11 @@ logger = logging.getLogger("txnqueue")
 POSTINGS_HELD_MAX = 10_000
 """The number of messages of a transaction held in memory before they are staged."""
 POSTED_OCTETS_MAX = 32 * 1024 * 1024
-"""The octets of messages held in memory before they are staged."""
+"""The octets of messages that a connection's transactions hold in memory before they are staged."""
+COMPACT_COUNT = 1_000
+"""The number of deliveries with which a transaction first looks for claims that are settled."""
+POSTING_OCTETS = 500
+"""What each of these messages counts for in addition to its octets, however short it is."""
 
 
 @dataclass(eq=False, slots=True)
@@ -60,6 +68,7 @@ class IncomingDelivery:
         link: The link on which it arrives.
         delivery_id: Its number in the session.
         settled: Whether the controller has settled it.
+        settles_first: Whether the resource settles it before the controller does.
         transaction: The live transaction in which it is posted.
         parts: The parts that have arrived, octets or sections; empty once it is carried out.
         outcome: Its outcome, once that is known.
@@ -69,6 +78,7 @@ class IncomingDelivery:
     link: IncomingLink
     delivery_id: int
     settled: bool
+    settles_first: bool
     transaction: LiveTransaction | None = None
     parts: bytearray | list[Section] = field(default_factory=list)
     outcome: Outcome | None = None
@@ -96,7 +106,8 @@ class OutgoingDelivery:
         former_state: Its state before that transaction.
         started: Whether a part of it has been sent.
         delivery_id: Its number in the session, once a part of it has been sent.
-        rest: What is still to be sent.
+        payload: The message; None while it is not read, empty once there is nothing left to send.
+        sent: How much of the payload has been sent.
     """
 
     link: SendingLink
@@ -104,7 +115,8 @@ class OutgoingDelivery:
     message_id: str
     acquired_in: LiveTransaction | None
     transaction: LiveTransaction | None
-    rest: Payload
+    payload: Payload | None = None
+    sent: int = 0
     settled: bool = False
     outcome: Outcome | None = None
     state: DeliveryState | None = None
@@ -112,13 +124,70 @@ class OutgoingDelivery:
     started: bool = False
     delivery_id: int = -1
 
+    @property
+    def unsent(self) -> bool:
+        """Whether a part of it is still to be sent."""
+        return self.payload is None or self.sent < len(self.payload)
+
+    def take_part(self, size: int | None) -> Payload:
+        """Take the next part to be sent; None means all that is left.
+
+        Only the part is copied: a long message may have very many.
+        """
+        assert self.payload is not None
+        end = len(self.payload) if size is None else self.sent + size
+        part, self.sent = self.payload[self.sent : end], end
+        if not self.unsent:
+            self.drop()
+        return part
+
+    def drop(self) -> None:
+        """Forget the message: nothing more of it is sent."""
+        self.payload, self.sent = (), 0
+
     def associate(self, transaction: LiveTransaction, outcome: Outcome | None) -> None:
         """Set a provisional outcome in a transaction."""
         if self.transaction is None:
             self.former_state, self.transaction = self.state, transaction
-            transaction.deliveries.append(self)
+            transaction.deliveries[self] = None
         self.outcome = outcome
         self.state = TransactionalState(transaction.txn_id, outcome)
+
+
+@dataclass(eq=False, slots=True)
+class ConsumedClaim:
+    """A claim whose deliveries are all settled in a transaction.
+
+    Attributes:
+        link: The link on which they were sent.
+        places: The offsets of the messages that were acquired outside of the transaction, by send:
+            if it is rolled back, they get the default outcome.
+    """
+
+    link: SendingLink
+    places: dict[str, tuple[Range, ...]] = field(default_factory=dict)
+
+    def add(self, messages: Iterable[str]) -> None:
+        """Add messages that were acquired outside."""
+        offsets: defaultdict[str, list[int]] = defaultdict(list)
+        for message_id in messages:
+            send_id, _, offset = message_id.rpartition(":")
+            offsets[send_id].append(int(offset))
+        for send_id, found in offsets.items():
+            known = self.places.get(send_id, ())
+            self.places[send_id] = ranges.added(known, ranges.of_offsets(found))
+
+    def deliveries(self, batch: Batch) -> Iterable[OutgoingDelivery]:
+        """Make the deliveries of these messages anew."""
+        for send_id, part in self.places.items():
+            for first, last in part:
+                for offset in range(first, last + 1):
+                    message_id = f"{send_id}:{offset}"
+                    yield OutgoingDelivery(self.link, batch, message_id, None, None, settled=True)
+
+
+def _ids() -> defaultdict[Session, DeliveryIds]:
+    return defaultdict(DeliveryIds)
 
 
 @dataclass(eq=False, slots=True)
@@ -134,6 +203,17 @@ class LiveTransaction:
             global transaction.
         error: Why it can no longer be committed; None if it can.
         ended: Whether it was rolled back.
+        postings: Messages that are not staged yet, by queue.
+        posted_octets: Their length.
+        partial: Deliveries of the controller that have not come completely.
+        incoming: Its deliveries whose state it must be told after the discharge.
+        accepted: Its other deliveries that were accepted, by session.
+        rejected: Its other deliveries that were rejected, by session.
+        deliveries: Deliveries to the controller that were acquired in it, or have an outcome in it.
+        consumed: The claims whose deliveries are all settled; their outcomes are known to the
+            store's transaction.
+        compact_count: The number of deliveries with which it looks for such claims.
+        links: The links that acquire in it.
     """
 
     txn_id: bytes
@@ -147,7 +227,11 @@ class LiveTransaction:
     posted_octets: int = 0
     partial: set[IncomingDelivery] = field(default_factory=set)
     incoming: dict[tuple[Session, int], IncomingDelivery] = field(default_factory=dict)
-    deliveries: list[OutgoingDelivery] = field(default_factory=list)
+    accepted: defaultdict[Session, DeliveryIds] = field(default_factory=_ids)
+    rejected: defaultdict[Session, DeliveryIds] = field(default_factory=_ids)
+    deliveries: dict[OutgoingDelivery, None] = field(default_factory=dict)
+    consumed: dict[Batch, ConsumedClaim] = field(default_factory=dict)
+    compact_count: int = COMPACT_COUNT
     links: set[SendingLink] = field(default_factory=set)
 
     # ------------------------------------------------------------------------- work
@@ -173,20 +257,63 @@ class LiveTransaction:
             posting: The message.
             octets: Its length.
         """
+        if self.error is not None:
+            return  # it cannot be committed
         held = self.postings.setdefault(queue.name, (queue, []))[1]
         held.append(posting)
-        self.posted_octets += octets
-        if len(held) < POSTINGS_HELD_MAX and self.posted_octets < POSTED_OCTETS_MAX:
+        self.posted_octets += octets + POSTING_OCTETS
+        if len(held) >= POSTINGS_HELD_MAX:
+            self._stage_early()
+        beside = list(self.control.session.connection.transactions())
+        if sum(one.posted_octets for one in beside) < POSTED_OCTETS_MAX:
             return
+        largest = max(beside, key=lambda one: one.posted_octets)
         try:
-            self._stage()
-        except Exception as error:
-            self.doom(f"A message could not be staged: {error}")
-            raise
+            largest._stage_early()
+        except Exception:
+            if largest is self:
+                raise  # otherwise the discharge of that one tells it
 
     def posted(self, delivery: IncomingDelivery) -> None:
-        """Record a posting whose outcome the controller must be told."""
-        self.incoming[delivery.link.session, delivery.delivery_id] = delivery
+        """Record a posting of which the controller was told; few are needed as they are."""
+        session, number = delivery.link.session, delivery.delivery_id
+        if not delivery.settles_first:
+            self.incoming[session, number] = delivery
+        elif isinstance(delivery.outcome, Rejected):
+            self.rejected[session].add(number)
+        else:
+            self.accepted[session].add(number)
+
+    def consume(self, deliveries: Iterable[OutgoingDelivery]) -> None:
+        """Pass the outcomes of settled deliveries on, and forget the deliveries.
+
+        Neither end can change their outcomes any more, so only their claims are kept.
+        """
+        mine = [one for one in deliveries if one in self.deliveries and one.outcome is not None]
+        if self.ended or not attempt_of(self.transaction).takes_work:
+            return  # its end decides on them
+        apply([(one, one.outcome) for one in mine if one.outcome is not None], self.transaction)
+        for claim in by_claim(mine):
+            batch, link = claim[0].batch, claim[0].link
+            kept = self.consumed.setdefault(batch, ConsumedClaim(link))
+            kept.add(one.message_id for one in claim if one.acquired_in is not self)
+            for one in claim:
+                del self.deliveries[one]
+
+    def compact(self) -> None:
+        """Consume the claims whose deliveries are all settled, once there are many deliveries."""
+        if len(self.deliveries) < self.compact_count:
+            return
+        others = self.control.session.connection.claims_beside(self)
+        for mine in by_claim(self.deliveries):
+            is_settled = all(one.settled and one.outcome is not None for one in mine)
+            if not is_settled or mine[0].batch in others:
+                continue
+            try:
+                self.consume(mine)
+            except Exception as error:  # the discharge tells the controller
+                logger.warning("not passed on txn=%s error=%s", self.txn_id.hex(), error)
+        self.compact_count = max(COMPACT_COUNT, 2 * len(self.deliveries))
 
     def doom(self, description: str) -> None:
         """Prevent the commit, because something that the controller relies on was not done."""
@@ -262,6 +389,9 @@ class LiveTransaction:
             posted.state, posted.transaction = posted.outcome, None
             posted.link.session.show(posted)
         for delivery in self.deliveries:
+            session = delivery.link.session
+            if delivery.outcome is not None and delivery.delivery_id in session.unsettled:
+                session.settled.add(delivery.delivery_id)
             if delivery.acquired_in is self and isinstance(delivery.outcome, Released):
                 _end_acquisition(delivery)
                 continue
@@ -298,6 +428,8 @@ class LiveTransaction:
             delivery.transaction, delivery.outcome = None, None
             delivery.state = delivery.former_state
         apply_defaults(delivery for delivery in kept if delivery.settled)
+        for batch, claim in self.consumed.items():
+            apply_defaults(claim.deliveries(batch))
         self._leave_links()
 
     def _say_everything(self) -> None:
@@ -307,6 +439,15 @@ class LiveTransaction:
             self._say_outcomes()
         except BaseException:
             self.doom("A discharge of it was interrupted.")
+            raise
+
+    def _stage_early(self) -> None:
+        """Stage the messages held in memory; if that fails, it can no longer be committed."""
+        try:
+            self._stage()
+        except Exception as error:
+            self.doom(f"A message could not be staged: {error}")
+            self.postings, self.posted_octets = {}, 0
             raise
 
     def _stage(self) -> None:
@@ -333,7 +474,9 @@ class LiveTransaction:
             batch.keep()
 
     def _leave_links(self) -> None:
-        self.postings, self.incoming, self.deliveries, links = {}, {}, [], self.links
+        self.postings, self.posted_octets = {}, 0
+        self.incoming, self.deliveries, links = {}, {}, self.links
+        self.accepted, self.rejected, self.consumed = _ids(), _ids(), {}
         self.links = set()
         for link in links:
             link.leave(self)
@@ -357,7 +500,7 @@ def _end_acquisition(delivery: OutgoingDelivery) -> None:
     """Tell the controller that a message has returned to its queue."""
     session = delivery.link.session
     delivery.transaction = delivery.acquired_in = None
-    if delivery.rest:
+    if delivery.unsent:
         delivery.link.give_up(delivery)
         if delivery.started:
             session.send(

@@ -75,6 +75,9 @@ class Dispatches:
         self._consumer = 0
         self._dispatched: dict[int, Dispatch] = {}
         self._given_back: Counter[str] = Counter()
+        self._unanswered: tuple[Transaction, list[Dispatch]] | None = None
+        """A transaction that was to settle messages of several receives, and failed or was
+        interrupted, until it is known whether it has landed."""
 
     @property
     def dispatch_list(self) -> list[Dispatch]:
@@ -316,16 +319,31 @@ class Dispatches:
     def _settle(self, found: list[Dispatch], settle: Settle) -> None:
         """Settle messages at once, in one append whenever they were dispatched."""
         by_receive = by_batch(found)
+        if len(by_receive) > 1:
+            self._settle_together(found, by_receive, settle)
+            return
         with self._forgetting_lost():
-            if len(by_receive) == 1:
-                ((batch, names),) = by_receive
+            for batch, names in by_receive:
                 settle(batch, names, None)
-            elif by_receive:
-                alone = self._manager.transaction()
-                with of_a_call(attempt_of(alone)), alone as transaction:
-                    for batch, names in by_receive:
-                        settle(batch, names, transaction)
         self._destroy(found)
+
+    def _settle_together(
+        self, found: list[Dispatch], by_receive: Iterable[tuple[Batch, list[str]]], settle: Settle
+    ) -> None:
+        """Settle messages of several receives by a transaction."""
+        alone = self._manager.transaction()
+        try:
+            with (
+                self._forgetting_lost(),
+                of_a_call(attempt_of(alone)),
+                alone as transaction,
+            ):
+                for batch, names in by_receive:
+                    settle(batch, names, transaction)
+            self._destroy(found)
+        except BaseException:
+            self._unanswered = (alone, found)
+            raise
 
     def _give_back(self, found: list[Dispatch]) -> list[str]:
         """Give messages back; if nobody looked at a message, its delivery does not count.
@@ -357,8 +375,25 @@ class Dispatches:
         if self._closed:
             raise TransactionFinished("The channel is closed: open another one.")
 
+    def _learn_outcome(self) -> None:
+        """Find out whether a call that failed or was interrupted has settled its messages.
+
+        Raises:
+            TransactionUnknown: The journal cannot be read.
+        """
+        if self._unanswered is None:
+            return
+        transaction, found = self._unanswered
+        try:
+            transaction.rollback()
+        except TransactionFinished:  # it is committed
+            transaction.commit()  # or the rest of it
+            self._destroy(found)
+        self._unanswered = None
+
     def _matching(self, tags: Tags | None) -> list[Dispatch]:
         """Find the dispatched messages with the given tags, in the order of their tags."""
+        self._learn_outcome()
         if tags is None:
             return self.dispatch_list
         wanted: Container[int]

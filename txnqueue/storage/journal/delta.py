@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from txnqueue.core import model
 from txnqueue.core.model import Entry, Unit
-from txnqueue.errors import StatementRefused, StoreNotFound, StoreSetBack
+from txnqueue.core.settings import shown
+from txnqueue.errors import (
+    StatementRefused,
+    StoreCorrupt,
+    StoreNotFound,
+    StoreSetBack,
+)
 from txnqueue.storage import setbacks
 from txnqueue.storage.journal import AppendConflict, Appended, Audit, Newest, Order, Reading
 from txnqueue.storage.journal.archive import IDS, DeltaArchive, name_ids
-from txnqueue.storage.journal.exceptions import is_absent, surely_not_begun
+from txnqueue.storage.journal.exceptions import is_absent, misnamed, surely_not_begun
 from txnqueue.storage.journal.feed import ChangeFeed, changes
 from txnqueue.storage.journal.filters import EntryFilter
 from txnqueue.storage.journal.groups import Groups, Request, groups_of
@@ -72,7 +78,12 @@ class DeltaJournal:
         self._history = JournalHistory(statements)
 
     def exists(self) -> bool:
-        """Return whether the journal exists."""
+        """Return whether the journal exists.
+
+        Raises:
+            InvalidInput: There can be no table at this root.
+            StoreError: Its host is not found.
+        """
         names = self._statements.names
         if names.by_path and self._log.is_absent(f"{names.root}/journal/_delta_log"):
             return False
@@ -83,7 +94,11 @@ class DeltaJournal:
         except Exception as error:
             if is_absent(error):
                 return False
-            raise
+            remedy = "Give a path that Spark can open, or the name of a catalog schema."
+            refused = misnamed(error, f"root={shown(names.root)}", remedy, "root")
+            if refused is None:
+                raise
+            raise refused from error
         return True
 
     def create(self) -> None:
@@ -152,7 +167,8 @@ class DeltaJournal:
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
         """Read entries in an order, a bounded part at a time."""
-        return self._selection.stream(order, wanted)
+        with self._unless_gone():
+            yield from self._selection.stream(order, wanted)
 
     def newest(self, wanted: EntryFilter) -> Newest:
         """Find the newest of the entries that match a filter."""
@@ -161,9 +177,10 @@ class DeltaJournal:
 
     def audit(self, upto: int, beginning: int = -1) -> Audit:
         """Check with Delta's change feed what happened to entries, as far back as it reaches."""
-        archived = model.horizon(self.read([model.FENCE]).entries) >= 0
-        audit = ChangeFeed(self._statements).audit(upto, beginning, archived=archived)
-        back = setbacks.found(self._history.since(min(audit.since, upto), upto))
+        with self._unless_gone():
+            archived = model.horizon(self.read([model.FENCE]).entries) >= 0
+            audit = ChangeFeed(self._statements).audit(upto, beginning, archived=archived)
+            back = setbacks.found(self._history.since(min(audit.since, upto), upto))
         return replace(audit, set_back="" if back is None else str(back))
 
     def append(self, units: Sequence[Unit], metadata: Mapping[str, object]) -> Appended:
@@ -273,8 +290,11 @@ class DeltaJournal:
             raise
 
     def _is_gone(self, error: Exception) -> bool:
-        """Return whether an error was raised because the table does not exist any more."""
-        if not is_absent(error):
+        """Return whether an error was raised because the table does not exist any more.
+
+        Files that are gone look like damage to a statement that had found their table.
+        """
+        if not (is_absent(error) or isinstance(error, StoreCorrupt)):
             return False
         try:
             return not self.exists()
@@ -283,12 +303,7 @@ class DeltaJournal:
             return False
 
     def _gone(self) -> StoreNotFound:
-        root = self._statements.names.root
-        return StoreNotFound(
-            f"The store at {root!r} is gone: put it back if it was removed or moved, or mount its "
-            "disk.",
-            root=root,
-        )
+        return setbacks.gone(self._statements.names.root)
 
     def _analyse(self, query: str) -> None:
         self._statements.run(lambda: self._session.sql(query).schema)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from urllib.parse import unquote
 
-from txnqueue.errors import StoreCorrupt
+from txnqueue.errors import InvalidInput, StoreCorrupt, StoreError, TxnQueueError
 from txnqueue.storage.journal import AppendConflict
 
 _DAMAGED_LOG = (
@@ -38,7 +39,22 @@ _READING_PARQUET = re.compile(
     r"\n\s+at org\.apache\.parquet\.(?!hadoop\.util\.)"  # there are the streams of storages
 )
 """The first cause of such an error if Parquet itself met it, in whatever way bytes can be wrong."""
+_READING_FILE = re.compile(r"\[FAILED_READ_FILE[A-Z_.]*\] [^\n]*?reading file ([^\n]*)")
+_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] (?:(?!\n\s+at ).)*?SQLSTATE: (\w\w)\w{3}", re.DOTALL)
+"""Spark's own message in a trace, and the class of its SQLSTATE."""
+_OF_USERS = ("0A", "21", "22", "42")
+"""What is not supported, numbers of rows, values, and names or syntax."""
 _ABSENT = ("NOT_FOUND", "DELTA_MISSING", "DOES_NOT_EXIST", "doesn't exist", "not a Delta table")
+_MISNAMED = (
+    re.compile(r"No FileSystem for scheme \"[^\n\"]*\""),
+    re.compile(r"Class org\.apache\.hadoop\.fs\.\S+ not found"),
+    re.compile(r"\[DELTA_FILE_NOT_FOUND\][^\n]*@v?\d+(?=\s|$)"),  # Delta's way to name a version
+    re.compile(r"\[INVALID_ATTRIBUTE_NAME_SYNTAX\][^\n]*"),
+    re.compile(r"\[REQUIRES_SINGLE_PART_NAMESPACE\][^\n]*"),
+)
+"""What Spark says of a table's name that leads nowhere."""
+_NO_HOST = re.compile(r"UnknownHostException: [^\n]*")
+_TOO_MANY_PARTS = "DELTA_PARSING_ILLEGAL_TABLE_NAME"
 
 
 @contextmanager
@@ -70,11 +86,39 @@ def damage() -> Iterator[None]:
     except Exception as error:
         said = str(error)
         if _is_damage(said):
-            raise StoreCorrupt(
-                f"A file of the store is damaged: {_first_line(said)} Stop writing to the store, "
-                "keep it as it is, and put the file back from a copy."
-            ) from error
+            raise _corrupt(said) from error
         raise
+
+
+def damage_below(folder: str, error: BaseException) -> StoreCorrupt | None:
+    """Return the error for a damaged file that a user's SQL met; None if it met something else.
+
+    The SQL may read the user's own files, and fail in any way by itself.
+
+    Args:
+        folder: What the paths of the store's files contain.
+        error: The error of the query with the SQL.
+    """
+    said = str(error)
+    file = _READING_FILE.search(said)
+    is_ours = file is not None and bool(folder) and folder in unquote(file[1])
+    return _corrupt(said) if is_ours and _is_damage(said) else None
+
+
+def objection(error: BaseException) -> str | None:
+    """Return what Spark objects to in a user's SQL or its data; None if the error is another one.
+
+    Python knows some of these errors only as errors of Java; their SQLSTATE tells.
+    """
+    found = _CONDITION.search(str(error))
+    return _first_line(found[0]) if found and found[1] in _OF_USERS else None
+
+
+def _corrupt(said: str) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"A file of the store is damaged: {_first_line(said)} Stop writing to the store, keep it "
+        "as it is, and put the file back from a copy."
+    )
 
 
 def _is_damage(said: str) -> bool:
@@ -94,6 +138,41 @@ def is_absent(error: BaseException) -> bool:
     from pyspark.errors import AnalysisException
 
     return isinstance(error, AnalysisException) and any(sign in str(error) for sign in _ABSENT)
+
+
+def misnamed(error: BaseException, named: str, remedy: str, name: str) -> TxnQueueError | None:
+    """Return the error for the name of a table that leads nowhere; None if it does not say so.
+
+    A host that is not found may be found again: that is no mistake of the caller's for certain.
+
+    Args:
+        error: The error of a statement that only describes or reads the table.
+        named: The argument with its value.
+        remedy: What to give instead.
+        name: The name of the argument.
+    """
+    host = _NO_HOST.search(str(error))
+    if host is not None:
+        return StoreError(
+            f"{named}: {host[0].strip()}. Check the host's name; if it is right, try again."
+        )
+    reason = _leads_nowhere(error)
+    return None if reason is None else InvalidInput(f"{named}: {reason}. {remedy}", name=name)
+
+
+def _leads_nowhere(error: BaseException) -> str | None:
+    """Return why a name can be that of no table; None if an error says something else."""
+    from pyspark.errors import ParseException, UnsupportedOperationException
+
+    said = str(error)
+    if _TOO_MANY_PARTS in said:
+        return "a name has at most three parts, catalog.schema.table"
+    if isinstance(error, UnsupportedOperationException):
+        return "its file system cannot hold tables"
+    if isinstance(error, ParseException):
+        return _first_line(said)
+    found = next((match for sign in _MISNAMED if (match := sign.search(said))), None)
+    return found and found[0].strip()
 
 
 def surely_not_begun(error: BaseException, analyse: Callable[[], object]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -17,25 +18,38 @@ from pathlib import Path
 from typing import Any
 
 from txnqueue.errors import PlatformMissing, StoreBusy, StoreError
+from txnqueue.storage.setbacks import gone
 
+logger = logging.getLogger("txnqueue")
 WAIT_SECONDS = 600.0
 POLL_SECONDS = 0.05
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class TableLock:
     """The lock of one Delta table, held around each of its Delta commits."""
 
-    def __init__(self, path: Path, jvm_pid: Callable[[], int | None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        jvm_pid: Callable[[], int | None],
+        proof: Path | None = None,
+        *,
+        begins: bool = False,
+    ) -> None:
         """Name the lock file.
 
         Args:
-            path: The path of the lock file.
+            path: The path of the lock file, two levels below the folder of the store.
             jvm_pid: Returns the process id of this driver's JVM; None if that is refused.
+            proof: A folder that exists as long as the store does; None if there is none.
+            begins: Whether the lock is that of the table with which the store begins.
 
         Raises:
             PlatformMissing: filelock or psutil is not installed.
-            StoreError: This user must not write to the store.
+            StoreError: The lock file's folder cannot be created.
+            StoreNotFound: The store was removed.
         """
         try:
             import filelock
@@ -45,11 +59,15 @@ class TableLock:
                 "A store on a local disk needs the packages filelock and psutil: "
                 "pip install 'txnqueue[spark]'."
             ) from error
-        with _writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
         self._psutil = psutil
         self._timeout = filelock.Timeout
         self._path = path
+        self._folder = path.parent.parent
+        self._proof = proof
+        if not begins:
+            self._check_there()
+        with writing(self._folder):
+            path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = filelock.FileLock(str(path), timeout=WAIT_SECONDS)
         self._owner = path.with_suffix(".owner")
         self._jvm_pid = jvm_pid
@@ -62,11 +80,13 @@ class TableLock:
         Raises:
             StoreBusy: Another process held it for too long, or died and left a JVM that may
                 still be committing.
-            StoreError: This user must not write to the store.
+            StoreError: The lock cannot be written, because of a full disk, for example.
+            StoreNotFound: The store was removed.
         """
         me = self._myself()
+        self._check_there()
         try:
-            with _writing(self._path):
+            with writing(self._folder):
                 self._lock.acquire()
         except self._timeout as error:
             raise StoreBusy(
@@ -75,19 +95,37 @@ class TableLock:
                 owner=self._read_owner(),
             ) from error
         try:
-            self._wait_for_jvm_of(self._read_owner())
-            with _writing(self._path):
+            with writing(self._folder):
+                owner = self._read_owner()
+            self._wait_for_jvm_of(owner)
+            with writing(self._folder):
                 self._owner.write_text(json.dumps(me))
             try:
                 yield
             except ConnectionError:
                 raise  # the JVM did not reply, and may still be committing
             except BaseException:
-                self._owner.unlink(missing_ok=True)  # the statement has returned: it failed
+                self._disown()  # the statement has returned: it failed
                 raise
-            self._owner.unlink(missing_ok=True)
+            self._disown()
         finally:
             self._lock.release()
+
+    def _check_there(self) -> None:
+        """Check that the store was not removed: a lock would create its folder anew.
+
+        Raises:
+            StoreNotFound: It was; nothing was done.
+        """
+        if self._proof is not None and not self._proof.is_dir():
+            raise gone(str(self._folder))
+
+    def _disown(self) -> None:
+        """Remove the names of the holder; the statement has its outcome, whatever comes of this."""
+        try:
+            self._owner.unlink(missing_ok=True)
+        except OSError as error:  # others wait until this driver's JVM has ended
+            logger.warning("holder of a lock not removed path=%s error=%s", self._owner, error)
 
     def _myself(self) -> dict[str, Any]:
         if self._me is None:
@@ -171,17 +209,29 @@ def _is_same(one: list[Any] | None, other: list[Any] | None) -> bool:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Turn the refusal of a write, before which nothing was done, into the library's own error."""
+def writing(folder: Path) -> Iterator[None]:
+    """Turn a failed access to a store's folder, before which nothing was done, into a typed error.
+
+    Raises:
+        StoreError: The system refuses it; the message gives the remedy.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno not in _REFUSED:
+        if error.errno is None:  # not the system's: the wait for a lock is over
             raise
         raise StoreError(
-            f"The store cannot be written: {error}. Let this user write below "
-            f"{str(path.parent.parent)!r}."
+            f"The store cannot be written: {error}. {_remedy(error.errno, str(folder))}"
         ) from error
+
+
+def _remedy(code: int, folder: str) -> str:
+    """Return what to do about a refused write (pure)."""
+    if code in _REFUSED:
+        return f"Let this user write below {folder!r}."
+    if code in _FULL:
+        return f"Make room on the disk of {folder!r}, then try again."
+    return f"Check the disk of {folder!r}, then try again."
 
 
 class NoLock:

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from txnqueue.core.settings import shown
 from txnqueue.errors import InvalidInput, StoreNotFound
-from txnqueue.storage.journal.lock import NoLock, TableLock
+from txnqueue.storage.journal.lock import NoLock, TableLock, writing
 from txnqueue.storage.journal.sessions import is_connect, is_stopped
 from txnqueue.storage.journal.storage import (
     Admission,
@@ -122,7 +122,15 @@ class Locks:
         folder = self.folder()
         if folder is None:
             return self.admission() or NoLock()
-        return TableLock(folder / ".locks" / f"{table}.lock", self._jvm_pid)
+        begins = table == "journal"
+        proof = folder if begins else folder / "journal" / "_delta_log"
+        return TableLock(
+            folder / ".locks" / f"{table}.lock",
+            self._jvm_pid,
+            # In a catalog the folder holds nothing but the locks.
+            proof if self._names.by_path else None,
+            begins=begins,
+        )
 
     def admission(self) -> Admission | None:
         """Create the admission that keeps other drivers away; None if the storage needs none."""
@@ -182,7 +190,10 @@ class Locks:
         if not is_connect(self._user):
             return folder
         there = next(path for path in (folder, *folder.parents) if path.is_dir())
-        with tempfile.NamedTemporaryFile("w", dir=there, prefix="txnqueue-seen-") as token:
+        with (
+            writing(there),
+            tempfile.NamedTemporaryFile("w", dir=there, prefix="txnqueue-seen-") as token,
+        ):
             token.write(token.name)
             token.flush()
             Path(token.name).chmod(0o644)  # the server may run as another user

@@ -56,8 +56,13 @@ SETTINGS = {
     "spark.sql.files.openCostInBytes": "65536",
     "spark.sql.leafNodeDefaultParallelism": "1",
     "spark.sql.shuffle.partitions": "1",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
 }
-"""The settings of the library's own sessions; the user's session is not changed."""
+"""The settings of the library's own sessions; the user's session is not changed.
+
+A VACUUM that lists a folder starts so many tasks for it, several times, as partitions may be
+discovered in parallel: by default 10,000, however few folders there are.
+"""
 
 APPLICATION = "spark.databricks.delta.write.txnAppId"
 NUMBER = "spark.databricks.delta.write.txnVersion"

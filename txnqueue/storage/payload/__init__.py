@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from txnqueue.core.exchanges import Binding
 from txnqueue.core.model import Range
 from txnqueue.errors import InvalidInput
+from txnqueue.storage.journal.exceptions import damage_below, objection
 from txnqueue.types import Message
 
 if TYPE_CHECKING:
@@ -199,6 +200,11 @@ class Part:
 class PayloadStore(Protocol):
     """The interface of payload tables."""
 
+    @property
+    def folder(self) -> str:
+        """What the path of each of its files contains; empty in memory."""
+        ...
+
     def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
         """Create an owner's payload table if it does not exist.
 
@@ -366,7 +372,7 @@ class PayloadStore(Protocol):
 
 
 def places_where(
-    frame: DataFrame, where: str, limit: int, order: Sequence[str]
+    frame: DataFrame, where: str, limit: int, order: Sequence[str], folder: str = ""
 ) -> list[tuple[str, int]]:
     """Find the places of the first messages that match a user's predicate.
 
@@ -375,44 +381,55 @@ def places_where(
         where: A SQL predicate.
         limit: The maximum number.
         order: The columns that order the places.
+        folder: What the paths of the payload's files contain.
 
     Returns:
         Send ids and offsets.
 
     Raises:
         InvalidInput: The predicate cannot be evaluated.
+        StoreCorrupt: A file of the payload is damaged.
     """
-    with evaluating("where", where):
+    with evaluating("where", where, folder):
         found = frame.where(where).orderBy(*order).limit(limit)
         rows = found.select("_send_id", "_send_offset").collect()
     return [(row[0], row[1]) for row in rows]
 
 
 @contextmanager
-def evaluating(name: str, value: object) -> Iterator[None]:
+def evaluating(name: str, value: object, folder: str) -> Iterator[None]:
     """Report errors of evaluating a user's argument as errors of the user, not of the store.
 
     Args:
         name: The name of the argument.
         value: Its value.
+        folder: What the paths of the payload's files contain.
 
     Raises:
         InvalidInput: It cannot be evaluated.
+        StoreCorrupt: A file of the payload is damaged.
     """
     from pyspark import errors
 
     try:
         yield
-    except (
-        errors.AnalysisException,  # unknown columns, wrong types, not SQL at all
-        errors.ArithmeticException,
-        errors.ArrayIndexOutOfBoundsException,
-        errors.DateTimeException,
-        errors.IllegalArgumentException,
-        errors.NumberFormatException,
-        errors.SparkRuntimeException,
-    ) as error:
-        cause = str(error).strip().partition("\n")[0]
+    except Exception as error:
+        corrupt = damage_below(folder, error)
+        if corrupt is not None:
+            raise corrupt from error
+        known = (
+            errors.AnalysisException,  # unknown columns, wrong types, not SQL at all
+            errors.ArithmeticException,
+            errors.ArrayIndexOutOfBoundsException,
+            errors.DateTimeException,
+            errors.IllegalArgumentException,
+            errors.NumberFormatException,
+            errors.SparkRuntimeException,
+        )
+        said = str(error).strip().partition("\n")[0]
+        cause = said if isinstance(error, known) else objection(error)
+        if cause is None:
+            raise
         planned = not isinstance(error, errors.AnalysisException)
         raise InvalidInput(
             f"{name}={value!r} cannot be evaluated: {cause}", name=name, in_rows=planned

@@ -83,6 +83,12 @@ class DeltaPayload:
         self._columns: dict[str, dict[str, StructField]] = {}
         self._files: dict[str, DataFiles] = {}
 
+    @property
+    def folder(self) -> str:
+        """What the path of each of its files contains."""
+        names = self._statements.names
+        return f"{names.root}/payload/" if names.by_path else PAYLOAD_PREFIX
+
     def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
         """Create an owner's payload table if it does not exist."""
         columns = definitions(schema.fields)
@@ -376,11 +382,12 @@ class DeltaPayload:
     ) -> list[tuple[str, int]]:
         """Find the places of rows that match a SQL predicate, on the user's session."""
         rows = self._searched(schema, payload_id)
-        return places_where(rows, where, limit, ["_slice", "_send_id", "_send_offset"])
+        order = ["_slice", "_send_id", "_send_offset"]
+        return places_where(rows, where, limit, order, self.folder)
 
     def matching(self, schema: StructType, payload_id: str, where: str) -> list[StagedPlace]:
         """Find all rows whose columns and headers match a predicate, on the user's session."""
-        return staged_places(self._searched(schema, payload_id), where)
+        return staged_places(self._searched(schema, payload_id), where, self.folder)
 
     def _searched(self, schema: StructType, payload_id: str) -> DataFrame:
         """Return all rows of an owner, with their headers and places, on the user's session."""

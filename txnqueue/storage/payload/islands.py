@@ -55,18 +55,20 @@ def islands(places: DataFrame, by: Sequence[str] = ()) -> list[tuple[Any, ...]] 
     return list(zip(*map(_values, few.columns), strict=True))
 
 
-def staged_places(rows: DataFrame, where: str) -> list[StagedPlace]:
+def staged_places(rows: DataFrame, where: str, folder: str = "") -> list[StagedPlace]:
     """Find the places of all rows that match a user's predicate.
 
     Args:
         rows: The payload's columns, ``_slice``, ``_send_id`` and ``_send_offset``.
         where: A SQL predicate.
+        folder: What the paths of the payload's files contain.
 
     Raises:
         InvalidInput: The predicate cannot be evaluated.
+        StoreCorrupt: A file of the payload is damaged.
         LimitExceeded: They are in too many ranges.
     """
-    with evaluating("where", where):
+    with evaluating("where", where, folder):
         meant = rows.where(where).selectExpr(
             "_slice AS slice", "_send_id AS send_id", "_send_offset AS send_offset"
         )

@@ -27,6 +27,11 @@ class BothKinds:
         self._transient = transient
         self._spark = spark
 
+    @property
+    def folder(self) -> str:
+        """What the path of each file of durable payload contains."""
+        return self._durable.folder
+
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
         """Read messages into memory, in the order of the parts and of their offsets."""
         if not any(map(_in_memory, parts)):

@@ -57,6 +57,11 @@ class MemoryPayload:
         self._erased: dict[tuple[str, str], tuple[Range, ...]] = {}
         self.made_ms: dict[str, int] = {}
 
+    @property
+    def folder(self) -> str:
+        """Return no path: there are no files."""
+        return ""
+
     def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
         """Create an owner's payload table if it does not exist."""
         self.step("create payload")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from txnqueue.errors import StoreCorrupt, TxnQueueError
+from txnqueue.platform.log_store import scheme_of
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.sessions import LAST_COMMIT
 from txnqueue.storage.journal.statements import Statements
+from txnqueue.storage.journal.tables import TableNames
 from txnqueue.storage.payload import Run, Send
 from txnqueue.storage.payload.arrangement import arrange, widened
 from txnqueue.storage.payload.commits import find_commit
@@ -28,7 +33,7 @@ from txnqueue.storage.payload.rows import arrow_table
 from txnqueue.storage.payload.writes import check_complete, check_written, options_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 FEW_ROWS = 20_000
 """Up to this number of rows are arranged in this process, and read back without compiling."""
@@ -53,18 +58,9 @@ def stage(statements: Statements, send: Send, rows: object) -> list[Run]:
         frame = stored(send, numbered(send, aligned(statements.compiling, columns, given)))
     session = frame.sparkSession
     options = options_of(send, session)
-
-    def statement() -> None:
-        writer = frame.write.format("delta").mode("append").options(**options)
-        names = statements.names
-        if names.by_path:
-            writer.save(f"{names.root}/payload/{send.payload_id}")
-        else:
-            writer.saveAsTable(names.payload(send.payload_id))
-
     try:
-        statements.staging(f"payload-{send.payload_id}", session, statement)
-    except AppendConflict:  # a column was added meanwhile
+        write(statements, send, frame, options)
+    except (AppendConflict, TxnQueueError):  # a column was added meanwhile; nothing was written
         raise
     except Exception as error:
         raise of_rows(error, send) from error
@@ -77,6 +73,43 @@ def stage(statements: Statements, send: Send, rows: object) -> list[Run]:
     if expected is not None:
         check_complete(runs, expected)
     return runs
+
+
+def write(statements: Statements, send: Send, frame: DataFrame, options: Mapping[str, str]) -> None:
+    """Append rows to the table of a send.
+
+    Raises:
+        AppendConflict: The table was altered at the same time.
+        StoreNotFound: The store was removed; nothing was written.
+        StoreCorrupt: The table was removed from its store; nothing was written.
+    """
+    names = statements.names
+
+    def statement() -> None:
+        _check_table_there(names, send)
+        writer = frame.write.format("delta").mode("append").options(**options)
+        if names.by_path:
+            writer.save(f"{names.root}/payload/{send.payload_id}")
+        else:
+            writer.saveAsTable(names.payload(send.payload_id))
+
+    statements.staging(f"payload-{send.payload_id}", frame.sparkSession, statement)
+
+
+def _check_table_there(names: TableNames, send: Send) -> None:
+    """Check, where that costs nothing, that a table is there: Delta would create another one.
+
+    Raises:
+        StoreCorrupt: The table was removed from its store; nothing was written.
+    """
+    if not names.by_path or scheme_of(names.root):
+        return
+    folder = Path(names.root) / "payload" / send.payload_id
+    if not (folder / "_delta_log").is_dir():
+        raise StoreCorrupt(
+            f"The table of payload {str(folder)!r} is missing from the store: put it back from a "
+            "copy. Nothing was sent."
+        )
 
 
 def _runs(

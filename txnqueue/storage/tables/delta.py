@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from txnqueue.core.settings import shown
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.journal.exceptions import misnamed
 from txnqueue.storage.journal.locks import canonical_root
 from txnqueue.storage.journal.sessions import (
     APPLICATION,
@@ -97,7 +99,8 @@ class DeltaTables:
         """Describe a table; None if there is no table with that name.
 
         Raises:
-            InvalidInput: It is not a Delta table.
+            InvalidInput: It is not a Delta table, or the name cannot be that of a table.
+            StoreError: Its host is not found.
         """
         from pyspark.errors import AnalysisException
 
@@ -114,16 +117,21 @@ class DeltaTables:
 
         try:
             detail, schema, version = self._statements.run(statement)
-        except AnalysisException as error:
-            if any(sign in str(error) for sign in _ABSENT):
+        except Exception as error:
+            signs = str(error) if isinstance(error, AnalysisException) else ""
+            if any(sign in signs for sign in _ABSENT):
                 return None
-            if any(sign in str(error) for sign in _OTHER):
+            if any(sign in signs for sign in _OTHER):
                 raise InvalidInput(
                     f"{name!r} is not a Delta table: convert it with CONVERT TO DELTA, or name "
                     "another one.",
                     name=name,
                 ) from error
-            raise
+            remedy = "Give a path that Spark can open, or the name of a table."
+            refused = misnamed(error, f"table({shown(name)})", remedy, name)
+            if refused is None:
+                raise
+            raise refused from error
         self._bytes[detail["id"]] = detail["sizeInBytes"] or 0
         constraints = {
             key.removeprefix(_CONSTRAINT): text
@@ -300,9 +308,10 @@ class DeltaTables:
         from pyspark.errors import AnalysisException
 
         try:
-            plan = str(session.sql(f"EXPLAIN {statement}").collect()[0][0])
+            rows = session.sql(f"EXPLAIN {statement}").collect()
         except AnalysisException as error:  # not even valid SQL
             return str(error)
+        plan = "\n".join(row[0] for row in rows)  # an error has a row for each of its lines
         return plan.partition("Error occurred during query planning:")[2]
 
     @staticmethod
