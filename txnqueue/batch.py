@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import html
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,6 @@ from txnqueue.errors import (
     InvalidInput,
     PayloadRemoved,
     SettlementPending,
-    TransactionFinished,
     TransactionMismatch,
 )
 from txnqueue.heartbeat import Heartbeat
@@ -43,7 +41,7 @@ from txnqueue.messages.settlement import Account, Dispositions, Unanswered, name
 from txnqueue.storage.payload import Part, messages_of
 from txnqueue.transaction import Transaction, attempt_of, resolve
 from txnqueue.transactions.attempt import Attempt
-from txnqueue.transactions.commit import commit, learn_decision, of_a_call, rollback
+from txnqueue.transactions.commit import has_landed, learn_decision, of_a_call
 from txnqueue.transactions.transient import resolve as resolve_memory
 from txnqueue.types import NOT_GIVEN, Matching, Message, NotGiven
 
@@ -637,12 +635,10 @@ class _Together:
         """Find out whether it was carried out; if not, it never will be."""
         if self._attempt is None:
             return False
-        with suppress(TransactionFinished):  # it is committed
-            rollback(self._attempt)
-            self._account.unsay(self._attempt.attempt_id)
-            return False
-        commit(self._attempt)  # or the rest of it
-        return True
+        if has_landed(self._attempt):
+            return True
+        self._account.unsay(self._attempt.attempt_id)
+        return False
 
 
 def _say(attempt: Attempt, account: settlement.Account, chosen: Dispositions) -> None:

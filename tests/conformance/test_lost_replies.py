@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.conftest import SCHEMA, World, numbers, pick, rows
 from tests.inside import attempt_id, client_of
-from txnqueue import QueueManager, Status
+from txnqueue import Batch, Queue, QueueManager, Status
 from txnqueue.core import model
 from txnqueue.errors import (
     AlreadySettled,
@@ -120,12 +120,17 @@ def test_a_commit_that_nobody_answered_is_in_doubt_and_its_id_tells(
     assert orders.depth() == 1
 
 
+def received(world: World, manager: QueueManager, count: int = 1) -> tuple[Queue, Batch]:
+    """Send so many messages, and receive them outside a transaction."""
+    orders = manager.queue(world.queue().name)
+    orders.send(rows(*range(1, count + 1)))
+    return orders, orders.receive()
+
+
 def test_a_settlement_in_doubt_can_be_asked_about_too(
     world: World, manager: QueueManager, journal: Any
 ) -> None:
-    orders = manager.queue(world.queue().name)
-    orders.send(rows(1))
-    batch = orders.receive()
+    _, batch = received(world, manager)
     journal.faults = ["silence"]
     with pytest.raises(TransactionUnknown) as caught:
         batch.accept()
@@ -144,9 +149,7 @@ def test_a_settlement_in_doubt_is_repeated_and_happens_once(
     world: World, manager: QueueManager, journal: Any, fault: str, part: bool
 ) -> None:
     """Told that it was in doubt, the holder tried again, and heard that its lease was lost."""
-    orders = manager.queue(world.queue().name)
-    orders.send(rows(1, 2))
-    batch = orders.receive()
+    orders, batch = received(world, manager, 2)
     named = batch.messages()[:1] if part else None
     journal.faults = [fault]
     with pytest.raises(TransactionUnknown):
@@ -164,9 +167,7 @@ def test_a_settlement_in_doubt_is_repeated_and_happens_once(
 def test_another_settlement_than_the_one_in_doubt_is_told_what_came_of_that(
     world: World, manager: QueueManager, journal: Any, fault: str
 ) -> None:
-    orders = manager.queue(world.queue().name)
-    orders.send(rows(1))
-    batch = orders.receive()
+    _, batch = received(world, manager)
     journal.faults = [fault]
     with pytest.raises(TransactionUnknown):
         batch.accept()
@@ -181,9 +182,7 @@ def test_another_settlement_than_the_one_in_doubt_is_told_what_came_of_that(
 def test_what_others_have_settled_is_not_ones_own(
     world: World, manager: QueueManager, journal: Any
 ) -> None:
-    orders = manager.queue(world.queue().name)
-    orders.send(rows(1))
-    batch = orders.receive()
+    orders, batch = received(world, manager)
     journal.faults = ["nothing"]
     with pytest.raises(TransactionUnknown):
         batch.accept()

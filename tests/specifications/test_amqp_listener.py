@@ -426,7 +426,8 @@ def test_a_third_transaction_is_refused_until_one_is_discharged(listener: Listen
 # ------------------------------------------------------------------------------- the ends
 
 
-def test_a_stop_rolls_back_what_is_open_and_tells_clients(listener: Listener) -> None:
+def at_work(listener: Listener) -> tuple[Any, Any]:
+    """Connect a client that holds the one message of ``orders``, and posts in a transaction."""
     orders = listener.manager.queue("orders")
     orders.send([{"n": 1}])
     client = listener.client()
@@ -435,6 +436,11 @@ def test_a_stop_rolls_back_what_is_open_and_tells_clients(listener: Listener) ->
     client("receive", "r")
     client("declare")
     client("post", "s", {"n": 2})
+    return orders, client
+
+
+def test_a_stop_rolls_back_what_is_open_and_tells_clients(listener: Listener) -> None:
+    orders, client = at_work(listener)
     client("retire", "r")
     client.ask("sleep", 5.0)
     listener.server.stop()
@@ -448,14 +454,7 @@ def test_a_stop_rolls_back_what_is_open_and_tells_clients(listener: Listener) ->
 
 def test_closing_the_manager_stops_its_server(listener: Listener) -> None:
     """Clients are told, and nothing is held for them, before the store is closed."""
-    orders = listener.manager.queue("orders")
-    orders.send([{"n": 1}])
-    client = listener.client()
-    client("sender", "s", "invoices")
-    client("receiver", "r", "orders", credit=1)
-    client("receive", "r")
-    client("declare")
-    client("post", "s", {"n": 2})
+    orders, client = at_work(listener)
     client.ask("sleep", 5.0)
     listener.manager.close()
     assert listener.server.connections == 0

@@ -414,11 +414,17 @@ def wait_until_stuck(listener: Listener) -> None:
         time.sleep(0.5)
 
 
+def receiving(listener: Listener, queue: str) -> Wire:
+    """Connect a client with a link from a queue, without credit."""
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.RECEIVER, source=Source(queue), target=Target())
+    return wire
+
+
 def unread(listener: Listener) -> tuple[Any, Wire]:
     """Connect a client to which 40 MB are sent, of which it reads nothing."""
     letters = heavy_letters(listener)
-    wire = Wire(listener).begun()
-    wire.attach(0, Role.RECEIVER, source=Source("letters"), target=Target())
+    wire = receiving(listener, "letters")
     wire.send(SessionFlow(MUCH, Flow(handle=0, link_credit=40)))
     assert eventually(lambda: letters.in_flight() == 40)
     return letters, wire
@@ -440,8 +446,7 @@ def test_of_what_a_client_has_claimed_only_as_much_is_read_as_it_soon_gets(
             return found
 
         monkeypatch.setattr(listener.store.payload, "table", counting)
-        wire = Wire(listener).begun()
-        wire.attach(0, Role.RECEIVER, source=Source("letters"), target=Target())
+        wire = receiving(listener, "letters")
         window = Window(
             next_incoming_id=0, incoming_window=99_999, next_outgoing_id=0, outgoing_window=9
         )
@@ -469,8 +474,7 @@ def test_a_client_that_reads_no_more_is_counted_until_its_socket_is_closed(
     monkeypatch.setattr(client_connection, "CLOSING_SECONDS", 2.0)
     with listening(limits=Limits(connections=1)) as listener:
         letters = listener.manager.create_queue("letters", "body binary")
-        wire = Wire(listener).begun()
-        wire.attach(0, Role.RECEIVER, source=Source("letters"), target=Target())
+        wire = receiving(listener, "letters")
         wire.send(SessionFlow(MUCH, Flow(handle=0, link_credit=40, echo=True)))
         wire.until(SessionFlow)
         letters.send([{"body": b"x" * 1_000_000} for _ in range(40)])
@@ -593,8 +597,7 @@ def test_much_work_of_a_client_keeps_its_own_leases_from_ending(
 ) -> None:
     short = listener.manager.create_queue("short", "n long", lease_seconds=0.6)
     short.send([{"n": 1}])
-    wire = Wire(listener).begun()
-    wire.attach(0, Role.RECEIVER, source=Source("short"), target=Target())
+    wire = receiving(listener, "short")
     wire.send(SessionFlow(WINDOW, Flow(handle=0, link_credit=1)))
     held = wire.until(Transfer)
     wire.attach(1, Role.SENDER, source=Source(), target=Target("orders"))

@@ -228,6 +228,20 @@ def of_a_call(attempt: Attempt) -> Iterator[None]:
         raise
 
 
+def has_landed(attempt: Attempt) -> bool:
+    """Find out whether a call's own transaction is committed; if it is not, it never will be.
+
+    Raises:
+        TransactionUnknown: The journal cannot be read.
+    """
+    try:
+        rollback(attempt)
+    except TransactionFinished:  # it is committed
+        commit(attempt)  # or the rest of it
+        return True
+    return False
+
+
 def _land(attempt: Attempt, plan: Planner, operation: str) -> Landed:
     """Land the append that commits or prepares; roll back an attempt that certainly cannot."""
     with _rolled_back_if_refused(attempt), attempt.participants.transient.deciding():

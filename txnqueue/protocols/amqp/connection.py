@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from txnqueue.errors import InvalidInput, PlatformMissing, TransactionUnknown
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
-from txnqueue.protocols.amqp.links import IncomingLink
+from txnqueue.protocols.amqp.links import IncomingLink, Link
 from txnqueue.protocols.amqp.sending_link import SendingLink
 from txnqueue.protocols.amqp.session import Session
 from txnqueue.protocols.amqp.transactions import LiveTransaction
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from txnqueue.batch import Batch
     from txnqueue.protocols.amqp.resource import TransactionalResource
 
+Kind = TypeVar("Kind", bound=Link)
 logger = logging.getLogger("txnqueue")
 UNREAD_OCTETS_MAX = 1024 * 1024
 """The octets that may wait to be read by a controller before it is sent no further messages."""
@@ -110,36 +111,29 @@ class Connection:
 
     def partial_octets(self) -> int:
         """Count the octets of the controller's messages that have not come completely."""
-        links = (one for session in self.sessions for one in session.links.values())
-        return sum(one.partial_octets for one in links if isinstance(one, IncomingLink))
+        return sum(one.partial_octets for one in self._links(IncomingLink))
 
     def unsent_octets_left(self) -> int:
         """Count the octets of messages that may still be read before some of them are sent."""
-        links = (one for session in self.sessions for one in session.links.values())
-        held = sum(one.unsent_octets for one in links if isinstance(one, SendingLink))
+        held = sum(one.unsent_octets for one in self._links(SendingLink))
         return self.resource.limits.unsent_bytes - held
 
     def transactions(self) -> Iterator[LiveTransaction]:
         """Yield the transactions that are declared on this connection and not discharged."""
-        for session in self.sessions:
-            for link in session.links.values():
-                if isinstance(link, CoordinatorLink):
-                    yield from link.transactions.values()
+        for control in self._links(CoordinatorLink):
+            yield from control.transactions.values()
 
     def undecided_count(self) -> int:
         """Count the transactions that are neither discharged nor rolled back, or are in doubt."""
-        links = (one for session in self.sessions for one in session.links.values())
-        in_doubt = sum(len(one.in_doubt) for one in links if isinstance(one, CoordinatorLink))
+        in_doubt = sum(len(one.in_doubt) for one in self._links(CoordinatorLink))
         return in_doubt + len(self._in_doubt) + sum(not one.ended for one in self.transactions())
 
     def claims_beside(self, transaction: LiveTransaction) -> set[Batch]:
         """Find the claims with messages that do not belong to a transaction, or not yet."""
-        links = [one for session in self.sessions for one in session.links.values()]
-        controls = [one for one in links if isinstance(one, CoordinatorLink)]
         others = [*self.transactions(), *self._in_doubt]
-        others += [one for control in controls for one, _ in control.in_doubt]
+        others += [one for link in self._links(CoordinatorLink) for one, _ in link.in_doubt]
         held = [one for session in self.sessions for one in session.unsettled.values()]
-        held += [one for link in links if isinstance(link, SendingLink) for one in link.waiting]
+        held += [one for link in self._links(SendingLink) for one in link.waiting]
         held += [one for other in others if other is not transaction for one in other.deliveries]
         return {one.batch for one in held}
 
@@ -192,10 +186,14 @@ class Connection:
         """Write a message."""
         return sections if self.codec is None else self.codec.encode(sections)
 
+    def _links(self, kind: type[Kind]) -> Iterator[Kind]:
+        """Yield the links of all sessions that are of one kind."""
+        for session in self.sessions:
+            yield from (link for link in session.links.values() if isinstance(link, kind))
+
     def _end_links_of_dropped_queues(self) -> None:
         """End links of dropped queues, which would otherwise notice only when used."""
-        links = [one for session in self.sessions for one in session.links.values()]
-        ids = {link: link.queue_id for link in links if link.queue_id is not None}
+        ids = {link: link.queue_id for link in self._links(Link) if link.queue_id is not None}
         if not ids:
             return
         try:

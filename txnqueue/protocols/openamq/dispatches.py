@@ -45,7 +45,7 @@ from txnqueue.protocols.openamq.lists import (
 )
 from txnqueue.queue import Queue
 from txnqueue.transaction import attempt_of
-from txnqueue.transactions.commit import of_a_call
+from txnqueue.transactions.commit import has_landed, of_a_call
 
 if TYPE_CHECKING:
     from txnqueue.protocols.openamq.connection import Connection
@@ -384,10 +384,7 @@ class Dispatches:
         if self._unanswered is None:
             return
         transaction, found = self._unanswered
-        try:
-            transaction.rollback()
-        except TransactionFinished:  # it is committed
-            transaction.commit()  # or the rest of it
+        if has_landed(attempt_of(transaction)):
             self._destroy(found)
         self._unanswered = None
 

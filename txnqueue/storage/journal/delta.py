@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.core import model
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.settings import shown
-from txnqueue.errors import (
-    StatementRefused,
-    StoreCorrupt,
-    StoreNotFound,
-    StoreSetBack,
-)
+from txnqueue.errors import StatementRefused, StoreCorrupt, StoreNotFound, StoreSetBack
 from txnqueue.storage import setbacks
 from txnqueue.storage.journal import AppendConflict, Appended, Audit, Newest, Order, Reading
 from txnqueue.storage.journal.archive import IDS, DeltaArchive, name_ids
