@@ -124,23 +124,23 @@ class Past:
         Raises:
             HistoryRemoved: Entries that the reading needs were removed meanwhile.
         """
-        told = (entry for entry, _ in self.placed(order, after))
+        wanted = self._narrowed(EntryFilter(after=after))
+        told = (entry for entry, _ in self.placed(order, wanted))
         return known(told, self.beginning) if order is Order.COMMIT else told
 
-    def placed(self, order: Order, after: int = -1) -> Iterator[tuple[Entry, bool]]:
-        """Read all entries as ``stream`` does, each with whether it is in the journal.
+    def placed(self, order: Order, wanted: EntryFilter) -> Iterator[tuple[Entry, bool]]:
+        """Read the entries that match a filter in an order, each with whether it is in the journal.
 
-        Removed positions are not left out.
+        Neither removed positions nor entries after the last commit of this past are left out.
 
         Raises:
             HistoryRemoved: Entries that the reading needs were removed meanwhile.
         """
-        narrowed = self._narrowed(EntryFilter(after=after))
         while True:
-            here = _opened(self._store.journal.stream(order, narrowed))
+            here = _opened(self._store.journal.stream(order, wanted))
             found: Iterator[tuple[Entry, bool]] = ((entry, True) for entry in here)
             if self._has_archive():
-                there = _opened(self._store.journal.archive.stream(order, narrowed))
+                there = _opened(self._store.journal.archive.stream(order, wanted))
                 archived = ((entry, False) for entry in there)
                 found = _once(heapq.merge(found, archived, key=lambda one: order.key(one[0])))
             if not self._has_moved():
@@ -156,25 +156,22 @@ class Past:
             return here
         return here.or_newer(self._store.journal.archive.newest(narrowed))
 
-    def ahead(self) -> int | None:
-        """Find the newest commit in the journal if it is yet to come; None if it is not.
-
-        Rows that somebody else wrote can name any version. Queries up to the newest version leave
-        them out, whereas queues and transactions read them.
-        """
-        return self._if_ahead(self._store.journal.newest(EntryFilter()).commit_seq)
-
     def archived_ahead(self) -> int | None:
         """Find the newest archived commit if it is newer than the journal; None if it is not.
 
         It is newer in a copy of a store whose journal was copied before a maintenance, and whose
         archive after it.
         """
-        return self._if_ahead(self._newest_archived())
+        newest = self._newest_archived()
+        return newest if self.is_ahead(newest) else None
 
-    def _if_ahead(self, newest: int) -> int | None:
-        """Return a commit_seq that was read before, if it is newer than the journal is now."""
-        return newest if newest >> 10 > self._store.journal.version() else None
+    def is_ahead(self, commit_seq: int) -> bool:
+        """Return whether a commit that was read before is newer than the journal is now.
+
+        Rows that somebody else wrote can name any version. Queries up to the newest version leave
+        them out, whereas queues and transactions read them.
+        """
+        return commit_seq >> 10 > self._store.journal.version()
 
     def is_archive_foreign(self) -> bool:
         """Return whether the archive has entries although nothing can have left the journal yet.

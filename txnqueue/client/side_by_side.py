@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Result = TypeVar("Result")
+Other = TypeVar("Other")
 THREADS_MAX = 8
 """The most calls at a time: Spark's jobs share the cores anyway."""
 
@@ -40,6 +41,14 @@ def side_by_side(spark: SparkSession | None, acts: Sequence[Callable[[], Result]
         return [one.result() for one in under_way]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def both(
+    spark: SparkSession | None, one: Callable[[], Result], other: Callable[[], Other]
+) -> tuple[Result, Other]:
+    """Run two calls with different results, as ``side_by_side`` does."""
+    found: list[Result | Other] = side_by_side(spark, [one, other])
+    return cast("tuple[Result, Other]", tuple(found))
 
 
 def _inheriting(spark: SparkSession, act: Callable[[], Result]) -> Callable[[], Result]:

@@ -7,6 +7,7 @@ are remembered (attempts, waiting changes, payload to be counted), and the appen
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,20 +100,30 @@ def named(entry: Entry) -> str:
 class Landings:
     """Each append landed once: no two commits are of one.
 
-    Of a commit eight bytes are remembered, however long the history is.
+    Of a commit 24 bytes are remembered, however long the history is.
+
+    Attributes:
+        newest: The last commit's commit_seq; -1 before the first.
     """
 
     def __init__(self) -> None:
         """Begin before the first commit."""
-        self._newest = -1
-        self._appends = array("Q")
+        self.newest = -1
+        self._versions, self._entries, self._appends = array("q"), array("Q"), array("Q")
 
     def see(self, entry: Entry) -> None:
         """Record the next entry."""
-        if entry.commit_seq != self._newest:
-            self._newest = entry.commit_seq
+        if entry.commit_seq != self.newest:
+            self.newest = entry.commit_seq
+            self._versions.append(entry.version)
+            self._entries.append(0)
             digest = blake2b(entry.append_id.encode(), digest_size=8).digest()
             self._appends.append(int.from_bytes(digest, "big"))
+        self._entries[-1] += 1
+
+    def entries_since(self, version: int) -> int:
+        """Count the entries from a version on."""
+        return sum(self._entries[bisect_left(self._versions, version) :])
 
     def claims(self) -> list[CheckedPromise]:
         """Tell how many appends the commits are of."""
@@ -460,18 +471,25 @@ class Payload:
     including those for which this became true during the check.
     """
 
-    def __init__(self, client: Client, owners: Mapping[str, str], problems: Problems) -> None:
-        """Look which slices are spoken of.
+    def __init__(
+        self,
+        client: Client,
+        owners: Mapping[str, str],
+        live: retention.Slices,
+        problems: Problems,
+    ) -> None:
+        """Begin before the first entry.
 
         Args:
             client: Whose store it is.
             owners: What the owners of payload are called, by their ids.
+            live: The slices that entries in the journal name.
             problems: Where missing rows are told.
         """
         self._client = client
         self._owners = owners
         self._problems = problems
-        self._live = self._named()
+        self._live = live
         self._erasures = self._erased()
         self._wanted: dict[str, list[_Place]] = defaultdict(list)
         self._prepared: dict[str | None, Entry] = {}

@@ -93,6 +93,8 @@ class Departures:
 
     def _away(self, unfinished: list[Entry]) -> list[Entry]:
         """Find those that are not in the journal, unless they have finished meanwhile."""
+        if not unfinished:
+            return []
         names = {e.entry_id for e in self._store.journal.find(EntryFilter(kinds=_OPEN))}
         left = [entry for entry in unfinished if entry.entry_id not in names]
         ended = self._ended({entry.stream for entry in left})

@@ -7,13 +7,18 @@ library works with, and what Delta's log says about the journal.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from txnqueue.client.archive import Past
+from txnqueue.client.archive import Past, known
 from txnqueue.client.client import Client
+from txnqueue.client.past_reader import ENTRIES_MAX
+from txnqueue.client.side_by_side import both
 from txnqueue.core import model
 from txnqueue.core.markup import table
-from txnqueue.core.state import catalog
+from txnqueue.core.model import Entry
+from txnqueue.core.state import catalog, retention
 from txnqueue.core.state.topology import Topology
 from txnqueue.reports.consistency import (
     ChangeChecks,
@@ -29,7 +34,7 @@ from txnqueue.reports.consistency import (
 from txnqueue.reports.departures import Departures
 from txnqueue.reports.digest import HistoryDigest, computed
 from txnqueue.reports.replay import Replay
-from txnqueue.storage.journal import Audit, Order
+from txnqueue.storage.journal import Audit, EntryFilter, Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +90,8 @@ def verify(client: Client, digest: HistoryDigest | None = None) -> VerificationR
     history's beginning on. Messages are replayed from where each was sent, because all
     entries about a message stay as long as the message is known.
 
-    The entries are read twice, as a stream. Memory holds what is still open, and eight bytes
-    for each commit.
+    Up to 20,000 entries are read once; more are read twice, as a stream. Memory holds these, or
+    what is still open, and 24 bytes for each commit.
 
     Raises:
         HistoryRemoved: The digest covers removed history.
@@ -100,43 +105,74 @@ def _whole(client: Client) -> VerificationResult:
     while True:
         past = Past(client.store)
         beginning = past.beginning
-        audit = client.store.journal.audit(past.version, beginning)
-        found = _verified(client, past, audit)
+        found, audit = both(
+            client.store.spark,
+            partial(_checked, client, past),
+            partial(client.store.journal.audit, past.version, beginning),
+        )
         if past.beginning == beginning:  # else the beginning moved during the read
-            return found
+            return found.compared(audit, beginning)
 
 
-def _verified(client: Client, past: Past, audit: Audit) -> VerificationResult:
+@dataclass(frozen=True)
+class _Checked:
+    """What the entries and the payload show.
+
+    Attributes:
+        claims: The lines.
+        problems: The examples.
+        landings: The commits.
+    """
+
+    claims: tuple[CheckedPromise, ...]
+    problems: Sequence[str]
+    landings: Landings
+
+    def compared(self, audit: Audit, beginning: int) -> VerificationResult:
+        """Add what Delta's log says."""
+        logged = self.landings.entries_since(max(beginning, audit.since))
+        set_back = (audit.set_back,) if audit.set_back else ()
+        return VerificationResult(
+            (*self.claims, *_log(audit, logged)),
+            (*set_back, *self.problems),
+            self.landings.newest,
+            audit.since,
+        )
+
+
+def _checked(client: Client, past: Past) -> _Checked:
     problems, beginning = Problems(), past.beginning
-    if audit.set_back:
-        problems.add(audit.set_back)
-    _check_reach(past, problems)
     numbers, pins = Numbers(problems), defaultdict[str, dict[int, list[int]]](dict)
-    departures = Departures(client.store, beginning, problems)
-    for entry, here in past.placed(Order.STREAM):
+    departures, live = (
+        Departures(client.store, beginning, problems),
+        defaultdict[str, set[int]](set),
+    )
+    history, declared = _History(past), list[Entry]()
+    for entry, here in history.by_stream():
         numbers.see(entry)
-        if not here:
+        if here:
+            retention.name_slices(live, entry)
+            if entry.shard == model.CATALOG:
+                declared.append(entry)
+        else:
             departures.see(entry)
         if entry.kind == model.COMPACTED and entry.version >= beginning:
             lanes = pins[entry.queue_id or ""]
             lanes.setdefault(entry.lane or 0, []).append(entry.body["pin"])
     manifests, changes = Manifests(beginning, problems), ChangeChecks(past, beginning)
-    entries = past.catalog()
-    queues = catalog.every_queue(entries)
+    declared.sort(key=Order.COMMIT.key)
+    queues = catalog.every_queue(declared)
     moves = Moves(queues, beginning, problems)
     replay = Replay(queues, pins, beginning, problems)
     owners = {
-        **{one.payload_id: f"exchange {one.name}" for one in Topology.of(entries).ever.values()},
+        **{one.payload_id: f"exchange {one.name}" for one in Topology.of(declared).ever.values()},
         **{one.payload_id: f"queue {one.name}" for one in queues.values()},
     }
-    payload, landings = Payload(client, owners, problems), Landings()
-    since, logged, newest = max(beginning, audit.since), 0, -1
+    payload, landings = Payload(client, owners, live, problems), Landings()
     places = Places(problems)
-    for entry in past.stream(Order.COMMIT):
+    for entry in history.by_commit():
         for check in (places, landings, manifests, moves, changes, replay, payload):
             check.see(entry)
-        logged += entry.version >= since
-        newest = entry.commit_seq
     claims = (
         *numbers.claims(),
         *manifests.claims(numbers.late),
@@ -145,23 +181,61 @@ def _verified(client: Client, past: Past, audit: Audit) -> VerificationResult:
         *changes.claims(),
         *landings.claims(),
         *departures.claims((*changes.waiting.values(), *payload.undecided())),
-        *_log(audit, logged),
         *payload.claims(changes.waiting.values()),
     )
-    return VerificationResult(claims, tuple(problems.told), newest, audit.since)
+    told = (*_left_out(past, history.newest), *problems.told)
+    return _Checked(claims, told, landings)
 
 
-def _check_reach(past: Past, problems: Problems) -> None:
-    """Tell of entries that queries of the history leave out."""
+class _History:
+    """All entries of a past: few are read once, and more once in each order.
+
+    Attributes:
+        newest: The newest commit in the journal, even if it is after the past.
+    """
+
+    def __init__(self, past: Past) -> None:
+        """Read nothing yet."""
+        self._past = past
+        self._few: list[Entry] | None = []
+        self.newest = -1
+
+    def by_stream(self) -> Iterator[tuple[Entry, bool]]:
+        """Read the entries stream by stream, each with whether it is in the journal."""
+        for entry, here in self._past.placed(Order.STREAM, EntryFilter()):
+            if here:
+                self.newest = max(self.newest, entry.commit_seq)
+            if entry.commit_seq > self._past.upto:
+                continue
+            if self._few is not None:
+                self._few.append(entry)
+                if len(self._few) > ENTRIES_MAX:
+                    self._few = None
+            yield entry, here
+
+    def by_commit(self) -> Iterator[Entry]:
+        """Return the entries in commit order, after they were read stream by stream."""
+        if self._few is None:
+            return self._past.stream(Order.COMMIT)
+        return known(sorted(self._few, key=Order.COMMIT.key), self._past.beginning)
+
+
+def _left_out(past: Past, newest: int) -> Iterator[str]:
+    """Tell of entries that queries of the history leave out.
+
+    Args:
+        past: The history.
+        newest: The newest commit that was read in the journal.
+    """
     if (ahead := past.archived_ahead()) is not None:
-        problems.add(
+        yield (
             f"the archive has commit {ahead}, and the journal ends at version {past.version}: the "
             "store was maintained while it was copied, or its tables are of different moments"
         )
-    if (ahead := past.ahead()) is not None:
-        problems.add(f"the journal has commit {ahead}, and ends at version {past.version}")
+    if past.is_ahead(newest):
+        yield f"the journal has commit {newest}, and ends at version {past.version}"
     if past.is_archive_foreign():
-        problems.add("the archive has entries, and the journal says that nothing was archived")
+        yield "the archive has entries, and the journal says that nothing was archived"
 
 
 def _digest(client: Client, kept: HistoryDigest) -> tuple[list[CheckedPromise], list[str]]:

@@ -202,20 +202,25 @@ def finished(entries: Iterable[Entry], horizon: int) -> list[Entry]:
 def named_slices(entries: Iterable[Entry]) -> Slices:
     """Find the payload that entries name: positions, prepared manifests, changes of tables."""
     found: Slices = defaultdict(set)
-
-    def name(kind: str, body: Mapping[str, Any]) -> None:
-        if kind == model.POSTED:
-            found[body["payload"]].add(body["slice"])
-        elif kind == model.CHANGE_DECIDED and body["change"].get("source"):
-            source = body["change"]["source"]
-            found[source["payload_id"]].add(source["slice"])
-
     for entry in entries:
-        name(entry.kind, entry.body)
-        if entry.kind == model.PREPARED:
-            for data in entry.body["manifest"]["entries"]:
-                name(data["kind"], data["body"])
+        name_slices(found, entry)
     return dict(found)
+
+
+def name_slices(found: Slices, entry: Entry) -> None:
+    """Add the payload that an entry names to what others name, a ``defaultdict`` of sets."""
+    _name(found, entry.kind, entry.body)
+    if entry.kind == model.PREPARED:
+        for data in entry.body["manifest"]["entries"]:
+            _name(found, data["kind"], data["body"])
+
+
+def _name(found: Slices, kind: str, body: Mapping[str, Any]) -> None:
+    if kind == model.POSTED:
+        found[body["payload"]].add(body["slice"])
+    elif kind == model.CHANGE_DECIDED and body["change"].get("source"):
+        source = body["change"]["source"]
+        found[source["payload_id"]].add(source["slice"])
 
 
 def staging_owners(entries: Iterable[Entry]) -> set[str]:

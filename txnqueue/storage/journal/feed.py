@@ -19,6 +19,7 @@ _FEED = "txnqueue_feed"
 """A temporary view in one of the library's own sessions: the changes that a statement counts."""
 _VERSIONS_FIRST = 1_000
 """How many versions are first checked for one that may no longer be requested."""
+_IDS = "append_id, `index`"
 _COMMIT = r"[0-9]{20}\.json"
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.[0-9]{10}\.([0-9]{10}))?\..*")
 """The version of a checkpoint file, and the number of files of that checkpoint."""
@@ -140,31 +141,40 @@ class ChangeFeed:
         return int(newest), int(oldest), None if young is None else int(young), bool(old)
 
     def _audit(self, start: int, upto: int, beginning: int, *, archived: bool) -> Audit:
-        ids = "append_id, `index`"
-        archive = f"SELECT DISTINCT {ids} FROM {self._names.archive}"
+        seen = (
+            f"SELECT {_IDS}, "
+            "max(if(_change_type = 'insert', _commit_version, NULL)) AS landed, "
+            "bool_or(_change_type = 'delete') AS gone, "
+            "count_if(_change_type NOT IN ('insert', 'delete')) AS changed "
+            f"FROM {_FEED} GROUP BY {_IDS}"
+        )
+        counted = f"count_if(landed >= {beginning}), coalesce(sum(changed), 0)"
+        if not archived:  # nothing should be gone: only what is gone has to be looked for
+            query = f"SELECT {counted}, count_if(gone) FROM ({seen})"
+            inserted, updated, gone = self._counts(start, upto, query)
+            if not gone:
+                return Audit(start, inserted, updated, 0, 0, 0)
+        archive = f"SELECT DISTINCT {_IDS} FROM {self._names.archive}"
         nothing = "SELECT CAST(NULL AS string) AS append_id, CAST(NULL AS int) AS `index`"
         due = f"gone AND coalesce(landed, {start - 1}) >= {beginning}"
         kept = "(a.append_id IS NOT NULL OR j.append_id IS NOT NULL)"
         query = (
-            f"WITH seen AS (SELECT {ids}, "
-            "max(if(_change_type = 'insert', _commit_version, NULL)) AS landed, "
-            "bool_or(_change_type = 'delete') AS gone, "
-            "count_if(_change_type NOT IN ('insert', 'delete')) AS changed "
-            f"FROM {_FEED} GROUP BY {ids}) "
-            f"SELECT count_if(landed >= {beginning}), coalesce(sum(changed), 0), "
-            f"count_if({due}), count_if({due} AND {kept}), "
-            "count_if(gone AND j.append_id IS NOT NULL) FROM seen s "
-            f"LEFT JOIN (SELECT {ids} FROM {self._names.journal} "
+            f"SELECT {counted}, count_if({due}), count_if({due} AND {kept}), "
+            f"count_if(gone AND j.append_id IS NOT NULL) FROM ({seen}) s "
+            f"LEFT JOIN (SELECT {_IDS} FROM {self._names.journal} "
             f"WHERE _metadata.row_commit_version <= {upto}) j "
             "ON j.append_id = s.append_id AND j.`index` = s.`index` "
             f"LEFT JOIN ({archive if archived else nothing}) a "
             "ON a.append_id = s.append_id AND a.`index` = s.`index`"
         )
+        inserted, updated, deleted, known, returned = self._counts(start, upto, query)
+        return Audit(start, inserted, updated, deleted, known, returned)
+
+    def _counts(self, start: int, upto: int, query: str) -> tuple[int, ...]:
+        """Count what the feed between two versions shows, whose view the query names."""
 
         def statement(session: SparkSession) -> Any:
             changes(session, self._names, start, upto).createOrReplaceTempView(_FEED)
             return session.sql(query).collect()[0]
 
-        found = self._statements.alone(statement, compiled=True)
-        inserted, updated, deleted, known, returned = map(int, found)
-        return Audit(start, inserted, updated, deleted, known, returned)
+        return tuple(map(int, self._statements.alone(statement, compiled=True)))

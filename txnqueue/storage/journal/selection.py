@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PART_ROWS = 20_000
-"""How many rows Spark returns at once while entries are streamed."""
+"""How many rows Spark returns at once while entries are streamed; so many are not sorted there."""
 PIECE_ROWS = 2_000
 """How many of them are Python objects at once."""
 _PLACE = ("version", "ordinal", "`index`")
@@ -51,7 +51,19 @@ class EntrySelection:
         return model.each_once(map(entry_of, rows))
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
-        """Read entries in an order; Spark sorts them and returns them in parts."""
+        """Read entries in an order: few at once, many in parts that Spark has sorted."""
+        session = self._statements.session
+
+        def first() -> list[dict[str, Any]]:
+            return rows_of(self._frame(session, [wanted]).limit(PART_ROWS + 1), "version")
+
+        rows = self._statements.run(first)
+        if len(rows) > PART_ROWS:
+            return self._sorted(order, wanted)
+        return iter(sorted(map(entry_of, rows), key=order.key))
+
+    def _sorted(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
+        """Let Spark sort entries, which takes three scans."""
         run, session = self._statements.run, self._statements.compiling
 
         def opened() -> Iterator[Any]:

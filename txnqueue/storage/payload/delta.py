@@ -273,7 +273,8 @@ class DeltaPayload:
             "ON p.slice = r.slice AND p.send_id = r.send "
             "AND p.send_offset BETWEEN r.first AND r.last"
         )
-        return int(self._statements.run(lambda: self._session.sql(query).collect()[0][0]))
+        session = self._session_for(sum(last - first + 1 for *_, first, last in spans))
+        return int(self._statements.run(lambda: session.sql(query).collect()[0][0]))
 
     def slices(self, payload_id: str) -> set[int]:
         """List the slices of an owner that have rows."""
