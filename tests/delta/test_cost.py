@@ -13,6 +13,7 @@ from txnqueue import QueueManager
 
 pytestmark = pytest.mark.spark
 APPEND_JOBS_MAX = 4
+PROOF_JOBS_MAX = 12
 TASKS_MAX = 3
 """Over all stages of a job: the one with the guard has three stages of one task each."""
 
@@ -261,6 +262,19 @@ def test_the_journal_refuses_an_entry_without_a_kind(
         spark.sql(
             f"INSERT INTO delta.`{root}/journal` (shard, stream, append_id) VALUES ('x','y','z')"
         )
+
+
+def test_a_proof_of_a_short_history_reads_the_journal_once_and_its_log_once(
+    spark: Any, tmp_path: Path
+) -> None:
+    manager = QueueManager(spark, str(tmp_path))
+    queue = manager.create_queue("in", "i long", dead_letter=False)
+    queue.send(rows(spark, 30))
+    assert queue.receive(10) is not None
+    with Cost(spark, str(tmp_path)) as cost:
+        assert manager.history.verify().ok
+    assert cost.commits == 0
+    assert cost.jobs <= PROOF_JOBS_MAX
 
 
 def test_transient_work_makes_no_commit_and_adds_none_to_durable_work(
