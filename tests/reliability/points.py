@@ -41,6 +41,9 @@ class Point:
         open_files: The files, sockets and pipes that both have open.
         journal_files: The files in the journal's folder.
         journal_mb: Their bytes.
+        python_threads: The threads of the driver process; None: not counted.
+        send_ratio: How many times as long a send takes as to a new store; None: not measured.
+        receive_ratio: The same of a transaction that receives, sends on and commits.
     """
 
     store: str
@@ -60,6 +63,9 @@ class Point:
     open_files: int
     journal_files: int
     journal_mb: float
+    python_threads: int | None = None
+    send_ratio: float | None = None
+    receive_ratio: float | None = None
 
 
 class OfProcesses(TypedDict):
@@ -69,6 +75,7 @@ class OfProcesses(TypedDict):
     java_mb: float
     heap_mb: float
     threads: int
+    python_threads: int
     open_files: int
 
 
@@ -123,6 +130,7 @@ def of_processes(java: Any) -> OfProcesses:
         "java_mb": sum(memory[1:]),
         "heap_mb": round(heap / MB, 1),
         "threads": sum(one.num_threads() for one in found),
+        "python_threads": here.num_threads(),
         "open_files": sum(one.num_fds() for one in found),
     }
 

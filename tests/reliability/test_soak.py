@@ -6,13 +6,15 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.reliability import points, soak, soak_page
+from tests.reliability.gauge import ROUNDS, Gauge
 from tests.reliability.points import Point
 from tests.reliability.soak import Place, Slice, Soak
-from tests.reliability.trends import Trend, Verdict, trend
+from tests.reliability.trends import Trend, Verdict, trend, trend_from_new
 from txnqueue.testing import Clock, MemoryStore, memory_manager
 
 EACH = Slice(commits=6, messages=4, idle_seconds=0.001, maintained_seconds=0.01, stuck_seconds=60)
@@ -154,6 +156,43 @@ def test_a_small_leak_in_few_slices_is_not_called_flat() -> None:
 
 def test_too_few_values_have_no_trend() -> None:
     assert trend({"a": [(n, 1.0) for n in range(7)]}) is None
+
+
+def against_new(seed: int, per_thousand: float) -> Trend:
+    """Judge a ratio that was measured in 60 slices, of a store that had 3,000 commits before."""
+    values = [
+        (commits, 1 + per_thousand * commits / 1_000 + 0.05 * value)
+        for commits, value in zip(range(3_000, 6_000, 50), noise(seed, 60, like=0.1), strict=True)
+    ]
+    found = trend_from_new({"a": values})
+    assert found is not None
+    return found
+
+
+def test_an_old_store_that_slows_down_is_told_from_one_that_does_not() -> None:
+    slower = [against_new(seed, 0.05) for seed in range(200)]
+    assert {one.verdict for one in slower} == {Verdict.GROWS}
+    assert sum(one.low <= 0.05 <= one.high for one in slower) >= 180
+    same = [against_new(seed, 0.0).verdict for seed in range(200)]
+    assert same.count(Verdict.GROWS) <= 12 and same.count(Verdict.FLAT) >= 180
+
+
+def test_two_stores_take_turns_and_keep_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = (memory_manager(MemoryStore(), Clock(), name) for name in ("old", "new"))
+    for manager in (old, new):
+        soak.open_queues(manager)
+    turns = []
+    plain = Gauge._times
+
+    def times(gauge: Gauge, manager: Any) -> tuple[float, float]:
+        turns.append("old" if manager is old else "new")
+        plain(gauge, manager)
+        return (3.0, 2.0) if manager is old else (2.0, 4.0)
+
+    monkeypatch.setattr(Gauge, "_times", times)
+    assert Gauge(old, new).ratios() == (1.5, 0.5)
+    assert turns == ["new", "old", "old", "new"] * (ROUNDS // 2) + ["new", "old"]
+    assert not any(m.queue(name).depth() for m in (old, new) for name in ("in", "out"))
 
 
 # ------------------------------------------------------------------------- the page

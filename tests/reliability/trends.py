@@ -66,13 +66,35 @@ def trend(series: Series, warm: int = WARM) -> Trend | None:
     runs = [np.array(run[warm:], dtype=float) for run in series.values() if len(run) > warm + 2]
     if not runs:
         return None
-    level = float(np.median(np.concatenate([run[:, 1] for run in runs])))
     centred = [run - run.mean(axis=0) for run in runs]
-    x, y = np.concatenate(centred).T
-    free = len(x) - len(runs) - 1
+    return _line(_level(runs), centred, constants=len(runs))
+
+
+def trend_from_new(series: Series, warm: int = WARM) -> Trend | None:
+    """Find by how much a ratio grows that is 1 for what is new.
+
+    All values may be compared: the machine was the same for both parts of each.
+
+    Returns:
+        The line through 1; None if there are too few values for one.
+    """
+    runs = [np.array(run[warm:], dtype=float) for run in series.values() if len(run) > warm + 2]
+    if not runs:
+        return None
+    return _line(_level(runs), [run - (0.0, 1.0) for run in runs], constants=0)
+
+
+def _level(runs: Sequence[np.ndarray]) -> float:
+    return float(np.median(np.concatenate([run[:, 1] for run in runs])))
+
+
+def _line(level: float, runs: Sequence[np.ndarray], constants: int) -> Trend:
+    """Find the slope through the origin, to which the runs were moved by some constants."""
+    x, y = np.concatenate(runs).T
+    free = len(x) - constants - 1
     spread = float(x @ x)
     slope = float(x @ y) / spread
-    rests = [run[:, 1] - slope * run[:, 0] for run in centred]
+    rests = [run[:, 1] - slope * run[:, 0] for run in runs]
     squares = float(sum(rest @ rest for rest in rests))
     half = _quantile(free) * sqrt(squares / free / spread) * _likeness(rests)
     return Trend(level, slope * PER, (slope - half) * PER, (slope + half) * PER, len(x))
