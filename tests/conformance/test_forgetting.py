@@ -69,6 +69,29 @@ def test_nobody_is_told_what_was_removed(world: World) -> None:
             world.spark.sql("SELECT * FROM then_queues").collect()
 
 
+@in_memory
+def test_history_that_is_removed_during_a_proof_is_not_missing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, keeper, asking = world.queue(lanes=1), world.manager("keeper"), world.manager("asking")
+    consume(world, queue, 1, 2)
+    age(world, keeper)
+    consume(world, queue, 3)
+    age(world, keeper)
+    removed: list[Any] = []
+    journal = client_of(asking).store.journal
+    plain = journal.audit
+
+    def audit(*wanted: Any) -> Any:
+        done = keeper.maintain(**KEPT, history_retention_days=1) if not removed else None
+        removed.append(done and done.forgotten)
+        return plain(*wanted)
+
+    monkeypatch.setattr(journal, "audit", audit)
+    assert asking.history.verify().ok
+    assert len(removed) == 2 and removed[0]
+
+
 @on_delta_when_long
 def test_what_is_past_its_retention_is_removed_and_asking_for_it_is_refused(world: World) -> None:
     queue, keeper = world.queue(lanes=1), world.manager("keeper")

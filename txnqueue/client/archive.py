@@ -83,6 +83,11 @@ class Past:
             if self.beginning == beginning:
                 return found
 
+    def begins_now(self) -> int:
+        """Read from which version on all entries are there by now; -1 if none was ever removed."""
+        self._refresh()
+        return self.beginning
+
     def horizon(self) -> int:
         """Read how far the horizon had advanced; -1 if no entry was ever removed."""
         if self.beginning < 0:

@@ -110,7 +110,7 @@ def _whole(client: Client) -> VerificationResult:
             partial(_checked, client, past),
             partial(client.store.journal.audit, past.version, beginning),
         )
-        if past.beginning == beginning:  # else the beginning moved during the read
+        if past.begins_now() == beginning:  # else what was read may have been removed meanwhile
             return found.compared(audit, beginning)
 
 
@@ -143,11 +143,8 @@ class _Checked:
 def _checked(client: Client, past: Past) -> _Checked:
     problems, beginning = Problems(), past.beginning
     numbers, pins = Numbers(problems), defaultdict[str, dict[int, list[int]]](dict)
-    departures, live = (
-        Departures(client.store, beginning, problems),
-        defaultdict[str, set[int]](set),
-    )
-    history, declared = _History(past), list[Entry]()
+    departures, history = Departures(client.store, beginning, problems), _History(past)
+    live, declared = defaultdict[str, set[int]](set), list[Entry]()
     for entry, here in history.by_stream():
         numbers.see(entry)
         if here:
