@@ -15,7 +15,7 @@ from typing import Any
 
 from txnqueue import QueueManager
 
-ROUNDS = 4
+ROUNDS = 12
 """So many pairs are measured, after one that brings both to the newest state."""
 MESSAGES = 100
 
