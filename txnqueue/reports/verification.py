@@ -105,10 +105,10 @@ def _whole(client: Client) -> VerificationResult:
     while True:
         past = Past(client.store)
         beginning = past.beginning
-        found, audit = both(
+        audit, found = both(
             client.store.spark,
-            partial(_checked, client, past),
             partial(client.store.journal.audit, past.version, beginning),
+            partial(_checked, client, past),
         )
         if past.begins_now() == beginning:  # else what was read may have been removed meanwhile
             return found.compared(audit, beginning)
