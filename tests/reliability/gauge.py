@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 from txnqueue import QueueManager
@@ -21,34 +19,35 @@ MESSAGES = 100
 
 
 class Gauge:
-    """Two stores with the queues ``in`` and ``out``, and the ratios of their times."""
+    """Two stores with the queues ``in`` and ``out``, and the ratio of their times."""
 
     def __init__(self, old: QueueManager, new: QueueManager) -> None:
         """Measure nothing yet."""
         self._stores = (old, new)
         self._numbers = itertools.count(1)
 
-    def ratios(self) -> tuple[float, float]:
-        """Return how many times as long as on the new store it takes on the old one.
+    def ratio(self) -> float:
+        """Return how many times as long as on the new store the same work takes on the old one.
 
-        Returns:
-            For a send, and for a transaction that receives, sends on and commits.
+        Only whole rounds are compared: Delta writes a checkpoint with every tenth commit, and a
+        round has five, so that it would always be the same operation that waits for one.
         """
-        found: list[tuple[float, float]] = []
+        spent = dict.fromkeys(self._stores, 0.0)
         for number in range(ROUNDS + 1):
-            turn = self._stores if number % 2 else self._stores[::-1]
-            times = {manager: self._times(manager) for manager in turn}
-            (send, receive), (new_send, new_receive) = (times[one] for one in self._stores)
-            found.append((send / new_send, receive / new_receive))
-        sends, receives = zip(*found[1:], strict=True)
-        return round(median(sends), 4), round(median(receives), 4)
+            for manager in self._stores if number % 2 else self._stores[::-1]:
+                seconds = self._round(manager)
+                spent[manager] += seconds if number else 0.0
+        old, new = (spent[manager] for manager in self._stores)
+        return round(old / new, 4)
 
-    def _times(self, manager: QueueManager) -> tuple[float, float]:
+    def _round(self, manager: QueueManager) -> float:
+        """Send messages, pass them on, and take them out; return how long that took."""
         mine = [{"i": -next(self._numbers), "what": "measured"} for _ in range(MESSAGES)]
-        send = _time(lambda: manager.run_transaction(lambda tx: tx.queue("in").send(mine)))
-        receive = _time(lambda: manager.run_transaction(_pass_on))
+        began = time.perf_counter()
+        manager.run_transaction(lambda tx: tx.queue("in").send(mine))
+        manager.run_transaction(_pass_on)
         manager.run_transaction(lambda tx: tx.queue("out").receive(MESSAGES))
-        return send, receive
+        return time.perf_counter() - began
 
 
 def _pass_on(tx: Any) -> None:
@@ -56,9 +55,3 @@ def _pass_on(tx: Any) -> None:
     rows = [{"i": row["i"], "what": row["what"]} for row in batch.messages()]
     assert len(rows) == MESSAGES, f"{len(rows)} messages of {MESSAGES} are there to be measured"
     tx.queue("out").send(rows)
-
-
-def _time(act: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    act()
-    return time.perf_counter() - began

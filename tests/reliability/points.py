@@ -42,8 +42,7 @@ class Point:
         journal_files: The files in the journal's folder.
         journal_mb: Their bytes.
         python_threads: The threads of the driver process; None: not counted.
-        send_ratio: How many times as long a send takes as to a new store; None: not measured.
-        receive_ratio: The same of a transaction that receives, sends on and commits.
+        ratio: How many times as long as on a new store the same work takes; None: not measured.
     """
 
     store: str
@@ -64,8 +63,7 @@ class Point:
     journal_files: int
     journal_mb: float
     python_threads: int | None = None
-    send_ratio: float | None = None
-    receive_ratio: float | None = None
+    ratio: float | None = None
 
 
 class OfProcesses(TypedDict):

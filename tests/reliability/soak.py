@@ -295,13 +295,13 @@ class Driver:
         if work.counts["messages"] < each.commits * each.messages:
             return None, work.counts
         send, receive = points.of_times(work.sends), points.of_times(work.receives)
-        send_ratio, receive_ratio = self._gauge.ratios()
+        ratio = self._gauge.ratio()
         point = Point(
             place.store, self._process, place.parts - 1, commits, commits * each.messages, seconds,
             send_ms=send[0], send_ms_high=send[1],
             receive_ms=receive[0], receive_ms_high=receive[1],
             **points.of_processes(self._java), **points.of_folder(place.root / "journal"),
-            send_ratio=send_ratio, receive_ratio=receive_ratio,
+            ratio=ratio,
         )  # fmt: skip
         return point, work.counts
 
