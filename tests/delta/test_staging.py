@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from tests.delta.counting import Cost
 from txnqueue import QueueManager
+from txnqueue.client.side_by_side import both
 from txnqueue.errors import StoreCorrupt, StoreNotFound
 from txnqueue.storage.payload import commits, frame_arrangement, writes
 from txnqueue.storage.payload.commits import StagedCommit
@@ -174,6 +176,33 @@ def test_sends_side_by_side_are_the_callers_jobs_and_read_nothing_back(
     tx.commit()
     assert [sends[name].count for name in names] == [ROWS, ROWS + 1, ROWS + 2]
     assert [sent(queue) for queue in queues] == [list(range(ROWS + n)) for n in range(3)]
+
+
+def test_an_interrupt_of_two_calls_waits_for_none_and_an_error_for_both(spark: Any) -> None:
+    go, ended = threading.Event(), threading.Event()
+
+    def one() -> int:
+        go.wait(60)
+        ended.set()
+        return 1
+
+    def interrupted() -> str:
+        raise KeyboardInterrupt
+
+    def failed() -> str:
+        go.set()
+        raise ValueError("of the other call")
+
+    assert both(spark, lambda: 1, lambda: "x") == both(None, lambda: 1, lambda: "x") == (1, "x")
+    with pytest.raises(KeyboardInterrupt):
+        both(spark, one, interrupted)
+    assert not ended.is_set()
+    go.set()
+    assert ended.wait(60)
+    ended.clear()
+    with pytest.raises(ValueError, match="of the other call"):
+        both(spark, one, failed)
+    assert ended.is_set()
 
 
 def test_a_task_that_writes_several_files_has_one_range(

@@ -63,7 +63,7 @@ def trend(series: Series, warm: int = WARM) -> Trend | None:
     Returns:
         The line; None if there are too few values for one.
     """
-    runs = [np.array(run[warm:], dtype=float) for run in series.values() if len(run) > warm + 2]
+    runs = _runs(series, warm)
     if not runs:
         return None
     centred = [run - run.mean(axis=0) for run in runs]
@@ -78,10 +78,15 @@ def trend_from_new(series: Series, warm: int = WARM) -> Trend | None:
     Returns:
         The line through 1; None if there are too few values for one.
     """
-    runs = [np.array(run[warm:], dtype=float) for run in series.values() if len(run) > warm + 2]
+    runs = _runs(series, warm)
     if not runs:
         return None
     return _line(_level(runs), [run - (0.0, 1.0) for run in runs], constants=0)
+
+
+def _runs(series: Series, warm: int) -> list[np.ndarray]:
+    """Take the values of each process that has enough of them, without its first ones."""
+    return [np.array(run[warm:], dtype=float) for run in series.values() if len(run) > warm + 2]
 
 
 def _level(runs: Sequence[np.ndarray]) -> float:

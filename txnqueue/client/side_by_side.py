@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,9 +46,34 @@ def side_by_side(spark: SparkSession | None, acts: Sequence[Callable[[], Result]
 def both(
     spark: SparkSession | None, one: Callable[[], Result], other: Callable[[], Other]
 ) -> tuple[Result, Other]:
-    """Run two calls with different results, as ``side_by_side`` does."""
-    found: list[Result | Other] = side_by_side(spark, [one, other])
-    return cast("tuple[Result, Other]", tuple(found))
+    """Run a call on a thread as ``side_by_side`` does, and another one on the caller's meanwhile.
+
+    An interrupt ends the other one, and does not wait for the first: let it be the shorter one.
+
+    Args:
+        spark: The caller's session; None without Spark: then one runs after the other.
+        one: The call on the thread.
+        other: The call on the caller's thread.
+
+    Returns:
+        Both results.
+
+    Raises:
+        Exception: That of the other call, or else that of the first one.
+    """
+    if spark is None:
+        return one(), other()
+    pool = ThreadPoolExecutor(1, "txnqueue side by side")
+    try:
+        under_way = pool.submit(_inheriting(spark, one))
+        try:
+            found = other()
+        except Exception:
+            wait([under_way])
+            raise
+        return under_way.result(), found
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _inheriting(spark: SparkSession, act: Callable[[], Result]) -> Callable[[], Result]:

@@ -144,7 +144,7 @@ def _checked(client: Client, past: Past) -> _Checked:
     problems, beginning = Problems(), past.beginning
     numbers, pins = Numbers(problems), defaultdict[str, dict[int, list[int]]](dict)
     departures, history = Departures(client.store, beginning, problems), _History(past)
-    live, declared = defaultdict[str, set[int]](set), list[Entry]()
+    live, declared = retention.Slices(), list[Entry]()
     for entry, here in history.by_stream():
         numbers.see(entry)
         if here:

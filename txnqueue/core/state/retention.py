@@ -201,14 +201,14 @@ def finished(entries: Iterable[Entry], horizon: int) -> list[Entry]:
 
 def named_slices(entries: Iterable[Entry]) -> Slices:
     """Find the payload that entries name: positions, prepared manifests, changes of tables."""
-    found: Slices = defaultdict(set)
+    found: Slices = {}
     for entry in entries:
         name_slices(found, entry)
-    return dict(found)
+    return found
 
 
 def name_slices(found: Slices, entry: Entry) -> None:
-    """Add the payload that an entry names to what others name, a ``defaultdict`` of sets."""
+    """Add the payload that an entry names to what others name."""
     _name(found, entry.kind, entry.body)
     if entry.kind == model.PREPARED:
         for data in entry.body["manifest"]["entries"]:
@@ -217,10 +217,10 @@ def name_slices(found: Slices, entry: Entry) -> None:
 
 def _name(found: Slices, kind: str, body: Mapping[str, Any]) -> None:
     if kind == model.POSTED:
-        found[body["payload"]].add(body["slice"])
+        found.setdefault(body["payload"], set()).add(body["slice"])
     elif kind == model.CHANGE_DECIDED and body["change"].get("source"):
         source = body["change"]["source"]
-        found[source["payload_id"]].add(source["slice"])
+        found.setdefault(source["payload_id"], set()).add(source["slice"])
 
 
 def staging_owners(entries: Iterable[Entry]) -> set[str]:
