@@ -22,7 +22,8 @@ from txnqueue.core.planning import Plan
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import catalog
 from txnqueue.reports.snapshot import schema_of
-from txnqueue.storage.journal.statements import Statements
+from txnqueue.storage.journal import removed_files
+from txnqueue.storage.journal.statements import RETENTION, Statements
 from txnqueue.testing import Clock, runtime
 
 pytestmark = [pytest.mark.spark]
@@ -253,3 +254,38 @@ def test_work_costs_the_same_jobs_and_commits_however_much_has_happened(
     before = costs()
     work(100)
     assert costs() == before
+
+
+def test_removed_files_are_listed_for_a_shorter_time_while_they_are_many(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = f"delta.`{tmp_path}/journal`"
+
+    def kept() -> str:
+        shown = spark.sql(f"SHOW TBLPROPERTIES {journal} ('{RETENTION}')")
+        return str(shown.collect()[0]["value"])
+
+    manager = QueueManager(spark, str(tmp_path))
+    queue = manager.create_queue("q", "i long", dead_letter=False)
+    for n in range(2):
+        queue.send([{"i": n}])
+        queue.receive(1).accept()
+    assert manager.maintain(**AT_ONCE).skipped == ()
+    assert kept() == "interval 7 days"
+    other = QueueManager(spark, str(tmp_path)).queue("q")
+    other.send([{"i": 8}])
+    monkeypatch.setattr(removed_files, "REMOVED_MAX", 0)
+    assert manager.maintain().skipped == ()
+    assert kept() == "interval 1 hour"
+    other.send([{"i": 9}])  # by a client that knows the table as it was
+    assert [message["i"] for message in other.receive(2).messages()] == [8, 9]
+    monkeypatch.setattr(removed_files, "REMOVED_MAX", 10**6)
+    assert manager.maintain().skipped == ()
+    assert kept() == "interval 7 days"
+    said = spark.sql(f"DESCRIBE HISTORY {journal}").where("operation = 'SET TBLPROPERTIES'")
+    about = [json.loads(row["userMetadata"])["operation"] for row in said.collect()]
+    assert about == ["limit removed files"] * 2
+    spark.sql(f"ALTER TABLE {journal} SET TBLPROPERTIES ('{RETENTION}' = 'interval 8 days')")
+    monkeypatch.setattr(removed_files, "REMOVED_MAX", 0)
+    assert manager.maintain().skipped == ()
+    assert kept() == "interval 8 days", "the owner chose it"

@@ -233,6 +233,9 @@ class FaultyJournal(_Faulty):
     def audit(self, upto: int, beginning: int = -1) -> Any:
         return self._inner.audit(upto, beginning)
 
+    def limit_removed_files(self, metadata: Any) -> None:
+        self._inner.limit_removed_files(metadata)
+
     def vacuum(self, seconds_min: float, *, full: bool = False) -> Any:
         return self._inner.vacuum(seconds_min, full=full)
 

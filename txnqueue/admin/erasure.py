@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from txnqueue.admin import inventory
 from txnqueue.client.archive import NAMES_MAX, Past
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Retries
@@ -200,10 +201,12 @@ def _say_deleted(client: Client, deleted: Sequence[Erasure]) -> None:
 
 
 def _readable_until(client: Client, owners: Iterable[str]) -> datetime.datetime | None:
+    """Return when the next maintenance removes the files, however soon the tables forget them."""
     kept = [client.store.payload.files_kept_seconds(owner) for owner in owners]
     if not kept:
         return None
-    return instant(client.runtime.now_ms() + math.ceil(max(kept) * 1000))
+    seconds = max(*kept, inventory.FILES_DAYS * 86_400)
+    return instant(client.runtime.now_ms() + math.ceil(seconds * 1000))
 
 
 class _Search:

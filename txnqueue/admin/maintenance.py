@@ -27,6 +27,7 @@ from txnqueue.core.state import QueueState, compaction, retention
 from txnqueue.core.state.overview import Survey
 from txnqueue.errors import Busy, InvalidInput, QueueError, StoreCorrupt
 from txnqueue.storage.journal import AppendConflict, Reading
+from txnqueue.storage.journal.removed_files import READING_SECONDS_MAX
 from txnqueue.version import __version__
 
 logger = logging.getLogger("txnqueue")
@@ -367,17 +368,26 @@ class _Run:
 
         A failure in one table does not stop the other.
         """
-        vacuums: dict[str, Callable[..., str | None]] = {"the journal": self._journal.vacuum}
+        journal, least = self._journal, min(seconds_min, READING_SECONDS_MAX)
+        vacuums: dict[str, Callable[[], str | None]] = {
+            "retention of removed files": self._limit_removed_files,
+            "the journal": lambda: journal.vacuum(least, full=full),
+        }
         if horizon >= 0:  # before that there is no archive
-            vacuums["the archive"] = self._journal.archive.vacuum
+            vacuums["the archive"] = lambda: journal.archive.vacuum(seconds_min, full=full)
         for table, vacuum in vacuums.items():
             try:
-                reason = vacuum(seconds_min, full=full)
+                reason = vacuum()
             except Exception as error:
                 logger.warning("vacuum failed table=%s", table, exc_info=True)
                 reason = f"{table}: {error}"[:300]
             if reason is not None:
                 self._skipped.append(f"vacuum: {reason}")
+
+    def _limit_removed_files(self) -> None:
+        """Choose how long Delta keeps removed files of the journal."""
+        about = self._metadata("limit removed files")
+        self._patiently("retention of files", lambda: self._journal.limit_removed_files(about))
 
     def _seconds_min(self, infos: Sequence[QueueInfo]) -> float:
         """Find how long tables must keep deleted files, because a reader may need them."""

@@ -138,6 +138,10 @@ class FilesJournal:
         """Refuse to write."""
         _refuse("journal.rewrite")
 
+    def limit_removed_files(self, metadata: Mapping[str, object]) -> None:
+        """Refuse to write."""
+        _refuse("journal.limit_removed_files")
+
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
         """Refuse to write."""
         _refuse("journal.vacuum")

@@ -277,6 +277,19 @@ class Journal(Protocol):
         """Rewrite the entries of some shards into few files, without other changes."""
         ...
 
+    def limit_removed_files(self, metadata: Mapping[str, object]) -> None:
+        """Keep removed files for a shorter time if they are many, or longer if they are few.
+
+        The store lists them and reads the list before every append.
+
+        Args:
+            metadata: The description of the commit in the store's own history.
+
+        Raises:
+            AppendConflict: Another writer changed the journal's properties meanwhile.
+        """
+        ...
+
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove the journal's files that no retained version names.
 

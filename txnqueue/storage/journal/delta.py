@@ -24,11 +24,12 @@ from txnqueue.storage.journal.groups import Groups, Request, groups_of
 from txnqueue.storage.journal.history import JournalHistory
 from txnqueue.storage.journal.insertion import inserted, merge
 from txnqueue.storage.journal.log import CommitLog
+from txnqueue.storage.journal.removed_files import longest
 from txnqueue.storage.journal.rows import entry_of, rows_of
 from txnqueue.storage.journal.selection import EntrySelection
 from txnqueue.storage.journal.sessions import LAST_COMMIT, USER_METADATA
-from txnqueue.storage.journal.statements import Statements
-from txnqueue.storage.journal.tables import create_journal, literal, literals
+from txnqueue.storage.journal.statements import RETENTION, Statements
+from txnqueue.storage.journal.tables import create_journal, literal, literals, properties
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -255,6 +256,20 @@ class DeltaJournal:
     def rewrite(self, shards: Collection[str], metadata: Mapping[str, object]) -> None:
         """Rewrite the entries of some shards into few files, by OPTIMIZE."""
         statement = f"OPTIMIZE {self._table} WHERE shard IN ({literals(sorted(shards))})"
+        self._statements.committing("journal", lambda s: _commit(s, statement, metadata))
+
+    def limit_removed_files(self, metadata: Mapping[str, object]) -> None:
+        """Choose how long Delta keeps removed files, by how many its newest checkpoint lists."""
+        removed = self._log.removed_files()
+        if removed is None:
+            return
+        kept, said = self._statements.files_kept(self._table)
+        chosen = longest(kept, removed)
+        if chosen is None:
+            return
+        logger.info("removed files=%s are kept for=%s before=%s", removed, chosen, said)
+        values = properties({RETENTION: f"interval {chosen}"})
+        statement = f"ALTER TABLE {self._table} SET TBLPROPERTIES ({values})"
         self._statements.committing("journal", lambda s: _commit(s, statement, metadata))
 
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:

@@ -149,6 +149,26 @@ class CommitLog:
             logger.info("folder not found folder=%s error=%s", folder, type(error).__name__)
             return False
 
+    def removed_files(self) -> int | None:
+        """Return how many removed files the newest checkpoint lists, approximately.
+
+        Returns:
+            None if that cannot be determined: without a checkpoint, over Spark Connect, or if a
+            catalog keeps the commits.
+        """
+        if is_connect(self._statements.user):
+            return None
+        text = self._statements.run(self._checkpointed)
+        said = json.loads(text) if text else {}
+        actions, added = said.get("size"), said.get("numOfAddFiles")
+        return None if actions is None or added is None else int(actions) - int(added)
+
+    def _checkpointed(self) -> str | None:
+        """Read the file in which Delta describes the newest checkpoint."""
+        _, folder = self._describe()
+        name = f"{folder}/_last_checkpoint"
+        return self._text(name) if folder and self._is_there(name) else None
+
     def _remove_begun(self, folder: str) -> None:
         """Remove the folder of a log that was never written to; fail if that changes meanwhile."""
         path, recursively = self._path(folder), False

@@ -261,6 +261,9 @@ class MemoryJournal:
     def rewrite(self, shards: Collection[str], metadata: Mapping[str, object]) -> None:
         """Rewrite the files of some shards; there are none."""
 
+    def limit_removed_files(self, metadata: Mapping[str, object]) -> None:
+        """Limit the number of removed files; there are none."""
+
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove files that nothing names: here there are none."""
         return None
