@@ -25,6 +25,11 @@ UNITS = 1_000
 DECISIONS_A_DAY = 100_000
 MAINTAINED_EVERY = 500
 """Delta commits between two maintenances."""
+MAINTAINED = 3
+"""Maintenances after which a store keeps its removed files for as long as it will."""
+FILES_OF_APPEND = 3
+"""Files of the journal that an append adds, rounded up."""
+DAY_MS = 86_400_000
 LEASE_SECONDS = 6 * 24 * 3600.0
 AT_ONCE: Any = {"transaction_seconds_max": 0, "payload_retention_days": 7, "vacuum": False}
 _ONE_MESSAGE = "array(named_struct('first', n, 'last', n))"
@@ -108,9 +113,9 @@ def of_commits(world: World, commits: int, seconds_max: float) -> tuple[QueueMan
         seconds_max: So long this may take; then there are fewer.
 
     Returns:
-        The store, its queue, and how many commits there are of the library. Other commits, which
-        change nothing, follow them until there are as many as were asked for, and then a
-        checkpoint, as there is one every ten commits.
+        The store, its queue, and how many commits there are of the library. Others follow them
+        until there are as many as were asked for, as if all had been made in one day, with its
+        maintenance: each only removes as many files as an append adds, and maintenance removes.
     """
     manager, until = _manager(world), time.monotonic() + seconds_max
     queue = manager.create_queue("orders", SCHEMA, dead_letter=False)
@@ -123,10 +128,15 @@ def of_commits(world: World, commits: int, seconds_max: float) -> tuple[QueueMan
         queue.receive(1).accept()
     manager.close()
     log = Path(manager.root) / "journal" / "_delta_log"
-    _commit_nothing(log, found, commits)
+    _remove_files(log, found, commits)
     again = QueueManager(world.spark, manager.root, actor="bench")
-    queue = again.queue("orders")
-    while not any(_is_checkpoint(file, commits) for file in log.iterdir()):
+    queue, since = again.queue("orders"), commits
+    for _ in range(MAINTAINED):
+        while not any(_is_checkpoint(file, since) for file in log.iterdir()):
+            queue.receive(1).accept()
+        again.maintain()
+        since = client_of(again).store.journal.version()
+    while not any(_is_checkpoint(file, since) for file in log.iterdir()):
         queue.receive(1).accept()
     return again, queue, found
 
@@ -136,14 +146,31 @@ def _is_checkpoint(file: Path, since: int) -> bool:
     return kind.startswith("checkpoint.") and int(version) >= since
 
 
-def _commit_nothing(log: Path, newest: int, upto: int) -> None:
-    """Write commits without a change into the log of a Delta table, after its newest one."""
+def _remove_files(log: Path, newest: int, upto: int) -> None:
+    """Write commits of one day that remove files into the log of a Delta table."""
     first, *_ = (log / f"{newest:020}.json").read_text(encoding="utf-8").splitlines()
     about = json.loads(first)["commitInfo"]
+    now_ms = about["inCommitTimestamp"]
     for version in range(newest + 1, upto + 1):
         about["inCommitTimestamp"] += 1
-        line = {"commitInfo": {**about, "operation": "Manual Update", "operationParameters": {}}}
-        (log / f"{version:020}.json").write_text(json.dumps(line) + "\n", encoding="utf-8")
+        said = {**about, "operation": "Manual Update", "operationParameters": {}}
+        at_ms = now_ms - DAY_MS * (upto - version) // (upto - newest)
+        removed = (_removed(f"{version}-{number}", at_ms) for number in range(FILES_OF_APPEND))
+        lines = [json.dumps(line) for line in ({"commitInfo": said}, *removed)]
+        (log / f"{version:020}.json").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _removed(name: str, at_ms: int) -> dict[str, Any]:
+    return {
+        "remove": {
+            "path": f"shard=gone/part-{name}.c000.snappy.parquet",
+            "deletionTimestamp": at_ms,
+            "dataChange": True,
+            "extendedFileMetadata": True,
+            "partitionValues": {"shard": "gone"},
+            "size": 7_000,
+        }
+    }
 
 
 def _manager(world: World) -> QueueManager:

@@ -256,6 +256,41 @@ def test_work_costs_the_same_jobs_and_commits_however_much_has_happened(
     assert costs() == before
 
 
+def test_what_was_planned_before_its_files_were_deleted_is_read_again(
+    spark: Any, tmp_path: Path
+) -> None:
+    manager = QueueManager(spark, str(tmp_path))
+    queue = manager.create_queue("q", "i long", dead_letter=False)
+    queue.send([{"i": 1}])
+    store: Any = client_of(manager).store
+    statements = store.statements
+    journal = f"delta.`{tmp_path}/journal`"
+    counted, planned = f"SELECT count(*) FROM {journal} WHERE count >= 0", []
+
+    def plan() -> Any:
+        frame = statements.session.sql(counted)
+        frame._jdf.queryExecution().executedPlan()
+        return frame
+
+    planned.append(statements.run(plan))
+    statements.run(lambda: spark.sql(f"OPTIMIZE {journal}").collect())
+    spark.sql(
+        f"ALTER TABLE {journal} SET TBLPROPERTIES ('{RETENTION}' = 'interval 1 milliseconds')"
+    ).collect()
+    backdate(tmp_path / "journal")
+    spark.sql(f"VACUUM {journal}").collect()
+    with pytest.raises(Exception, match="FILE_NOT_EXIST"):
+        planned[0].collect()
+    calls = []
+
+    def read() -> int:
+        calls.append(planned.pop() if planned else plan())
+        return int(calls[-1].collect()[0][0])
+
+    assert statements.run(read) > 0
+    assert len(calls) == 2
+
+
 def test_removed_files_are_listed_for_a_shorter_time_while_they_are_many(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

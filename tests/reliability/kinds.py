@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from tests.reliability import (
     soak_page,
     versions,
 )
-from tests.reliability.results import Failure, Run, Told
+from tests.reliability.results import Again, Failure, Run, Told
 from tests.reliability.session import Session
 from tests.stores import test_damage
 
@@ -63,7 +63,7 @@ class Kind:
     independent: bool = True
     found: tuple[str, ...] = ()
     looked_at: Callable[[str], mutation.Verdict | None] | None = None
-    told: Callable[[Sequence[Run]], Told] | None = None
+    told: Callable[[Sequence[Run], Mapping[int, Again]], Told] | None = None
     shown: Callable[[Path], Iterable[str]] | None = None
     names: Callable[[], Sequence[str]] | None = None
     side_by_side: int = 1

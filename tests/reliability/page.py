@@ -67,16 +67,16 @@ def _row(kind: Kind, found: list[Run], again: _DoneAgain) -> str:
     failed = sum(len(run.failures) for run in found)
     hours = sum(run.seconds for run in found) / 3600
     last = found[-1]
-    cells = [kind.title, kind.store, _often(kind, found), str(failed)]
+    cells = [kind.title, kind.store, _often(kind, found, again), str(failed)]
     cells.append(_bound(kind, found, again))
     cells += [f"{hours:.2f}", f"{last.date[:10]}, {last.commit}"]
     return f"| {' | '.join(cells)} |"
 
 
-def _often(kind: Kind, found: list[Run]) -> str:
+def _often(kind: Kind, found: list[Run], again: _DoneAgain) -> str:
     n, of = results.total(found), found[-1].of
     if kind.told is not None:
-        return f"{kind.told(found).done}, {n:,} {kind.unit}"
+        return f"{kind.told(found, _of(kind, again)).done}, {n:,} {kind.unit}"
     return f"{n:,} {kind.unit}" + ("" if of is None else f", of {of:,}")
 
 
@@ -85,7 +85,7 @@ def _bound(kind: Kind, found: list[Run], again: _DoneAgain) -> str:
     if kind.found:
         return _share(kind, found)
     if kind.told is not None:
-        return kind.told(found).bound
+        return kind.told(found, _of(kind, again)).bound
     n, of = results.clean(found), found[-1].of
     since = [again.get((kind.name, one.number)) for one in found[-1].failures]
     passed = of is not None and all(one and one.n and not one.failed for one in since)
@@ -108,7 +108,7 @@ def _section(kind: Kind, found: list[Run], again: _DoneAgain) -> Iterator[str]:
     yield from ("", f"### {kind.title[0].upper()}{kind.title[1:]}", "", kind.does, "")
     counts = sum((Counter(run.counts) for run in found), Counter[str]())
     if kind.told is not None:
-        yield from (*kind.told(found).lines, "")
+        yield from (*kind.told(found, _of(kind, again)).lines, "")
     elif counts:
         said = ", ".join(f"{number:,} {what}" for what, number in counts.items())
         yield from (f"In them: {said}.", "")
@@ -124,6 +124,11 @@ def _section(kind: Kind, found: list[Run], again: _DoneAgain) -> Iterator[str]:
         for run, f in failures:
             since = _since(again.get((kind.name, f.number)))
             yield f"| {f.number} | {run.commit} | {_literal(f.what)} | {since} |"
+
+
+def _of(kind: Kind, again: _DoneAgain) -> dict[int, Again]:
+    """Find what came of a kind's failures when they were done again, by their numbers."""
+    return {number: one for (name, number), one in again.items() if name == kind.name}
 
 
 def _since(again: Again | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ FAILED = f"AssertionError: {ALL[2]}: FAILED tests/core/test_rows.py::test_a - as
 
 def test_only_what_has_passed_is_called_so(tmp_path: Path) -> None:
     runs = [done(0, PASSED, n=900), done(1, MISSING), done(2, {}, FAILED, n=1)]
-    told = versions.told(runs)
+    told = versions.told(runs, {})
     assert (told.done, told.bound) == (f"1 of {len(ALL)} combinations", "failed in the last run")
     rows = told.lines[2:]
     assert len(rows) == len(ALL) and rows[3].endswith("|  | not run yet |  |")
@@ -58,8 +59,8 @@ def test_only_what_has_passed_is_called_so(tmp_path: Path) -> None:
 
 def test_what_could_not_be_installed_is_neither_failed_nor_done() -> None:
     runs = [done(n, {f"{one}: passed with it": 5}, n=5) for n, one in enumerate(ALL)]
-    assert versions.told(runs).bound == "all of a list"
-    told = versions.told([*runs, done(len(ALL) + 1, MISSING)])
+    assert versions.told(runs, {}).bound == "all of a list"
+    told = versions.told([*runs, done(len(ALL) + 1, MISSING)], {})
     assert (told.done, told.bound) == (
         f"{len(ALL) - 1} of {len(ALL)} combinations",
         "a part of a list",
@@ -68,7 +69,17 @@ def test_what_could_not_be_installed_is_neither_failed_nor_done() -> None:
 
 def test_a_combination_that_failed_passes_when_it_is_run_again() -> None:
     again = done(len(ALL) + 2, {f"{ALL[2]}: passed with it": 7}, n=7)
-    assert versions.told([done(2, {}, FAILED, n=1), again]).bound == "a part of a list"
+    assert versions.told([done(2, {}, FAILED, n=1), again], {}).bound == "a part of a list"
+
+
+def test_a_combination_that_was_done_again_is_told_by_what_came_of_that() -> None:
+    runs = [done(2, {}, FAILED, n=1)]
+    again = results.Again("versions", 2, "2026-11-24T20:00+00:00", "c9", 1, [])
+    told = versions.told(runs, {2: again})
+    assert (told.done, told.bound) == (f"1 of {len(ALL)} combinations", "a part of a list")
+    assert told.lines[4].endswith("|  | passed when it was done again | c9 |")
+    for worse in (replace(again, n=0), replace(again, failed=["no"]), replace(again, number=3)):
+        assert versions.told(runs, {worse.number: worse}).bound == "failed in the last run"
 
 
 def test_each_combination_is_listed_once() -> None:

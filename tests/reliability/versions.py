@@ -21,7 +21,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tests.reliability.results import Run, Told
+from tests.reliability.results import Again, Run, Told
 from tests.reliability.session import Session
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,21 +98,32 @@ ALL = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a combination the last time."""
+    """What came of a combination the last time.
+
+    Attributes:
+        said: What it said.
+        tests: How many tests passed; None: all, and nobody wrote down how many.
+        commit: With what.
+    """
 
     said: str
-    tests: int
+    tests: int | None
     commit: str
 
     @property
     def passed(self) -> bool:
         """Whether all of its tests passed."""
-        return self.tests > 0
+        return self.tests is None or self.tests > 0
 
 
-def told(runs: Sequence[Run]) -> Told:
-    """Say of each combination what came of it."""
-    found = _outcomes(runs)
+def told(runs: Sequence[Run], again: Mapping[int, Again]) -> Told:
+    """Say of each combination what came of it.
+
+    Args:
+        runs: The runs.
+        again: What came of failures when they were done again, by their numbers.
+    """
+    found = _outcomes(runs, again)
     known = [found.get(str(one)) for one in ALL]
     passed = sum(one is not None and one.passed for one in known)
     failed = any(one is not None and one.said.startswith("failed") for one in known)
@@ -127,7 +138,7 @@ def told(runs: Sequence[Run]) -> Told:
     )
 
 
-def _outcomes(runs: Sequence[Run]) -> dict[str, Outcome]:
+def _outcomes(runs: Sequence[Run], again: Mapping[int, Again]) -> dict[str, Outcome]:
     found = {}
     for run in runs:
         for text, n in run.counts.items():
@@ -135,7 +146,11 @@ def _outcomes(runs: Sequence[Run]) -> dict[str, Outcome]:
             found[name] = Outcome(said, n if said.startswith("passed") else 0, run.commit)
         for failure in run.failures:
             _, name, said = [*failure.what.split(": ", 2), "", ""][:3]
-            found[name] = Outcome(f"failed: {said}", 0, run.commit)
+            since = again.get(failure.number)
+            if since is not None and since.n and not since.failed:
+                found[name] = Outcome("passed when it was done again", None, since.commit)
+            else:
+                found[name] = Outcome(f"failed: {said}", 0, run.commit)
     return found
 
 
@@ -144,7 +159,7 @@ def _row(one: Combination, outcome: Outcome | None) -> str:
     if outcome is None:
         cells += ["", "not run yet", ""]
     else:
-        tests = f"{outcome.tests:,}" if outcome.passed else ""
+        tests = f"{outcome.tests:,}" if outcome.tests else ""
         said = outcome.said.replace("|", "\\|").replace("`", "'")
         cells += [tests, said if outcome.passed else f"`{said}`", outcome.commit]
     return f"| {' | '.join(cells)} |"

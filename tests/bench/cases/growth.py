@@ -23,7 +23,7 @@ QUEUES = (10, 100, 1_000)
 DECISIONS = (1_000, 100_000, 10_000_000)
 COMMITS, COMMITS_MAX = 100, 10_000
 PREPARATION_SECONDS = 180.0
-"""For so long a store is given a history; the other commits change nothing."""
+"""For so long a store is given a history; the other commits only remove files."""
 MAINTAINED_QUEUES = 100
 CYCLES = 40
 """Times that the foreground sends, receives and accepts while there is one maintenance."""
@@ -115,7 +115,7 @@ def _history(world: World) -> Case:
         manager, queue, found = stores.of_commits(world, wanted, available)
         title = f"after {wanted:,} Delta commits"
         if found < wanted:
-            title += f", {found:,} of which changed something"
+            title += f" of one day, {found:,} of the library and others that remove files"
         sides[f"{wanted}"] = Side(title, partial(_transaction, manager, queue))
     return _case(
         "growth of history",

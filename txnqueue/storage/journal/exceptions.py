@@ -21,10 +21,11 @@ _DAMAGED_LOG = (
     "DELTA_VERSIONS_NOT_CONTIGUOUS",
     "INVALID_JSON_DATA_TYPE",  # the schema that it names
 )
+_MISSING_FILE = "FAILED_READ_FILE.FILE_NOT_EXIST"
 _DAMAGED_FILE = (
     "CANNOT_READ_FILE_FOOTER",
     "ChecksumException",
-    "FAILED_READ_FILE.FILE_NOT_EXIST",
+    _MISSING_FILE,
     "JsonParseException",
     "MALFORMED_RECORD_IN_PARSING",
     "ParquetDecodingException",
@@ -88,6 +89,11 @@ def damage() -> Iterator[None]:
         if _is_damage(said):
             raise _corrupt(said) from error
         raise
+
+
+def is_file_missing(error: BaseException) -> bool:
+    """Return whether a data file was not there, which a newer version may not need."""
+    return _MISSING_FILE in str(error)
 
 
 def damage_below(folder: str, error: BaseException) -> StoreCorrupt | None:

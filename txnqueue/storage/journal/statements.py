@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from txnqueue.errors import PlatformMissing
 from txnqueue.storage.forks import check_process
 from txnqueue.storage.journal import AppendConflict
-from txnqueue.storage.journal.exceptions import conflicts, damage
+from txnqueue.storage.journal.exceptions import conflicts, damage, is_file_missing
 from txnqueue.storage.journal.locks import Locks
 from txnqueue.storage.journal.sessions import (
     MEANING,
@@ -108,10 +108,20 @@ class Statements:
     def run(self, statement: Callable[[], Result]) -> Result:
         """Run a statement that reads, on a session whose settings do not change.
 
+        A file may be missing because maintenance deleted it after the statement was planned: by a
+        clock that is far ahead, or while a long statement ran. The newest version does not name
+        it, so the statement is run again, once.
+
         Raises:
             StoreCorrupt: A file of the store is damaged.
         """
         with damage():
+            try:
+                return self._begun(self._readings, statement).result()
+            except Exception as error:
+                if not is_file_missing(error):
+                    raise
+                logger.info("a file is missing, read again error=%s", type(error).__name__)
             return self._begun(self._readings, statement).result()
 
     def alone(
