@@ -310,6 +310,10 @@ def test_removed_files_are_listed_for_a_shorter_time_while_they_are_many(
     other = QueueManager(spark, str(tmp_path)).queue("q")
     other.send([{"i": 8}])
     monkeypatch.setattr(removed_files, "REMOVED_MAX", 0)
+    client_of(manager).cache.layout = 1
+    assert manager.maintain().skipped == ()
+    assert kept() == "interval 7 days", "drivers of 0.1.0 need the change feed"
+    client_of(manager).cache.layout = model.LAYOUT
     assert manager.maintain().skipped == ()
     assert kept() == "interval 1 hour"
     other.send([{"i": 9}])  # by a client that knows the table as it was

@@ -35,6 +35,8 @@ ARCHIVED_MAX = 20_000
 """How many entries are copied and deleted at a time."""
 FILES_MAX = 32
 """A shard in more files than this is rewritten into few."""
+_FEED_NOT_NEEDED_SINCE = 2
+"""The first layout whose clients all read the journal's files where Delta's feed has no answer."""
 _MARKS = frozenset({model.HORIZON_ADVANCED, model.HISTORY_REMOVED, model.PAYLOAD_LISTED})
 _FIRST = frozenset({model.PREPARED, model.CHANGE_DECIDED})
 """Entries that leave no later than the entry that ended them: alone they would look open."""
@@ -385,7 +387,13 @@ class _Run:
                 self._skipped.append(f"vacuum: {reason}")
 
     def _limit_removed_files(self) -> None:
-        """Choose how long Delta keeps removed files of the journal."""
+        """Choose how long Delta keeps removed files of the journal.
+
+        Drivers of 0.1.0, which may work on an older store, fail if its change feed has forgotten
+        the newest entry of a shard.
+        """
+        if self._client.cache.layout < _FEED_NOT_NEEDED_SINCE:
+            return
         about = self._metadata("limit removed files")
         self._patiently("retention of files", lambda: self._journal.limit_removed_files(about))
 
