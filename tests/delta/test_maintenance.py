@@ -261,7 +261,8 @@ def test_what_was_planned_before_its_files_were_deleted_is_read_again(
 ) -> None:
     manager = QueueManager(spark, str(tmp_path))
     queue = manager.create_queue("q", "i long", dead_letter=False)
-    queue.send([{"i": 1}])
+    for n in range(3):  # the second and the third add a file where there is one
+        queue.send([{"i": n}])
     store: Any = client_of(manager).store
     statements = store.statements
     journal = f"delta.`{tmp_path}/journal`"
