@@ -267,6 +267,7 @@ KINDS: dict[str, Kind] = {
             "Two calls that fail; a disk that says it has written and has not.",
             cases.storage_that_fails,
             lambda: len(cases.failing_calls()),
+            side_by_side=2,
         ),
         Kind(
             "connect",

@@ -10,7 +10,7 @@ from typing import Any
 from tests.bench import pictures
 from tests.reliability import points
 from tests.reliability.points import Point
-from tests.reliability.trends import GROWTH_MAX, WARM, Series, Trend, trend, trend_from_new
+from tests.reliability.trends import GROWTH_MAX, WARM, Series, Trend, trend, trend_of_ratios
 from txnqueue.storage.journal.tail import ENTRIES_MAX
 
 PICTURE = f"{pictures.FOLDER}/soak.svg"
@@ -72,13 +72,13 @@ def lines(folder: Path) -> Iterator[str]:
     yield (
         "After each slice, when nothing else works, this store and a new one take turns in the "
         "same process. How many times as long the old one takes depends neither on the machine "
-        "nor on what works beside: of this line the growth is that since the store was new, "
-        "and only the first slice of a process is left out."
+        "nor on what works beside: this line has one level for all processes, and only the first "
+        "slice of each is left out."
     )
     yield ""
     yield "| what | median | growth per 1,000 commits | 95 % interval | slices | |"
     yield "|---|---:|---:|---:|---:|---|"
-    yield _row(RATIO, trend_from_new(series(found, "ratio"), warm=1), digits=3)
+    yield _row(RATIO, trend_of_ratios(series(found, "ratio"), warm=1), digits=3)
     for what, name in JUDGED.items():
         yield _row(name, trend(series(found, what)), digits=1)
 

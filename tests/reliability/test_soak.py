@@ -14,7 +14,7 @@ from tests.reliability import points, soak, soak_page
 from tests.reliability.gauge import ROUNDS, Gauge
 from tests.reliability.points import Point
 from tests.reliability.soak import Place, Slice, Soak
-from tests.reliability.trends import Trend, Verdict, trend, trend_from_new
+from tests.reliability.trends import Trend, Verdict, trend, trend_of_ratios
 from txnqueue.testing import Clock, MemoryStore, memory_manager
 
 EACH = Slice(commits=6, messages=4, idle_seconds=0.001, maintained_seconds=0.01, stuck_seconds=60)
@@ -159,12 +159,12 @@ def test_too_few_values_have_no_trend() -> None:
 
 
 def against_new(seed: int, per_thousand: float) -> Trend:
-    """Judge a ratio that was measured in 60 slices, of a store that had 3,000 commits before."""
+    """Judge a ratio that was measured in 60 slices of 50 commits, half of them in each process."""
     values = [
-        (commits, 1 + per_thousand * commits / 1_000 + 0.05 * value)
+        (commits, 1.1 + per_thousand * commits / 1_000 + 0.02 * value)
         for commits, value in zip(range(3_000, 6_000, 50), noise(seed, 60, like=0.1), strict=True)
     ]
-    found = trend_from_new({"a": values})
+    found = trend_of_ratios({"a": values[:30], "b": values[30:]}, warm=0)
     assert found is not None
     return found
 

@@ -70,18 +70,20 @@ def trend(series: Series, warm: int = WARM) -> Trend | None:
     return _line(_level(runs), centred, constants=len(runs))
 
 
-def trend_from_new(series: Series, warm: int = WARM) -> Trend | None:
-    """Find by how much a ratio grows that is 1 for what is new.
+def trend_of_ratios(series: Series, warm: int = WARM) -> Trend | None:
+    """Find the slope of values that all processes have in common, with their level.
 
-    All values may be compared: the machine was the same for both parts of each.
+    All values may be compared: the machine was the same for both parts of each. What a store takes
+    longer as soon as it was maintained a few times is in the level, and not in the slope.
 
     Returns:
-        The line through 1; None if there are too few values for one.
+        The line; None if there are too few values for one.
     """
     runs = _runs(series, warm)
     if not runs:
         return None
-    return _line(_level(runs), [run - (0.0, 1.0) for run in runs], constants=0)
+    middle = np.concatenate(runs).mean(axis=0)
+    return _line(_level(runs), [run - middle for run in runs], constants=1)
 
 
 def _runs(series: Series, warm: int) -> list[np.ndarray]:
