@@ -5,7 +5,7 @@ Delta's checkpoints list them for that long, and Delta reads the list before eve
 
 from __future__ import annotations
 
-REMOVED_MAX = 3_000
+REMOVED_MAX = 2_000
 """Checkpoints should not list more removed files than this."""
 READING_SECONDS_MAX = 1_200.0
 """A query of the journal has read its files after this time."""
