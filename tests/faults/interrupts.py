@@ -21,6 +21,7 @@ from tests.faults.scenarios import IN_MEMORY, OPERATIONS, Operation
 from tests.faults.world import World, consume_and_produce
 from tests.inside import client_of
 from txnqueue.manager import QueueManager
+from txnqueue.transaction import Transaction
 
 PACKAGE = str(Path(txnqueue.__file__).parent) + "/"
 APART = (f"{PACKAGE}storage/", f"{PACKAGE}testing")
@@ -136,6 +137,10 @@ def run(world: World, operation: Operation, nth: int) -> str:
     subject = matrix.begin(world, operation, client)
     with Interrupt(nth) as interrupt:
         reported = matrix.act(operation, client, subject)
+    if reported == "failed" and isinstance(subject, Transaction):
+        # Its own handle rolled it back, prepared or not: of a prepare itself nothing was told.
+        world.explicit.add(subject.id)
+        reported = "crashed" if operation.name == "prepare" else reported
     case = f"{operation.name} / place {nth} {interrupt.at}"
     client_of(client).runtime.actor = "A again"  # tells what it does next from the operation
     try:
