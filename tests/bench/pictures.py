@@ -1,4 +1,4 @@
-"""Pictures of what was measured: how near the floors, what peers take, threads, growth."""
+"""Pictures of what was measured: distance from floors, peers, threads, parts of steps, growth."""
 
 from __future__ import annotations
 
@@ -61,6 +61,11 @@ def _threads(document: dict[str, Any]) -> list[Row]:
     return [row for case in cases for row in case["sides"].items()]
 
 
+def _parts(document: dict[str, Any]) -> list[Row]:
+    cases = [case for case in document["cases"] if case["group"] == "parts"]
+    return [(side["title"], side) for case in cases for side in case["sides"].values()]
+
+
 def _grown(document: dict[str, Any]) -> list[Row]:
     return [(case["name"], case) for case in document["cases"] if case["group"] == "growth"
             and case["comparisons"]]  # fmt: skip
@@ -94,6 +99,19 @@ def _paint_threads(axes: Any, rows: list[Row]) -> None:
     axes.set_ylabel("transactions per second")
 
 
+def _paint_parts(axes: Any, rows: list[Row]) -> None:
+    """Draw a bar for each step, of one colour for each thing that its time goes to."""
+    ended = [0.0] * len(rows)
+    for number, part in enumerate(rows[0][1]["parts"]):
+        values = [1000 * side["parts"][part] for _, side in rows]
+        axes.barh(range(len(rows)), values, left=ended, color=f"C{number}", height=0.6, label=part)
+        ended = [end + value for end, value in zip(ended, values, strict=True)]
+    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel("milliseconds: the medians of the parts")
+    axes.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
+
+
 def _paint_growth(axes: Any, rows: list[Row]) -> None:
     for name, case in rows:
         sides = [(float(size), side["median"]) for size, side in case["sides"].items()]
@@ -113,5 +131,6 @@ _PICTURES: dict[
     "floors": ("Times of txnqueue over those of plain Delta", _paint_ratios, _to_floors),
     "peers": ("Times of hand-written queues over those of txnqueue", _paint_ratios, _to_peers),
     "threads": ("Transactions per second, by threads", _paint_threads, _threads),
+    "parts": ("Where the time of a step goes", _paint_parts, _parts),
     "growth": ("Times as stores grow", _paint_growth, _grown),
 }

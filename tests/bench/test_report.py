@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench import page, results
+from tests.bench import page, pictures, results
 from tests.bench.case import Case, Comparison, Group, Side
 from tests.bench.groups import chosen
 from tests.bench.runner import Measured
@@ -117,6 +117,19 @@ def test_publishing_writes_the_page_and_the_same_pictures_each_time(tmp_path: Pa
     page.write(tmp_path)
     again = {path.name: path.read_text() for path in (tmp_path / "pictures/measured").iterdir()}
     assert again == drawn and (tmp_path / "performance.md").read_text() == text
+
+
+def test_where_the_time_of_a_step_goes_is_drawn_by_part(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    found = document(measured("parts of steps"))
+    (case,) = found["cases"]
+    case |= {"group": "parts", "comparisons": []}
+    for side in case["sides"].values():
+        side["parts"] = {"write of the rows": 0.1, "MERGE": 0.3}
+    pictures.draw(found, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["parts.svg"]
+    drawn = (tmp_path / "parts.svg").read_text()
+    assert all(text in drawn for text in ("write of the rows", "MERGE", "txnqueue", "floor"))
 
 
 def test_the_stored_page_has_the_stored_figures() -> None:

@@ -102,6 +102,31 @@ def test_consuming_and_producing_makes_three_commits(
     assert cost.commits == 3
 
 
+def test_an_append_adds_a_file_for_each_shard_that_it_writes_to(
+    spark: Any, root: str, manager: QueueManager
+) -> None:
+    """Each file is removed one day, and listed in checkpoints that are read before each append."""
+    log = Path(root) / "journal" / "_delta_log"
+
+    def added() -> int:
+        new = sorted(log.glob("*.json"))[known:]
+        return sum(line.startswith('{"add"') for path in new for line in path.open())
+
+    queue = manager.create_queue("filed", "i long", dead_letter=False)
+    known = len(list(log.glob("*.json")))
+    queue.send([{"i": 1}])
+    assert added() == 2  # the position in its lane, the decision of its transaction
+    known = len(list(log.glob("*.json")))
+    queue.receive(1).accept()
+    assert added() == 2  # the claim and the settlement, both in the lane
+    queue.send([{"i": 2}])
+    known = len(list(log.glob("*.json")))
+    with manager.transaction() as tx:
+        batch = tx.queue("filed").receive(1)
+        tx.queue("out").send(batch.df)
+    assert added() == 4  # the claim; the settlement, the position, the decision
+
+
 def test_rolling_back_a_claim_makes_one_commit(
     spark: Any, root: str, manager: QueueManager
 ) -> None:

@@ -18,6 +18,11 @@ def total() -> int:
     return len(modules())
 
 
+def names() -> list[str]:
+    """Return what each module's failure begins with."""
+    return [f"{module}: " for module in modules()]
+
+
 def run(session: Session, number: int) -> tuple[int, Counter[str]]:
     """Run one module, and count its tests; whoever fails gets a new server after it."""
     module = modules()[number % total()]

@@ -281,6 +281,7 @@ KINDS: dict[str, Kind] = {
             connect.run,
             connect.total,
             independent=False,
+            names=connect.names,
         ),
         Kind(
             "damage",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,6 +44,8 @@ class Point:
         journal_mb: Their bytes.
         python_threads: The threads of the driver process; None: not counted.
         ratio: How many times as long as on a new store the same work takes; None: not measured.
+        python_blocks: The pieces of memory that Python's objects hold, whatever the process keeps
+            of those that were given back; None: not counted.
     """
 
     store: str
@@ -64,6 +67,7 @@ class Point:
     journal_mb: float
     python_threads: int | None = None
     ratio: float | None = None
+    python_blocks: int | None = None
 
 
 class OfProcesses(TypedDict):
@@ -74,6 +78,7 @@ class OfProcesses(TypedDict):
     heap_mb: float
     threads: int
     python_threads: int
+    python_blocks: int
     open_files: int
 
 
@@ -129,6 +134,7 @@ def of_processes(java: Any) -> OfProcesses:
         "heap_mb": round(heap / MB, 1),
         "threads": sum(one.num_threads() for one in found),
         "python_threads": here.num_threads(),
+        "python_blocks": sys.getallocatedblocks(),
         "open_files": sum(one.num_fds() for one in found),
     }
 

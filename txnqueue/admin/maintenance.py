@@ -368,21 +368,22 @@ class _Run:
     def _vacuum(self, seconds_min: float, horizon: int, *, full: bool) -> None:
         """Remove files of the journal and of the archive that no retained version names.
 
-        A failure in one table does not stop the other.
+        A failure in one step does not stop the others. What is held reads payload: the journal's
+        files are only kept for queries that are under way.
         """
         journal, least = self._journal, min(seconds_min, READING_SECONDS_MAX)
-        vacuums: dict[str, Callable[[], str | None]] = {
-            "retention of removed files": self._limit_removed_files,
+        steps: dict[str, Callable[[], str | None]] = {
+            "how long removed files are kept": self._limit_removed_files,
             "the journal": lambda: journal.vacuum(least, full=full),
         }
         if horizon >= 0:  # before that there is no archive
-            vacuums["the archive"] = lambda: journal.archive.vacuum(seconds_min, full=full)
-        for table, vacuum in vacuums.items():
+            steps["the archive"] = lambda: journal.archive.vacuum(seconds_min, full=full)
+        for what, step in steps.items():
             try:
-                reason = vacuum()
+                reason = step()
             except Exception as error:
-                logger.warning("vacuum failed table=%s", table, exc_info=True)
-                reason = f"{table}: {error}"[:300]
+                logger.warning("vacuum failed at=%s", what, exc_info=True)
+                reason = f"{what}: {error}"[:300]
             if reason is not None:
                 self._skipped.append(f"vacuum: {reason}")
 

@@ -153,12 +153,21 @@ def _drain(world: World, count: int, size: int, target: float) -> Case:
     )
 
 
-def drained(queue: Any, count: int) -> Parts:
-    """Drain some batches, and tell what one takes once the drain is under way."""
+def drained(queue: Any, count: int, read: Callable[[Any], object] | None = None) -> Parts:
+    """Drain some batches, and tell what one takes once the drain is under way.
+
+    Args:
+        queue: The queue.
+        count: How many messages a batch has.
+        read: Reads a batch's messages; if omitted, they are aggregated.
+    """
     ends: list[float] = []
 
     def handler(batch: Any, tx: Any) -> None:
-        aggregate(batch.df, count)
+        if read is None:
+            aggregate(batch.df, count)
+        else:
+            read(batch.df)
 
     queue.drain(
         handler,
