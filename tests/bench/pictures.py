@@ -109,7 +109,7 @@ def _paint_parts(axes: Any, rows: list[Row]) -> None:
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds: the medians of the parts")
-    axes.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
+    axes.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
 
 
 def _paint_growth(axes: Any, rows: list[Row]) -> None:
