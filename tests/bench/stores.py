@@ -130,15 +130,18 @@ def of_commits(world: World, commits: int, seconds_max: float) -> tuple[QueueMan
     log = Path(manager.root) / "journal" / "_delta_log"
     _remove_files(log, found, commits)
     again = QueueManager(world.spark, manager.root, actor="bench")
-    queue, since = again.queue("orders"), commits
+    queue = again.queue("orders")
+    _work_upto_checkpoint(queue, log, commits)
     for _ in range(MAINTAINED):
-        while not any(_is_checkpoint(file, since) for file in log.iterdir()):
-            queue.receive(1).accept()
         again.maintain()
-        since = client_of(again).store.journal.version()
+        _work_upto_checkpoint(queue, log, client_of(again).store.journal.version())
+    return again, queue, found
+
+
+def _work_upto_checkpoint(queue: Queue, log: Path, since: int) -> None:
+    """Append until there is a checkpoint of a version or of a later one."""
     while not any(_is_checkpoint(file, since) for file in log.iterdir()):
         queue.receive(1).accept()
-    return again, queue, found
 
 
 def _is_checkpoint(file: Path, since: int) -> bool:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.bench.case import Case, Parts, Side
+from tests.bench.case import Case, Parts, Side, seconds
 from tests.bench.cases.receiving import BATCHES, drained
 from tests.bench.floors import aggregate, orders
 from tests.bench.world import World
@@ -50,9 +50,7 @@ class Stopwatch:
 
     def read(self, frame: Any) -> None:
         """Read messages as a user does."""
-        began = time.perf_counter()
-        aggregate(frame, COUNT)
-        self._spent[READ] += time.perf_counter() - began
+        self._spent[READ] += seconds(lambda: aggregate(frame, COUNT))
 
     def parts(self, step: Callable[[], object], times: int = 1) -> Parts:
         """Do something, and tell where its time went.
@@ -63,9 +61,7 @@ class Stopwatch:
         """
         self._spent.clear()
         self._merges = 0
-        began = time.perf_counter()
-        step()
-        total, spent = time.perf_counter() - began, dict(self._spent)
+        total, spent = seconds(step), dict(self._spent)
         rest = total - sum(spent.values())
         worked = self._worked_seconds(self._merges)
         found = {**spent, BEGUN: spent.get(MERGE, 0.0) - worked, MERGED: worked, REST: rest}

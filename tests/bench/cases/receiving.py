@@ -162,12 +162,10 @@ def drained(queue: Any, count: int, read: Callable[[Any], object] | None = None)
         read: Reads a batch's messages; if omitted, they are aggregated.
     """
     ends: list[float] = []
+    reads = read or partial(aggregate, count=count)
 
     def handler(batch: Any, tx: Any) -> None:
-        if read is None:
-            aggregate(batch.df, count)
-        else:
-            read(batch.df)
+        reads(batch.df)
 
     queue.drain(
         handler,
