@@ -19,6 +19,8 @@ MB = 2**20
 LONG_COMMITS = 1_000
 """A store with so many shows what grows in the code of its day."""
 
+COLLECTIONS_MAX = 5
+
 
 @dataclass(frozen=True)
 class Point:
@@ -123,9 +125,7 @@ def of_processes(java: Any) -> OfProcesses:
     found = [here]
     heap = 0
     if java is not None:
-        java.System.gc()
-        runtime = java.Runtime.getRuntime()
-        heap = runtime.totalMemory() - runtime.freeMemory()
+        heap = _collected(java)
         found.append(psutil.Process(java.java.lang.ProcessHandle.current().pid()))
     memory = [round(one.memory_info().rss / MB, 1) for one in found]
     return {
@@ -137,6 +137,21 @@ def of_processes(java: Any) -> OfProcesses:
         "python_blocks": sys.getallocatedblocks(),
         "open_files": sum(one.num_fds() for one in found),
     }
+
+
+def _collected(java: Any) -> int:
+    """Collect Java's garbage until nothing more is freed; return the bytes that are left.
+
+    Spark frees what belongs to a broadcast or a cached frame only after a collection has told it
+    that nobody has it any more.
+    """
+    runtime, left = java.Runtime.getRuntime(), sys.maxsize
+    for _ in range(COLLECTIONS_MAX):
+        java.System.gc()
+        before, left = left, runtime.totalMemory() - runtime.freeMemory()
+        if before - left < MB:
+            break
+    return int(left)
 
 
 def of_folder(path: Path) -> OfFolder:

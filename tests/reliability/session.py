@@ -11,6 +11,9 @@ from typing import Any
 
 from tests.conftest import INTERPRETED, OPTIMIZES_LATE, REMEMBERS_LITTLE
 
+HAS_ITS_HEAP = "-Xms3g -XX:+AlwaysPreTouch"
+"""The heap has its full size from the start: what a Java's memory grows by lies outside of it."""
+
 
 class Session:
     """Starts what is needed when it is needed; ``close`` ends it."""
@@ -39,7 +42,7 @@ class Session:
             "txnqueue reliability",
             memory="3g",
             settings={
-                "spark.driver.extraJavaOptions": OPTIMIZES_LATE,
+                "spark.driver.extraJavaOptions": f"{OPTIMIZES_LATE} {HAS_ITS_HEAP}",
                 "spark.sql.warehouse.dir": str(self.folder()),
                 "spark.sql.shuffle.partitions": "2",
                 **REMEMBERS_LITTLE,
