@@ -218,6 +218,7 @@ def test_a_schema_is_that_of_the_catalog_which_the_session_is_in(spark: Any, roo
     session.conf.set("spark.sql.catalog.other", derby)
     session.conf.set("spark.sql.catalog.other.url", f"jdbc:derby:{root}/derby;create=true")
     session.conf.set("spark.sql.catalog.other.driver", "org.apache.derby.jdbc.EmbeddedDriver")
+    session._jvm.System.setProperty("derby.stream.error.file", f"{root}/derby.log")
     session.sql(f"CREATE SCHEMA {schema}")
     manager = QueueManager(session, schema)
     queue = manager.create_queue("q", "n long", dead_letter=False)
