@@ -242,6 +242,15 @@ def test_the_page_shows_the_points_and_calls_a_leak_a_growth(tmp_path: Path) -> 
     assert pictures[0] == pictures[1] and b"Java" in pictures[0]
 
 
+def test_the_newest_process_that_lived_long_is_judged_by_itself(tmp_path: Path) -> None:
+    for process, slices, grown in (("1", 40, 1.0), ("2", 40, 0.0), ("3", 9, 5.0)):
+        for n in range(slices):
+            mine = replace(POINT, process=process, commits=50 * n, python_mb=200 + n * grown)
+            points.add(mine, tmp_path)
+    text = "\n".join(soak_page.lines(tmp_path))
+    assert "| memory of the process, MB | 200.0 | +0.00 | +0.00 to +0.00 | 35 | flat |" in text
+
+
 def test_a_number_of_the_kind_is_fifty_commits_of_a_hundred_messages() -> None:
     assert (Slice().commits, Slice().messages, Slice().consumers) == (50, 100, 4)
     assert soak.FOLDER.parts[-3:] == ("build", "reliability", "soak")
