@@ -396,6 +396,7 @@ class QueueManager:
         Raises:
             ChangeNotFound: No such change waits, or it was already applied.
             ChangeWaiting: An older change of its table waits.
+            Busy: Others changed the table at every try.
         """
         reason, change = check_reason(reason), check_id(change_id, "change_id")
         self._client.open()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from itertools import islice
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -24,13 +26,20 @@ from filelock import FileLock, Timeout
 from tests.inside import client_of
 from txnqueue import QueueManager
 from txnqueue.core.state import compaction
-from txnqueue.errors import InvalidInput, PlatformMissing, StoreCorrupt, StoreNotFound
+from txnqueue.errors import (
+    Busy,
+    InvalidInput,
+    PlatformMissing,
+    StoreBusy,
+    StoreCorrupt,
+    StoreNotFound,
+)
 from txnqueue.storage import transient
 from txnqueue.storage.journal import statements as statements_module
 from txnqueue.storage.journal.exceptions import surely_not_begun
-from txnqueue.storage.journal.log import CommitLog
+from txnqueue.storage.journal.log import CommitLog, _Begun
 from txnqueue.storage.journal.sessions import APPLICATION
-from txnqueue.storage.journal.statements import CREATIONS_MAX, THREADS_MAX, Statements
+from txnqueue.storage.journal.statements import THREADS_MAX, TRIES_MAX, Statements
 from txnqueue.storage.journal.tables import TableNames
 from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.delta import DeltaPayload
@@ -39,6 +48,13 @@ from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import plain_schema
 
 WAIT_SECONDS = 20
+RIVALS = (
+    "[DELTA_CONCURRENT_WRITE]",
+    "[DELTA_METADATA_CHANGED] over Connect, without a class of its own",
+    "[DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION]",
+    "[DELTA_MISSING_DELTA_TABLE] its folder is there, and no commit",
+    "[FIELD_ALREADY_EXISTS]",
+)
 
 
 class Session:
@@ -48,7 +64,9 @@ class Session:
         self.settings = {APPLICATION: "a cluster's"}
         unset = self.settings.pop
         self.conf = SimpleNamespace(
-            set=self.settings.__setitem__, unset=lambda key: unset(key, None)
+            set=self.settings.__setitem__,
+            get=self.settings.get,
+            unset=lambda key: unset(key, None),
         )
         context = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
         self.sparkContext = SimpleNamespace(_jsc=context, setLocalProperty=lambda *_: None)
@@ -301,7 +319,7 @@ def test_a_table_is_changed_by_one_statement_at_a_time(
     assert order == ["first", "second"]
 
 
-@pytest.mark.parametrize("said", ["[DELTA_CONCURRENT_WRITE]", "[DELTA_CREATE_TABLE_WITH_"])
+@pytest.mark.parametrize("said", RIVALS)
 @pytest.mark.parametrize("what", ["statement", "log", "payload"])
 def test_a_table_that_another_driver_creates_at_the_same_time_is_there(
     statements: Statements, monkeypatch: pytest.MonkeyPatch, what: str, said: str
@@ -316,13 +334,15 @@ def test_a_table_that_another_driver_creates_at_the_same_time_is_there(
         return "there"
 
     def by_sql(session: Any, statement: str) -> Any:
-        return SimpleNamespace(collect=lambda: create(session))
+        is_asked = statement.startswith("DESCRIBE")
+        return SimpleNamespace(collect=lambda: None if is_asked else create(session))
 
     monkeypatch.setattr(statements._locks, "of", lambda table: SimpleNamespace(held=Nothing))
-    monkeypatch.setattr(CommitLog, "_remove_begun", lambda *_: None)
+    monkeypatch.setattr(statements_module, "TRIES_WAIT_SECONDS", 0)
+    monkeypatch.setattr(CommitLog, "_is_written", lambda *_: False)
     monkeypatch.setattr(Session, "sql", by_sql)
     ways: dict[str, Callable[[], object]] = {
-        "statement": lambda: statements.creating("a", create),
+        "statement": lambda: statements.ensuring("a", create),
         "log": lambda: CommitLog(statements, "archive").created("archive", create),
         "payload": lambda: DeltaPayload(statements).create("q-1", plain_schema("n long")),
     }
@@ -330,23 +350,50 @@ def test_a_table_that_another_driver_creates_at_the_same_time_is_there(
     assert len(tried) == 2
 
 
-def test_a_table_that_cannot_be_created_is_tried_a_few_times(
+def test_only_what_others_may_be_at_is_tried_again_and_not_for_ever(
     statements: Statements, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(statements._locks, "of", lambda table: SimpleNamespace(held=Nothing))
-    monkeypatch.setattr(statements_module, "CREATION_WAIT_SECONDS", 0)
+    monkeypatch.setattr(statements_module, "TRIES_WAIT_SECONDS", 0)
     tried: list[Any] = []
 
     def create(error: Exception) -> Any:
         tried.append(1)
         raise error
 
-    with pytest.raises(PermissionError, match="not here"):
-        statements.creating("a", lambda _: create(PermissionError("not here")))
-    assert len(tried) == CREATIONS_MAX
-    with pytest.raises(StoreCorrupt):
-        statements.creating("a", lambda _: create(StoreCorrupt("told")))
-    assert len(tried) == CREATIONS_MAX + 1
+    for error in (PermissionError("not here"), StoreCorrupt(RIVALS[1])):
+        with pytest.raises(type(error), match=re.escape(str(error))):
+            statements.ensuring("a", lambda _, error=error: create(error))  # type: ignore[misc]
+    assert len(tried) == 2
+    for said in RIVALS:
+        tried.clear()
+        with pytest.raises(Busy, match="'a'") as told:
+            statements.ensuring("a", lambda _, said=said: create(RuntimeError(said)))  # type: ignore[misc]
+        assert len(tried) == told.value.tries == TRIES_MAX
+
+
+def test_what_goes_on_after_an_error_is_not_taken_for_the_end(statements: Statements) -> None:
+    """An iterator that has raised an error has no next element: it was read as the end."""
+
+    def rows() -> Iterator[int]:
+        yield 1
+        raise RuntimeError("[FAILED_READ_FILE.FILE_NOT_EXIST] part-0")
+
+    piece = rows()
+    assert statements.going_on(lambda: list(islice(piece, 1))) == [1]
+    with pytest.raises(StoreBusy, match="ask again"):
+        statements.going_on(lambda: list(islice(piece, 1)))
+
+
+def test_what_another_driver_has_just_begun_is_not_taken_for_left() -> None:
+    seen = _Begun()
+    assert not seen.is_left({"_staged_commits": 1}, 0.05)
+    assert not seen.is_left({"_staged_commits": 1, ".0.json.tmp": 2}, 0.05)
+    time.sleep(0.06)
+    assert not seen.is_left({"_staged_commits": 1}, 0.05)  # it goes on
+    time.sleep(0.06)
+    assert seen.is_left({"_staged_commits": 1}, 0.05)
+    assert _Begun().is_left({}, 0.0)
 
 
 class Nothing:
@@ -368,6 +415,7 @@ def test_nothing_is_staged_into_a_store_whose_tables_were_removed(
     send = Send("q-1", 0, "s", columns, 1, None)
     log = tmp_path / "payload" / "q-1" / "_delta_log"
     log.mkdir(parents=True)
+    (log / f"{0:020}.json").touch()
     written: list[str] = []
     frame: Any = SimpleNamespace(sparkSession=statements.session)
     writer = SimpleNamespace(save=written.append)

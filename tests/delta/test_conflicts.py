@@ -7,6 +7,7 @@ In the long run the same on a real HDFS, where a commit is Delta's own and needs
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,8 @@ from txnqueue.storage.journal.groups import Groups
 from txnqueue.storage.journal.lock import NoLock
 from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.tables import TableNames
+from txnqueue.storage.payload.delta import DeltaPayload
+from txnqueue.testing import plain_schema
 
 pytestmark = pytest.mark.spark
 WAIT_SECONDS = 45
@@ -264,3 +267,50 @@ def test_clients_that_create_a_store_at_the_same_time_have_one_together(
     found = [message["n"] for message in manager.queue("q").peek_messages()]
     assert sorted(found) == [*range(CREATORS)]
     assert manager.history.verify().ok
+
+
+@pytest.mark.parametrize("locked", [True, False])
+@pytest.mark.parametrize("what", ["journal", "archive", "payload"])
+def test_a_table_that_was_begun_and_left_is_made_whole(
+    spark: Any, root: str, what: str, locked: bool
+) -> None:
+    """Delta takes a folder in which there is no commit for a table, and creates no other one."""
+    there = f"{root}/begun-{what}-{locked}"
+    made = (Statements if locked else Unlocked)(spark, TableNames.of(there))
+    folder = {"payload": "payload/change-1"}.get(what, what)
+    if what != "journal":
+        DeltaJournal(made, groups=Groups()).create()
+    begun = spark._jvm.org.apache.hadoop.fs.Path(f"{there}/{folder}/_delta_log/_staged_commits")
+    begun.getFileSystem(spark._jsc.hadoopConfiguration()).mkdirs(begun)
+    journal, payload = DeltaJournal(made, groups=Groups()), DeltaPayload(made)
+    ways: dict[str, Callable[[], object]] = {
+        "journal": journal.create,
+        "archive": journal.archive.create,
+        "payload": lambda: payload.create("change-1", plain_schema("n long")),
+    }
+    for _ in range(2):  # the second time it is there
+        ways[what]()
+        made_of = spark.read.format("delta").load(f"{there}/{folder}").columns
+        assert {"journal": "shard", "archive": "day", "payload": "arrangement"}[what] in made_of
+
+
+def test_drivers_that_add_one_column_at_the_same_time_have_it(
+    spark: Any, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statements, "Statements", Unlocked)
+    manager = QueueManager(spark, f"{root}/columns")
+    manager.create_queue("q", "n long", dead_letter=False)
+    for number in range(6 if LONG else 2):
+        begin = threading.Barrier(CREATORS)
+
+        def alter(n: int, added: str, begin: threading.Barrier) -> None:
+            other = QueueManager(spark, f"{root}/columns", actor=f"client {n}").queue("q")
+            begin.wait()
+            other.alter(add=added)
+            other.send([{"n": n}])
+
+        with ThreadPoolExecutor(CREATORS) as threads:
+            added = [f"at{number} timestamp_ntz"] * CREATORS
+            list(threads.map(alter, range(CREATORS), added, [begin] * CREATORS))
+    found = manager.queue("q").peek_messages()
+    assert len(found) == CREATORS * (number + 1) and f"at{number}" in found[0]

@@ -11,6 +11,7 @@ import pytest
 
 import txnqueue
 from tests.conftest import LONG
+from tests.inside import client_of
 from txnqueue import QueueManager
 from txnqueue.errors import StoreCorrupt, StoreSetBack
 
@@ -167,3 +168,23 @@ def test_a_schema_that_a_spoiled_file_tells_is_damage(kept: Kept) -> None:
     for call in (kept.fresh().history.verify, lambda: kept.fresh().queue("q").peek(1).collect()):
         with pytest.raises(StoreCorrupt, match="lonw"):
             call()
+
+
+def test_an_append_while_the_version_is_asked_for_is_no_set_back(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another driver has written, so that the history is read; then this process writes, too."""
+    journal: Any = client_of(kept.manager).store.journal
+    kept.send(1)
+    monkeypatch.setattr(journal._log, "is_newest", lambda version: False)
+    read = journal._history.newest
+
+    def newest(count: int) -> Any:
+        found = read(count)
+        kept.send(2)
+        return found
+
+    monkeypatch.setattr(journal._history, "newest", newest)
+    told = journal.version()
+    monkeypatch.undo()
+    assert told < journal.version() and kept.numbers() == [1, 2]

@@ -6,7 +6,7 @@ import datetime
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from chispa import assert_df_equality
@@ -515,6 +515,29 @@ def test_a_prefix_begins_a_name() -> None:
         "cat.s.x_queues", "cat.s.x_transactions", "cat.s.x_dispatches",
         "cat.s.x_bindings",
     ]  # fmt: skip
+
+
+def test_a_view_that_another_client_replaces_meanwhile_is_created() -> None:
+    """Spark drops the old view before it creates the new one."""
+    from pyspark.errors import AnalysisException
+
+    said = [f"[TABLE_OR_VIEW_{what}] s.x" for what in ("NOT_FOUND", "ALREADY_EXISTS")]
+
+    class Session:
+        left: ClassVar[list[str]] = [*said]
+
+        def sql(self, _text: str) -> None:
+            if self.left:
+                raise AnalysisException(self.left.pop())
+
+    spark: Any = Session()
+    views._create(spark, "s.x", "CREATE OR REPLACE VIEW")
+    assert not Session.left
+    for told, raised in ((said[0], AnalysisException), ("EXPECT_VIEW_NOT_TABLE", InvalidName)):
+        Session.left = [told] * 9
+        with pytest.raises(raised):
+            views._create(spark, "s.x", "CREATE OR REPLACE VIEW")
+        assert Session.left
 
 
 def test_dead_letters_bring_the_payload_of_where_they_came_from() -> None:

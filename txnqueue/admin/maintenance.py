@@ -38,7 +38,7 @@ FILES_MAX = 32
 DAY_FILES_MAX = 8
 """A day of the archive in more files than this is rewritten into few, once it is over."""
 DAYS_MAX = 31
-"""So many days of the archive are rewritten at a time, the oldest first."""
+"""So many days of the archive are rewritten at a time, those with the most files first."""
 _FEED_NOT_NEEDED_SINCE = 2
 """The first layout whose clients all read the journal's files where Delta's feed has no answer."""
 _MARKS = frozenset({model.HORIZON_ADVANCED, model.HISTORY_REMOVED, model.PAYLOAD_LISTED})
@@ -372,12 +372,19 @@ class _Run:
             return 0
         archive = self._journal.archive
         files = {day: count for day, count in archive.files().items() if day < today}
-        many = sorted(day for day, count in files.items() if count > DAY_FILES_MAX)[:DAYS_MAX]
-        if not many or self._dry_run:
-            return len(many)
-        about = self._metadata("rewrite archive")
-        done = self._patiently("files of the archive", lambda: archive.rewrite(many, about))
-        return len(many) if done else 0
+        many = [day for day, count in files.items() if count > DAY_FILES_MAX]
+        most = sorted(many, key=lambda day: (-files[day], day))[:DAYS_MAX]
+        if not most or self._dry_run:
+            return len(most)
+        about, what = self._metadata("rewrite archive"), "files of the archive"
+        try:
+            self._patiently(what, lambda: archive.rewrite(most, about))
+            now = archive.files()
+        except Exception as error:  # all else is done; who asks the history is told of damage
+            logger.warning("not rewritten what=%s", what, exc_info=True)
+            self._skipped.append(f"{what}: {error}"[:300])
+            return 0
+        return sum(now.get(day, 0) < files[day] for day in most)
 
     def _rewrite_shards(self) -> int:
         """Rewrite shards that are spread over many files into few."""

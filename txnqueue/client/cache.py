@@ -73,7 +73,7 @@ class Cache:
         if (newest.sequence or 0) > model.LAYOUT:
             raise layout_unsupported(f"The store at {self.store.root!r}", newest.sequence or 0)
         made_as = newest.body.get("root")
-        if made_as != self.store.root and self.store.spark is not None:
+        if _differs(made_as, self.store.root) and self.store.spark is not None:
             logger.warning(
                 "store opened under another name root=%s made_as=%s: use one name everywhere, "
                 "because Delta and the locks know a table by its name",
@@ -281,6 +281,14 @@ def _not_found(root: str) -> StoreNotFound:
         f"There is no store {_place(root)}: check {to_check}; create_queue makes a new store.",
         root=root,
     )
+
+
+def _differs(made_as: str | None, root: str) -> bool:
+    """Return whether a store has two names; an older version left the catalog of a schema open."""
+    if made_as is None or "/" in made_as or "/" in root:
+        return made_as != root
+    whole = "." in made_as and "." in root
+    return made_as != root if whole else made_as.rpartition(".")[2] != root.rpartition(".")[2]
 
 
 def _place(root: str) -> str:

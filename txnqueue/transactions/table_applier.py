@@ -17,7 +17,7 @@ from txnqueue.core.markup import Facts
 from txnqueue.core.model import Entry, PositionId
 from txnqueue.core.state import AttemptOwner
 from txnqueue.core.state.confirmations import manifest_participants, participant_stream, unconfirmed
-from txnqueue.errors import ChangeNotFound, ChangeWaiting
+from txnqueue.errors import Busy, ChangeNotFound, ChangeWaiting
 from txnqueue.storage.tables import (
     CHANGES_PER_TRANSACTION_MAX,
     Change,
@@ -219,13 +219,20 @@ class Applier:
         Raises:
             ChangeNotFound: No such change waits, or it was applied already.
             ChangeWaiting: An older change of the table waits.
+            Busy: Others changed the table at every try.
         """
         one = self._oldest(change_id)
         if self._client.store.tables.describe(one.change.table) is not None:
             try:
                 self._take_number(one, reason)
-            except Exception:
+            except Exception as error:
                 if self._mark(one) is None:
+                    if isinstance(error, TableConflict):
+                        raise Busy(
+                            f"Others changed the table of change {change_id!r} at every try, and "
+                            "it is not waived: try again.",
+                            operation="waive a change",
+                        ) from error
                     raise
             mark = self._mark(one)
             if mark is not None and "waived" not in mark.note:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STORE_VIEWS = ("queues", "transactions", "dispatches", "bindings")
+_TRIES = 5
+_REPLACED_MEANWHILE = ("TABLE_OR_VIEW_NOT_FOUND", "TABLE_OR_VIEW_ALREADY_EXISTS")
 _PREFIX = re.compile(r"([A-Za-z][A-Za-z0-9_]*)?")
 
 
@@ -68,20 +70,35 @@ def create_views(client: Client, prefix: str, as_of: int | datetime.datetime | N
     spark, names = _tables(client)
     if names.by_path:
         return _temporary(client, spark, names, prefix, as_of)
-    from pyspark.errors import AnalysisException
-
     texts = of_store(client, prefix, as_of)
     for view, text in texts.items():
+        _create(spark, view, text)
+    return list(texts)
+
+
+def _create(spark: SparkSession, view: str, text: str) -> None:
+    """Create or replace a permanent view.
+
+    Spark drops the old one first: two clients that replace one view may meet in between.
+
+    Raises:
+        InvalidName: A table has its name.
+    """
+    from pyspark.errors import AnalysisException
+
+    for last in (False,) * (_TRIES - 1) + (True,):
         try:
             spark.sql(text)
+            return
         except AnalysisException as error:
-            if "EXPECT_VIEW_NOT_TABLE" not in str(error):
+            said = str(error)
+            if "EXPECT_VIEW_NOT_TABLE" in said:
+                raise InvalidName(
+                    f"{view!r} is a table that this store did not create: give another prefix=.",
+                    name=view,
+                ) from error
+            if last or not any(sign in said for sign in _REPLACED_MEANWHILE):
                 raise
-            raise InvalidName(
-                f"{view!r} is a table that this store did not create: give another prefix=.",
-                name=view,
-            ) from error
-    return list(texts)
 
 
 def _temporary(

@@ -36,7 +36,13 @@ IDS = "txnqueue_ids"
 """A temporary view in the library's own session: the entries that a statement concerns."""
 _VERSION = "if((commit_seq & 1023) = ordinal, shiftright(commit_seq, 10), NULL)"
 """An entry's version; none if commit_seq, which SQL users see, contradicts the ordinal."""
-_DAY = re.compile(r"/day=(\d{4}-\d\d-\d\d)/")
+_OPTIMIZE = {
+    "spark.databricks.delta.optimize.maxFileSize": str(1 << 30),
+    "spark.databricks.delta.optimize.maxThreads": "1",
+    "spark.databricks.delta.optimize.minFileSize": str(1 << 30),
+}
+"""One day at a time, so that the work of others finds cores; the application says no sizes."""
+_DAY = re.compile(r".*/day=(\d{4}-\d\d-\d\d)/")
 _COLUMNS = ", ".join(identifier(name) for name, _ in JOURNAL_COLUMNS)
 
 
@@ -190,7 +196,7 @@ class DeltaArchive:
         """Count the files of each day, by their folders: no file is opened."""
         query = f"SELECT * FROM {self._table}"
         paths = self._statements.run(lambda: self._session.sql(query).inputFiles())
-        return dict(Counter(match[1] for match in map(_DAY.search, paths) if match))
+        return dict(Counter(match[1] for match in map(_DAY.match, paths) if match))
 
     def rewrite(self, days: Collection[str], metadata: Mapping[str, object]) -> None:
         """Rewrite the entries of some days into few files, by OPTIMIZE."""
@@ -198,9 +204,11 @@ class DeltaArchive:
 
         def run(session: SparkSession) -> None:
             session.conf.set(USER_METADATA, json.dumps(metadata))
+            for name, value in _OPTIMIZE.items():
+                session.conf.set(name, value)
             session.sql(f"OPTIMIZE {self._table} WHERE day IN ({wanted})").collect()
 
-        self._statements.committing("archive", run)
+        self._statements.committing("archive", run, compiled=True)
 
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove the archive's files that no retained version names."""

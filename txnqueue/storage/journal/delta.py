@@ -100,11 +100,9 @@ class DeltaJournal:
     def create(self) -> None:
         """Create the journal if it does not exist."""
 
-        def statement(session: SparkSession) -> str | None:
+        def statement(session: SparkSession) -> None:
             session.conf.set(USER_METADATA, json.dumps({"operation": "create store"}))
-            session.conf.unset(LAST_COMMIT)
             session.sql(create_journal(self._statements.names)).collect()
-            return session.conf.get(LAST_COMMIT, None)
 
         if self._log.created("journal", statement) == "0":
             self._log.learn_created()
@@ -124,14 +122,15 @@ class DeltaJournal:
         if self._known is not None and self._log.is_newest(self._known):
             self._learn_newest(self._known)
             return self._known
-        commits = self._history.newest(1 if self._known else setbacks.COMMITS)
+        known = self._known  # another thread may append before the history is here
+        commits = self._history.newest(1 if known else setbacks.COMMITS)
         newest = max(one.version for one in commits)
-        if newest < (self._known or 0):
-            raise setbacks.older(self._statements.names.root, newest, self._known or 0)
+        if newest < (known or 0):
+            raise setbacks.older(self._statements.names.root, newest, known or 0)
         back = setbacks.looked_up(commits, lambda version: self._history.since(version, newest))
         if back is not None:
             raise back.error(self._statements.names.root)
-        if self._known is None:
+        if known is None:
             self._log.check_newest(newest)
         self._learn_newest(newest)
         return newest

@@ -54,6 +54,13 @@ _MISNAMED = (
     re.compile(r"\[REQUIRES_SINGLE_PART_NAMESPACE\][^\n]*"),
 )
 """What Spark says of a table's name that leads nowhere."""
+_CONFLICT = re.compile(
+    r"DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED|SCHEMA_CHANGE_SINCE_ANALYSIS)"
+)
+_RIVALRY = re.compile(
+    r"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION|DELTA_MISSING_DELTA_TABLE"
+    r"|DELTA_DUPLICATE_COLUMNS_FOUND|FIELD_ALREADY_EXISTS|TABLE_OR_VIEW_ALREADY_EXISTS"
+)
 _NO_HOST = re.compile(r"UnknownHostException: [^\n]*")
 _TOO_MANY_PARTS = "DELTA_PARSING_ILLEGAL_TABLE_NAME"
 
@@ -206,6 +213,13 @@ def surely_not_begun(error: BaseException, analyse: Callable[[], object]) -> boo
     return False
 
 
+def is_rivalry(error: BaseException) -> bool:
+    """Return whether a statement met another driver that makes the same table, or column."""
+    if isinstance(error, TxnQueueError):
+        return False
+    return isinstance(error, AppendConflict) or bool(_RIVALRY.search(str(error)))
+
+
 def _is_conflict(error: BaseException) -> bool:
     """Return whether Delta reports that another commit won.
 
@@ -223,4 +237,6 @@ def _is_conflict(error: BaseException) -> bool:
         exceptions.MetadataChangedException,
         exceptions.ProtocolChangedException,
     )
-    return isinstance(error, known) or "DELTA_CONCURRENT_" in str(error)
+    if isinstance(error, TxnQueueError):  # it may name the conflict that it comes from
+        return False
+    return isinstance(error, known) or bool(_CONFLICT.search(str(error)))

@@ -5,23 +5,41 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from txnqueue.errors import StoreCorrupt, StoreSetBack
 from txnqueue.storage import setbacks
-from txnqueue.storage.journal.sessions import is_connect
+from txnqueue.storage.journal.sessions import LAST_COMMIT, is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from txnqueue.storage.journal.statements import Statements
 
-Result = TypeVar("Result")
 logger = logging.getLogger("txnqueue")
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _COORDINATED = ("catalog", "coordinated")
 """Parts of the names of features with which commits are not in the folder."""
+
+BEGUN_SECONDS = 2.0
+"""A log without a commit that does not change for so long was left by whoever began it."""
+
+
+class _Begun:
+    """What a log without a commit looked like, and since when."""
+
+    def __init__(self) -> None:
+        self._found: Mapping[str, int] | None = None
+        self._since = 0.0
+
+    def is_left(self, found: Mapping[str, int], seconds: float) -> bool:
+        """Return whether it has looked like this for so long."""
+        now = time.monotonic()
+        if found != self._found:
+            self._found, self._since = found, now
+        return now - self._since >= seconds
 
 
 class CommitLog:
@@ -66,28 +84,40 @@ class CommitLog:
                 raise
             logger.info("commit not read table=%s error=%s", self._table, type(error).__name__)
 
-    def created(self, lock: str, create: Callable[[SparkSession], Result]) -> Result:
+    def created(
+        self, lock: str, create: Callable[[SparkSession], object], folder: str | None = None
+    ) -> str | None:
         """Create the table, even if an earlier creation was interrupted.
 
         Delta creates the folder of the log, and one in it, before it writes the first commit, and
         considers a folder without any commit an existing table.
 
         Args:
-            lock: The name of the table's lock and of its folder below the root.
+            lock: The name of the table's lock.
             create: Creates the table if it does not exist.
+            folder: The table's folder below the root; the same name when omitted.
 
         Returns:
-            The result of ``create``.
+            The version of the commit; None if the table was there.
+
+        Raises:
+            Busy: Others were creating the table at every try, and it is not there yet.
         """
-        names = self._statements.names
+        names, seen = self._statements.names, _Begun()
         looks = names.by_path and not is_connect(self._statements.user)
+        log = f"{names.root}/{folder or lock}/_delta_log"
+        keep_seconds = 0.0 if self._statements.is_locked(lock) else BEGUN_SECONDS
 
-        def whole(session: SparkSession) -> Result:
-            if looks:
-                self._remove_begun(f"{names.root}/{lock}/_delta_log")
-            return create(session)
+        def whole(session: SparkSession) -> str | None:
+            is_there = looks and self._is_written(log, seen, keep_seconds)
+            session.conf.unset(LAST_COMMIT)
+            create(session)
+            version = session.conf.get(LAST_COMMIT, None)
+            if version is None and not is_there:  # another driver may be about to write it
+                session.sql(f"DESCRIBE DETAIL {self._table}").collect()
+            return version
 
-        return self._statements.creating(lock, whole)
+        return self._statements.ensuring(lock, whole)
 
     def is_newest(self, version: int) -> bool:
         """Return whether a version of the table is certainly the newest one.
@@ -169,20 +199,29 @@ class CommitLog:
         name = f"{folder}/_last_checkpoint"
         return self._text(name) if folder and self._is_there(name) else None
 
-    def _remove_begun(self, folder: str) -> None:
-        """Remove the folder of a log that was never written to; fail if that changes meanwhile."""
+    def _is_written(self, folder: str, seen: _Begun, keep_seconds: float) -> bool:
+        """Return whether a log has a file of Delta; remove one that was begun and then left.
+
+        What another driver has just begun looks the same, so it is removed only once it has not
+        changed for a while, and not if that happens meanwhile.
+        """
         path, recursively = self._path(folder), False
         files = self._files_of(path)
         if not files.exists(path):
-            return
-        begun, listing = [], files.listStatusIterator(path)
+            return False
+        begun, listing = {}, files.listStatusIterator(path)
         while listing.hasNext():
             status = listing.next()
-            begun.append(status.getPath())
-            if not (status.isDirectory() or begun[-1].getName().startswith(".")):
-                return
-        for one in (*begun, path):  # empty folders, unfinished commits, and the log's folder
-            files.delete(one, recursively)
+            one = status.getPath()
+            if not (status.isDirectory() or one.getName().startswith(".")):
+                return True
+            if status.isDirectory() and files.listStatusIterator(one).hasNext():
+                return False  # a log store keeps something there: Delta knows what it means
+            begun[str(one)] = one, int(status.getModificationTime())
+        if seen.is_left({name: at for name, (_, at) in begun.items()}, keep_seconds):
+            for one in (*(one for one, _ in begun.values()), path):
+                files.delete(one, recursively)  # empty folders, unfinished commits, the folder
+        return False
 
     def _ends_with(self, version: int) -> bool:
         _, folder = self._describe()

@@ -90,11 +90,17 @@ def is_stopped(spark: SparkSession) -> bool:
 
 
 def in_current_catalog(spark: SparkSession, root: str) -> str:
-    """Return a root as the user's session means it now: sessions may have other catalogs later."""
-    if "/" in root or "." in root:
+    """Return a root as the user's session means it now: sessions may have other catalogs later.
+
+    A schema of Spark's own catalog has no other name than that of the schema.
+    """
+    if "/" in root:
         return root
-    catalog = spark.catalog.currentCatalog()
-    return root if catalog == SESSION_CATALOG else f"{catalog}.{root}"
+    catalog, dot, schema = root.partition(".")
+    if not dot:
+        current = spark.catalog.currentCatalog()
+        return root if current == SESSION_CATALOG else f"{current}.{root}"
+    return schema if schema and catalog.lower() == SESSION_CATALOG else root
 
 
 def new_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:

@@ -25,9 +25,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from txnqueue.errors import PlatformMissing, TxnQueueError
+from txnqueue.errors import Busy, PlatformMissing, StoreBusy
 from txnqueue.storage.forks import check_process
-from txnqueue.storage.journal.exceptions import conflicts, damage, is_file_missing
+from txnqueue.storage.journal.exceptions import conflicts, damage, is_file_missing, is_rivalry
+from txnqueue.storage.journal.lock import NoLock
 from txnqueue.storage.journal.locks import Locks
 from txnqueue.storage.journal.sessions import (
     MEANING,
@@ -51,8 +52,8 @@ POOL = "spark.scheduler.pool"
 OWN_POOL = "txnqueue"
 """The scheduler pool in which the library's short statements do not queue behind a user's jobs."""
 THREADS_MAX = 64
-CREATIONS_MAX = 5
-CREATION_WAIT_SECONDS = 0.05
+TRIES_MAX = 5
+TRIES_WAIT_SECONDS = 0.25
 RETENTION = "delta.deletedFileRetentionDuration"
 _INTERVAL = re.compile(r"(?:interval )?([0-9]+) (second|minute|hour|day|week)s?")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
@@ -126,6 +127,26 @@ class Statements:
                     raise
                 logger.info("a file is missing, read again error=%s", type(error).__name__)
             return self._begun(self._readings, statement).result()
+
+    def going_on(self, statement: Callable[[], Result]) -> Result:
+        """Run a statement that takes the next part of what an earlier one began.
+
+        It cannot be run again: after an error there is no next part, which looks like the end.
+
+        Raises:
+            StoreCorrupt: A file of the store is damaged.
+            StoreBusy: A file is missing that was there at the beginning.
+        """
+        with damage():
+            try:
+                return self._begun(self._readings, statement).result()
+            except Exception as error:
+                if not is_file_missing(error):
+                    raise
+                raise StoreBusy(
+                    "Maintenance deleted files while they were read, which took long: ask again.",
+                    owner=None,
+                ) from error
 
     def alone(
         self, statement: Callable[[SparkSession], Result], *, compiled: bool = False
@@ -202,25 +223,36 @@ class Statements:
 
         return _committed(self._begun(self._commits, locked))
 
-    def creating(self, table: str, statement: Callable[[SparkSession], Result]) -> Result:
-        """Run a statement that creates a table unless it exists.
+    def ensuring(self, table: str, statement: Callable[[SparkSession], Result]) -> Result:
+        """Run a statement that makes something unless it is there: a table, or a column.
 
-        Two drivers may find that it does not. The slower one meets a conflict, a folder that is
-        not empty, or the loss of the one that it has begun, and has nothing left to do once the
-        other one is ready: whatever the error, the statement is repeated.
+        Two drivers may find that it is not. The slower one meets a conflict, a table that is not
+        whole yet, or a column twice, and has nothing left to do once the other one is ready: the
+        statement is repeated.
 
         Raises:
-            AppendConflict: Delta reports a conflict again and again.
+            Busy: Others were at it at every try.
         """
-        for failed in range(1, CREATIONS_MAX):
+        for failed in range(1, TRIES_MAX + 1):
             try:
                 return self.committing(table, statement)
-            except TxnQueueError:
-                raise
             except Exception as error:
-                logger.info("not created table=%s error=%s", table, type(error).__name__)
-            time.sleep(random.random() * CREATION_WAIT_SECONDS * 2**failed)  # noqa: S311
-        return self.committing(table, statement)
+                if not is_rivalry(error):
+                    raise
+                logger.info("others are at it table=%s error=%s", table, type(error).__name__)
+                if failed == TRIES_MAX:
+                    raise Busy(
+                        f"Others were creating or altering the table {table!r} at every try: try "
+                        "again.",
+                        operation="create or alter a table",
+                        tries=failed,
+                    ) from error
+            time.sleep((1 + random.random()) / 2 * TRIES_WAIT_SECONDS * 2**failed)  # noqa: S311
+        raise AssertionError
+
+    def is_locked(self, table: str) -> bool:
+        """Return whether no other driver can write to a table meanwhile."""
+        return not isinstance(self._locks.of(table), NoLock)
 
     def staging(self, table: str, session: SparkSession, statement: Callable[[], Result]) -> Result:
         """Run a write of rows under the table's lock, as work of the caller for Spark.

@@ -263,7 +263,8 @@ class Admission:
             found = self._register.read()
             if found is not None and self._writers is Writers.APART:
                 if found.driver is not None:
-                    self._register.write(None, {**about, "taken_from": found.driver})
+                    taken = {**about, "taken_from": found.driver}
+                    self._write(None, taken, lambda now: now is None or now.driver is None)
             elif found is not None:
                 before = {"taken_from": found.driver} if found.driver else {}
                 self._say({**about, **before}, settle=True)

@@ -16,9 +16,9 @@ from txnqueue.core import ranges
 from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import PayloadRemoved
 from txnqueue.platform.log_store import scheme_of
-from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.exceptions import damage
 from txnqueue.storage.journal.locks import default_elsewhere
+from txnqueue.storage.journal.log import CommitLog
 from txnqueue.storage.journal.sessions import USER_METADATA, is_connect
 from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.tables import (
@@ -91,16 +91,16 @@ class DeltaPayload:
 
     def create(self, payload_id: str, schema: StructType, *, routed: bool = False) -> None:
         """Create an owner's payload table if it does not exist."""
-        columns = definitions(schema.fields)
+        columns, names = definitions(schema.fields), self._statements.names
 
         def statement(session: SparkSession) -> None:
             metadata = {"txnqueue": __version__, "operation": "create payload", "queue": payload_id}
             session.conf.set(USER_METADATA, json.dumps(metadata))
-            names = self._statements.names
             with of_columns():
                 session.sql(create_payload(names, payload_id, columns, routed=routed)).collect()
 
-        self._statements.creating(f"payload-{payload_id}", statement)
+        log = CommitLog(self._statements, names.payload(payload_id))
+        log.created(f"payload-{payload_id}", statement, f"payload/{payload_id}")
 
     def add_columns(self, payload_id: str, columns: StructType) -> None:
         """Add columns to an owner's payload table; existing ones are not changed."""
@@ -117,16 +117,10 @@ class DeltaPayload:
                 # Delta enables this type by itself only when a table is created.
                 session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({_NTZ})").collect()
             added = definitions(missing, checked=False)
-            with of_columns():
-                session.sql(f"ALTER TABLE {table} ADD COLUMNS ({added})").collect()
+            session.sql(f"ALTER TABLE {table} ADD COLUMNS ({added})").collect()
 
-        for last in (False, False, True):
-            try:
-                self._statements.committing(f"payload-{payload_id}", statement)
-                return
-            except AppendConflict:  # another process altered the table meanwhile
-                if last:
-                    raise
+        with of_columns():  # not each try: another driver may add the same column meanwhile
+            self._statements.ensuring(f"payload-{payload_id}", statement)
 
     def _table_columns(
         self, session: SparkSession, payload_id: str, schema: StructType

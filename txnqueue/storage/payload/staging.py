@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -96,6 +97,15 @@ def write(statements: Statements, send: Send, frame: DataFrame, options: Mapping
     statements.staging(f"payload-{send.payload_id}", frame.sparkSession, statement)
 
 
+def _has_commits(log: Path) -> bool:
+    """Return whether a log has a commit or a checkpoint: Delta makes its folder before both."""
+    try:
+        with os.scandir(log) as listed:
+            return any(one.name[0].isdigit() for one in listed)
+    except OSError:
+        return False
+
+
 def _check_table_there(names: TableNames, send: Send) -> None:
     """Check, where that costs nothing, that a table is there: Delta would create another one.
 
@@ -105,7 +115,7 @@ def _check_table_there(names: TableNames, send: Send) -> None:
     if not names.by_path or scheme_of(names.root):
         return
     folder = Path(names.root) / "payload" / send.payload_id
-    if not (folder / "_delta_log").is_dir():
+    if not _has_commits(folder / "_delta_log"):
         raise StoreCorrupt(
             f"The table of payload {str(folder)!r} is missing from the store: put it back from a "
             "copy. Nothing was sent."

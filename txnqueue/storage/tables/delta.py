@@ -106,14 +106,15 @@ class DeltaTables:
 
         found = canonical_root(name) if "/" in name else name
 
-        def statement() -> tuple[Row, Any, int]:
+        def statement() -> tuple[Row, Any, int | None]:
             session, table = self._statements.session, table_name(found)
             if not is_whole(found):  # only the user's session knows its schema and catalog
                 named = self._statements.user.sql(f"DESCRIBE DETAIL {table}").collect()[0]["name"]
                 table = table_name(named or found)
             detail = session.sql(f"DESCRIBE DETAIL {table}").collect()[0]
-            newest = session.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()[0]
-            return detail, session.table(table).schema, int(newest["version"])
+            newest = session.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()
+            version = int(newest[0]["version"]) if newest else None  # it was deleted meanwhile
+            return detail, session.table(table).schema, version
 
         try:
             detail, schema, version = self._statements.run(statement)
@@ -132,6 +133,8 @@ class DeltaTables:
             if refused is None:
                 raise
             raise refused from error
+        if version is None:
+            return None
         self._bytes[detail["id"]] = detail["sizeInBytes"] or 0
         constraints = {
             key.removeprefix(_CONSTRAINT): text
