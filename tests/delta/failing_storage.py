@@ -26,7 +26,8 @@ from txnqueue.errors import TransactionUnknown
 from txnqueue.platform.local_spark import local_spark
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = ("create", "rename", "list", "open")
+WRITES = ("create", "rename")
+KINDS = (*WRITES, "list", "open")
 QUEUE: Any = {"dead_letter": False, "lease_seconds": 1.0, "deliveries_max": 1_000}
 
 
@@ -49,6 +50,11 @@ class Cell:
     nth: int
     after: bool
     verified: bool = True
+
+    @property
+    def writes(self) -> bool:
+        """Whether the call changes something."""
+        return self.kind in WRITES
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import shutil
 from dataclasses import replace
@@ -202,6 +203,45 @@ def test_the_payload_of_dropped_queues_leaves_the_disk_and_they_cost_nothing_any
     # As it was when the view was created.
     assert spark.sql("SELECT count(*) FROM held_kept WHERE state = 'accepted'").first()[0] == 4
     assert manager.history.verify().ok
+
+
+def test_days_of_the_archive_that_are_over_get_few_files(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "DAY_FILES_MAX", 2)
+    clock, root, archive = Clock(), str(tmp_path), tmp_path / "archive"
+    manager = QueueManager(spark, root, runtime=runtime(clock, "keeper"))
+    queue = manager.create_queue("q", "i long", dead_letter=False)
+
+    def day() -> str:
+        moment = datetime.datetime.fromtimestamp(clock.now_ms / 1000, datetime.timezone.utc)
+        return moment.date().isoformat()
+
+    def maintain(hours: float) -> MaintenanceResult:
+        clock.advance(hours * 3_600)
+        queue.send([{"i": 1}])
+        queue.receive(1).accept()
+        return manager.maintain(**AT_ONCE, vacuum=False)
+
+    def rewritings() -> int:
+        said = spark.sql(f"DESCRIBE HISTORY delta.`{archive}`").collect()
+        about = [json.loads(row.userMetadata) for row in said if row.operation == "OPTIMIZE"]
+        assert {one["operation"] for one in about} <= {"rewrite archive"}
+        return len(about)
+
+    kept = client_of(manager).store.journal.archive
+    clock.advance(24 * 3_600 - clock.now_ms / 1000 % (24 * 3_600))
+    first, count = day(), maintenance.DAY_FILES_MAX + 1
+    for _ in range(count):
+        done = maintain(24 / (count + 1))
+        assert (done.skipped, done.rewritten) == ((), 0) and done.archived > 0
+    assert kept.files()[first] >= count and rewritings() == 0
+    digest = manager.history.digest()
+    assert maintain(24 / count).rewritten == 1 and day() > first
+    assert kept.files()[first] == 1 and rewritings() == 1
+    assert maintain(1).rewritten == 0 and rewritings() == 1
+    assert txnqueue.look(root).history.digest(digest.commit_seq) == digest
+    assert manager.history.verify(digest=digest).ok
 
 
 def made_and_dropped(manager: QueueManager, like: QueueInfo, count: int) -> None:

@@ -196,6 +196,12 @@ class FaultyArchive(_Faulty):
     def forget(self, day: str, standing: Any, metadata: Any) -> Any:
         return self._through("forget", day, standing, metadata)
 
+    def files(self) -> Any:
+        return self._through("files")
+
+    def rewrite(self, days: Any, metadata: Any) -> None:
+        self._through("rewrite", days, metadata)
+
     def vacuum(self, seconds_min: float, *, full: bool = False) -> Any:
         return self._inner.vacuum(seconds_min, full=full)
 

@@ -58,6 +58,9 @@ CALLS_SHUFFLED = 160
 """So many of each kind of maintenance, and 40 of the others, are run in a shuffled order."""
 CALLS_TOGETHER = 195
 """So many calls of all operations come first, then all others but those of maintenance."""
+CALLS_BOTH_WAYS = 1_032
+"""So many come before the lists and opens that only fail: one that has been done and says that it
+failed leaves nothing else behind. The calls that write come first among these."""
 
 
 # ----------------------------------------------------------------------------- histories
@@ -201,7 +204,9 @@ def failing_calls() -> list[failing_storage.Cell]:
     random.Random(0).shuffle(found)
     listed = sorted(filter(is_made, [*found, *more]), key=lambda cell: cell.nth)
     later = sorted(listed[CALLS_TOGETHER:], key=lambda cell: cell.operation == "maintain")
-    return listed[:CALLS_TOGETHER] + later
+    both = listed[:CALLS_TOGETHER] + later
+    rest = [cell for cell in both[CALLS_BOTH_WAYS:] if cell.writes or not cell.after]
+    return both[:CALLS_BOTH_WAYS] + sorted(rest, key=lambda cell: not cell.writes)
 
 
 def storage_that_fails(session: Session, number: int) -> tuple[int, Counter[str]]:

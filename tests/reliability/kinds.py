@@ -262,7 +262,8 @@ KINDS: dict[str, Kind] = {
             "The n-th create, rename, list or open fails, or succeeds and says that it failed, for "
             "n = 1, 2, 3 …, in a send of rows or of a frame, a transaction that receives and "
             "sends, the change of a table, a drain, an acceptance, the creation of a queue, and "
-            "maintenance; what the client is told is compared with what there is, and after every "
+            "maintenance, of whose later lists and opens none is done before it fails; what the "
+            "client is told is compared with what there is, and after every "
             "few calls of maintenance the whole history is verified.",
             "Two calls that fail; a disk that says it has written and has not.",
             cases.storage_that_fails,

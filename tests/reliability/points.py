@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -13,6 +15,7 @@ from statistics import median, quantiles
 from typing import Any, TypedDict
 
 import psutil
+import pyarrow
 
 NAME = "soak-points"
 MB = 2**20
@@ -37,7 +40,7 @@ class Point:
         send_ms_high: What 95 % of them stayed below.
         receive_ms: The median of its transactions that receive, send on and commit.
         receive_ms_high: What 95 % of them stayed below.
-        python_mb: The resident memory of the driver process.
+        python_mb: The resident memory of the driver process, once it has given back what is free.
         java_mb: The resident memory of its Java.
         heap_mb: What is in Java's heap after its garbage was collected.
         threads: The threads of both processes.
@@ -120,7 +123,7 @@ def of_times(seconds: Sequence[float]) -> tuple[float, float]:
 
 def of_processes(java: Any) -> OfProcesses:
     """Measure what this process and its Java hold; Java is that of a session, None: none."""
-    gc.collect()
+    _give_back()
     here = psutil.Process()
     found = [here]
     heap = 0
@@ -137,6 +140,14 @@ def of_processes(java: Any) -> OfProcesses:
         "python_blocks": sys.getallocatedblocks(),
         "open_files": sum(one.num_fds() for one in found),
     }
+
+
+def _give_back() -> None:
+    """Let the system have the memory that is free: what is in use does not depend on the past."""
+    gc.collect()
+    pyarrow.default_memory_pool().release_unused()
+    with contextlib.suppress(OSError, AttributeError):  # only the GNU library has it
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _collected(java: Any) -> int:

@@ -35,6 +35,10 @@ ARCHIVED_MAX = 20_000
 """How many entries are copied and deleted at a time."""
 FILES_MAX = 32
 """A shard in more files than this is rewritten into few."""
+DAY_FILES_MAX = 8
+"""A day of the archive in more files than this is rewritten into few, once it is over."""
+DAYS_MAX = 31
+"""So many days of the archive are rewritten at a time, the oldest first."""
 _FEED_NOT_NEEDED_SINCE = 2
 """The first layout whose clients all read the journal's files where Delta's feed has no answer."""
 _MARKS = frozenset({model.HORIZON_ADVANCED, model.HISTORY_REMOVED, model.PAYLOAD_LISTED})
@@ -57,7 +61,8 @@ class MaintenanceResult(Facts):
         orphans: Payload tables that nothing names, because the creation that made them was
             interrupted. They stay; they are looked for once in seven days, by a dry run, and by
             ``vacuum="full"``.
-        rewritten: How many shards of the journal were rewritten into few files.
+        rewritten: How many shards of the journal and days of the archive were rewritten into few
+            files.
         skipped: What could not be done this time, with the reason; the next maintenance does it.
         dry_run: Whether nothing was changed.
     """
@@ -94,6 +99,7 @@ class _Run:
         self._skipped: list[str] = []
         self._reading = Reading((), -1)
         self._archived_marks: tuple[Entry, ...] | None = None
+        self._day_before = ""
         seconds = client.runtime.now_ms() / 1000
         self._today = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).date()
 
@@ -115,7 +121,7 @@ class _Run:
             self._client, terms, reading, self._marks, self._patiently, skipped=self._skipped
         )
         payload = reclamation.run(gone, horizon)
-        rewritten = self._rewrite()
+        rewritten = self._rewrite_shards() + self._rewrite_days()
         if vacuum and not self._dry_run:
             self._vacuum(seconds_min, horizon, full=vacuum == "full")
         done = MaintenanceResult(
@@ -171,6 +177,7 @@ class _Run:
         now_ms = self._client.runtime.now_ms()
         cutoff_ms = now_ms - round(self._retention.transaction_seconds_max * 1000)
         entries = self._read().entries  # takes long: without the lock
+        self._day_before = model.archive_day(entries)
         if self._abort_overdue(infos):
             entries = self._read().entries
         with self._client.lock:
@@ -354,7 +361,25 @@ class _Run:
 
     # ----------------------------------------------------------------------------- files
 
-    def _rewrite(self) -> int:
+    def _rewrite_days(self) -> int:
+        """Rewrite days of the archive that are spread over many files into few.
+
+        Each maintenance adds files to its own day. The first one of a day looks at those before
+        it, to which nothing is added any more.
+        """
+        today = self._today.isoformat()
+        if not "" < self._day_before < today:
+            return 0
+        archive = self._journal.archive
+        files = {day: count for day, count in archive.files().items() if day < today}
+        many = sorted(day for day, count in files.items() if count > DAY_FILES_MAX)[:DAYS_MAX]
+        if not many or self._dry_run:
+            return len(many)
+        about = self._metadata("rewrite archive")
+        done = self._patiently("files of the archive", lambda: archive.rewrite(many, about))
+        return len(many) if done else 0
+
+    def _rewrite_shards(self) -> int:
         """Rewrite shards that are spread over many files into few."""
         many = sorted(s for s, n in self._journal.files().items() if n > FILES_MAX)
         if not many or self._dry_run:

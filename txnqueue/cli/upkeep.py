@@ -104,7 +104,7 @@ def maintain(
     lines = [
         f"{would}: {done.compacted} lanes compacted, {done.archived} entries archived, "
         f"{done.slices} slices of payload dropped, {done.forgotten} entries removed from the "
-        f"history, {done.rewritten} shards written into few files.",
+        f"history, {done.rewritten} shards and days written into few files.",
         *(f"All payload of {one}, which was dropped, is deleted." for one in done.removed),
         *(
             f"Nothing names the payload table of {one}: check whether it is still needed."

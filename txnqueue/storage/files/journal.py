@@ -70,6 +70,14 @@ class FilesArchive:
         """Refuse to write."""
         _refuse("archive.forget")
 
+    def files(self) -> dict[str, int]:
+        """Refuse what only maintenance asks."""
+        _refuse("archive.files")
+
+    def rewrite(self, days: Collection[str], metadata: Mapping[str, object]) -> None:
+        """Refuse to write."""
+        _refuse("archive.rewrite")
+
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
         """Refuse to write."""
         _refuse("archive.vacuum")

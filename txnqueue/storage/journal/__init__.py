@@ -196,6 +196,18 @@ class Archive(Protocol):
         """
         ...
 
+    def files(self) -> dict[str, int]:
+        """Count the files of each day (ISO)."""
+        ...
+
+    def rewrite(self, days: Collection[str], metadata: Mapping[str, object]) -> None:
+        """Rewrite the entries of some days into few files.
+
+        Raises:
+            AppendConflict: Another writer changed the same days meanwhile.
+        """
+        ...
+
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove the archive's files that no retained version names, as for the journal."""
         ...

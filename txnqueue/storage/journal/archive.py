@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,7 @@ IDS = "txnqueue_ids"
 """A temporary view in the library's own session: the entries that a statement concerns."""
 _VERSION = "if((commit_seq & 1023) = ordinal, shiftright(commit_seq, 10), NULL)"
 """An entry's version; none if commit_seq, which SQL users see, contradicts the ordinal."""
+_DAY = re.compile(r"/day=(\d{4}-\d\d-\d\d)/")
 _COLUMNS = ", ".join(identifier(name) for name, _ in JOURNAL_COLUMNS)
 
 
@@ -182,6 +185,22 @@ class DeltaArchive:
         if found and metadata is not None:
             self._statements.committing("archive", run, compiled=True)
         return found
+
+    def files(self) -> dict[str, int]:
+        """Count the files of each day, by their folders: no file is opened."""
+        query = f"SELECT * FROM {self._table}"
+        paths = self._statements.run(lambda: self._session.sql(query).inputFiles())
+        return dict(Counter(match[1] for match in map(_DAY.search, paths) if match))
+
+    def rewrite(self, days: Collection[str], metadata: Mapping[str, object]) -> None:
+        """Rewrite the entries of some days into few files, by OPTIMIZE."""
+        wanted = ", ".join(f"DATE{literal(day)}" for day in sorted(days))
+
+        def run(session: SparkSession) -> None:
+            session.conf.set(USER_METADATA, json.dumps(metadata))
+            session.sql(f"OPTIMIZE {self._table} WHERE day IN ({wanted})").collect()
+
+        self._statements.committing("archive", run)
 
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove the archive's files that no retained version names."""
