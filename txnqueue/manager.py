@@ -134,8 +134,9 @@ class QueueManager:
 
         Args:
             spark: The session of all DataFrames; the library's own statements run on a tuned one.
-            root: The store's address: a path if it has a "/", otherwise a catalog schema. Root,
-                actor, run_id, consumer and retry can also be set in Spark's configuration
+            root: The store's address: a path if it has a "/", otherwise a catalog schema, in the
+                session's current catalog unless it names one (``catalog.schema``). Root, actor,
+                run_id, consumer and retry can also be set in Spark's configuration
                 (``spark.txnqueue.root``, ``spark.txnqueue.retry.attempts_max``) or in the
                 environment (``TXNQUEUE_ROOT``).
             actor: The name recorded in every entry; the current user when omitted.

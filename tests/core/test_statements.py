@@ -30,7 +30,7 @@ from txnqueue.storage.journal import statements as statements_module
 from txnqueue.storage.journal.exceptions import surely_not_begun
 from txnqueue.storage.journal.log import CommitLog
 from txnqueue.storage.journal.sessions import APPLICATION
-from txnqueue.storage.journal.statements import THREADS_MAX, Statements
+from txnqueue.storage.journal.statements import CREATIONS_MAX, THREADS_MAX, Statements
 from txnqueue.storage.journal.tables import TableNames
 from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.delta import DeltaPayload
@@ -301,17 +301,18 @@ def test_a_table_is_changed_by_one_statement_at_a_time(
     assert order == ["first", "second"]
 
 
+@pytest.mark.parametrize("said", ["[DELTA_CONCURRENT_WRITE]", "[DELTA_CREATE_TABLE_WITH_"])
 @pytest.mark.parametrize("what", ["statement", "log", "payload"])
 def test_a_table_that_another_driver_creates_at_the_same_time_is_there(
-    statements: Statements, monkeypatch: pytest.MonkeyPatch, what: str
+    statements: Statements, monkeypatch: pytest.MonkeyPatch, what: str, said: str
 ) -> None:
-    """The slower one failed with an error of the library's own inside."""
+    """The slower one failed with an error of the library's own inside, or with one of Spark's."""
     tried: list[Any] = []
 
     def create(_session: Any) -> str:
         tried.append(1)
         if len(tried) == 1:
-            raise RuntimeError("[DELTA_CONCURRENT_WRITE] somebody was faster")
+            raise RuntimeError(said)
         return "there"
 
     def by_sql(session: Any, statement: str) -> Any:
@@ -327,6 +328,25 @@ def test_a_table_that_another_driver_creates_at_the_same_time_is_there(
     }
     ways[what]()
     assert len(tried) == 2
+
+
+def test_a_table_that_cannot_be_created_is_tried_a_few_times(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statements._locks, "of", lambda table: SimpleNamespace(held=Nothing))
+    monkeypatch.setattr(statements_module, "CREATION_WAIT_SECONDS", 0)
+    tried: list[Any] = []
+
+    def create(error: Exception) -> Any:
+        tried.append(1)
+        raise error
+
+    with pytest.raises(PermissionError, match="not here"):
+        statements.creating("a", lambda _: create(PermissionError("not here")))
+    assert len(tried) == CREATIONS_MAX
+    with pytest.raises(StoreCorrupt):
+        statements.creating("a", lambda _: create(StoreCorrupt("told")))
+    assert len(tried) == CREATIONS_MAX + 1
 
 
 class Nothing:

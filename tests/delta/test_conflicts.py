@@ -7,6 +7,7 @@ In the long run the same on a real HDFS, where a commit is Delta's own and needs
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ import pytest
 from tests.conftest import LONG
 from tests.delta.hdfs import MiniHdfs
 from tests.delta.units import APART, BARRED, RIVALS, unit
+from txnqueue import QueueManager
 from txnqueue.core.model import CLAIMED, Condition, Entry, Unit, next_sequence
 from txnqueue.core.planning import Plan
-from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.journal import AppendConflict, delta, statements
 from txnqueue.storage.journal.delta import DeltaJournal
 from txnqueue.storage.journal.groups import Groups
 from txnqueue.storage.journal.lock import NoLock
@@ -27,6 +29,7 @@ from txnqueue.storage.journal.tables import TableNames
 
 pytestmark = pytest.mark.spark
 WAIT_SECONDS = 45
+CREATORS = 3
 
 
 class Waiting:
@@ -72,7 +75,7 @@ class Unlocked(Statements):
 
     waiting: Any = None
 
-    def __init__(self, spark: Any, names: TableNames) -> None:
+    def __init__(self, spark: Any, names: TableNames, **_: Any) -> None:
         super().__init__(spark, names)
         self._locks.of = lambda table: NoLock()
 
@@ -82,20 +85,24 @@ class Unlocked(Statements):
 
 
 @pytest.fixture(scope="module", params=["local", "hdfs"] if LONG else ["local"])
+def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("conflicts")
+    if request.param == "local":
+        return str(folder)
+    hdfs = MiniHdfs(folder)
+    request.addfinalizer(hdfs.close)  # noqa: PT021 - there is not always one to close
+    return f"{hdfs.url}/conflicts"
+
+
+@pytest.fixture(scope="module")
 def journals(
-    request: pytest.FixtureRequest, spark: Any, tmp_path_factory: pytest.TempPathFactory
+    spark: Any, root: str, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[DeltaJournal, DeltaJournal, Waiting]:
-    root = tmp_path_factory.mktemp("conflicts")
-    if request.param == "hdfs":
-        hdfs = MiniHdfs(root)
-        request.addfinalizer(hdfs.close)  # noqa: PT021 - there is not always one to close
-        names = TableNames.of(f"{hdfs.url}/store")
-    else:
-        names = TableNames.of(str(root))
+    names, folder = TableNames.of(f"{root}/store"), tmp_path_factory.mktemp("waiting")
     slow_statements, fast_statements = Unlocked(spark, names), Unlocked(spark, names)
     slow, fast = (DeltaJournal(s, groups=Groups()) for s in (slow_statements, fast_statements))
     slow.create()
-    waiting = Waiting(slow_statements.appending, root)
+    waiting = Waiting(slow_statements.appending, folder)
     slow_statements.waiting = waiting
     return slow, fast, waiting
 
@@ -235,3 +242,25 @@ def test_of_a_group_each_unit_goes_in_by_itself(journals: Any) -> None:
     assert journals[1].append([rival], {}).won == (True,)
     answer = journals[1].append([won, lost], {"operation": "group"})
     assert answer.won == (True, False)
+
+
+@pytest.mark.parametrize("number", range(12 if LONG else 3))
+def test_clients_that_create_a_store_at_the_same_time_have_one_together(
+    spark: Any, root: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statements, "Statements", Unlocked)
+    monkeypatch.setattr(delta, "groups_of", lambda *_: Groups())
+    there, begin = f"{root}/new{number}", threading.Barrier(CREATORS)
+
+    def create(n: int) -> None:
+        manager = QueueManager(spark, there, actor=f"client {n}")
+        begin.wait()
+        queue = manager.create_queue("q", "n long", dead_letter=False, exist_ok=True)
+        queue.send([{"n": n}])
+
+    with ThreadPoolExecutor(CREATORS) as threads:
+        list(threads.map(create, range(CREATORS)))
+    manager = QueueManager(spark, there)
+    found = [message["n"] for message in manager.queue("q").peek_messages()]
+    assert sorted(found) == [*range(CREATORS)]
+    assert manager.history.verify().ok

@@ -211,6 +211,29 @@ def test_instants_stay_instants_where_a_session_means_others_by_timestamp(
     assert [row.later for row in frame.collect()] == [None]
 
 
+def test_a_schema_is_that_of_the_catalog_which_the_session_is_in(spark: Any, root: Any) -> None:
+    """Another catalog's schema of the same name is another store: its data is not this one's."""
+    session, schema = spark.newSession(), f"catalogs{next(_NUMBERS)}"
+    derby = "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog"
+    session.conf.set("spark.sql.catalog.other", derby)
+    session.conf.set("spark.sql.catalog.other.url", f"jdbc:derby:{root}/derby;create=true")
+    session.conf.set("spark.sql.catalog.other.driver", "org.apache.derby.jdbc.EmbeddedDriver")
+    session._jvm.System.setProperty("derby.stream.error.file", f"{root}/derby.log")
+    session.sql(f"CREATE SCHEMA {schema}")
+    manager = QueueManager(session, schema)
+    queue = manager.create_queue("q", "n long", dead_letter=False)
+    session.sql("SET CATALOG other")
+    queue.send([{"n": 1}])
+    manager.create_views()
+    with pytest.raises(InvalidInput, match=f"root='other.{schema}'"):
+        QueueManager(session, schema).create_queue("q", "n long")
+    same = QueueManager(session, f"spark_catalog.{schema}")
+    assert [message["n"] for message in same.queue("q").receive().messages()] == [1]
+    assert manager.maintain().skipped == () and manager.history.verify().ok
+    shown = session.sql(f"SELECT n, state FROM spark_catalog.{schema}.q").collect()
+    assert [tuple(row) for row in shown] == [(1, "in_flight")]
+
+
 def test_a_send_without_rows_sends_nothing_whatever_the_session_says(
     spark: Any, root: Any, said: Any
 ) -> None:

@@ -8,6 +8,7 @@ once. A slice that was killed is begun again; what it had sent is not sent twice
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import json
@@ -29,16 +30,18 @@ from tests.reliability.gauge import Gauge
 from tests.reliability.points import Point
 from tests.reliability.session import Session
 from txnqueue import QueueManager
+from txnqueue.client import readers
 from txnqueue.storage.journal import groups
 from txnqueue.storage.journal.tail import Tail
 
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "reliability" / "soak"
 VERIFIED_EVERY = 10
-MEASURED_EVERY = 2
+MEASURED_EVERY = 4
 LEASE_SECONDS = 30.0
-TAIL_ENTRIES = 2_000
-"""A tenth of what a process keeps of the entries that it wrote: so it has them from its second
-slice on, and what its memory grows by after that is something else."""
+TAIL_ENTRIES, READ_ENTRIES = 2_000, 200
+"""A tenth of what a process keeps of the entries that it wrote, and each manager of those that it
+read: so they have them from their second slice on, and what memory grows by after that is something
+else."""
 KEPT = {"transaction_seconds_max": 120.0, "payload_retention_days": 0}
 """What is finished leaves the journal soon, so that all that maintenance does is done."""
 
@@ -277,9 +280,12 @@ class Driver:
         self.each = each or Slice()
         new = self._place.folder / "new"
         shutil.rmtree(new, ignore_errors=True)
-        with patch.object(groups, "Tail", functools.partial(Tail, entries_max=TAIL_ENTRIES)):
-            self._soak = Soak(manager_of, self.each)
-            self._new = QueueManager(session, str(new), actor="gauge")
+        self._caches = contextlib.ExitStack()
+        tail = functools.partial(Tail, entries_max=TAIL_ENTRIES)
+        self._caches.enter_context(patch.object(groups, "Tail", tail))
+        self._caches.enter_context(patch.object(readers, "ENTRIES_KEPT", READ_ENTRIES))
+        self._soak = Soak(manager_of, self.each)
+        self._new = QueueManager(session, str(new), actor="gauge")
         open_queues(self._new)
         self._gauge = Gauge(self._soak.auditor, self._new)
 
@@ -287,6 +293,7 @@ class Driver:
         """End the work."""
         self._soak.close()
         self._new.close()
+        self._caches.close()
 
     def do(self) -> tuple[Point | None, Counter[str]]:
         """Do the next slice, and measure; not if an earlier process had done a part of it."""

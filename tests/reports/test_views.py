@@ -441,7 +441,8 @@ def test_views_in_a_catalog_schema_are_permanent(spark: Any, tmp_path: Path) -> 
         batch = orders.receive(3)
         batch.reject(where="order_id = 1", reason="negative")
         assert manager.create_views() == [
-            f"views_test.{name}" for name in (*views.STORE_VIEWS, "orders", "orders_dead")
+            f"spark_catalog.views_test.{name}"
+            for name in (*views.STORE_VIEWS, "orders", "orders_dead")
         ]
         elsewhere = spark.newSession()
         rows = elsewhere.table("views_test.orders").collect()
@@ -458,7 +459,7 @@ def test_views_in_a_catalog_schema_are_permanent(spark: Any, tmp_path: Path) -> 
         seq = manager.history.as_of().commit_seq
         batch.accept()
         then = manager.create_views("then_", as_of=seq)
-        assert then[len(views.STORE_VIEWS)] == "views_test.then_orders"
+        assert then[len(views.STORE_VIEWS)] == "spark_catalog.views_test.then_orders"
         assert elsewhere.table("views_test.then_orders").where("_state = 'accepted'").count() == 0
         assert elsewhere.table("views_test.orders").where("_state = 'accepted'").count() == 2
         steps = manager.history.trace(queue="orders", where="order_id = 1").rows()

@@ -86,13 +86,15 @@ class DeltaStore:
 
         Args:
             spark: The user's session, with the users' DataFrames.
-            root: A path if it has a "/", otherwise a catalog schema.
+            root: A path if it has a "/", otherwise a catalog schema: without a catalog, in the one
+                that is the session's current one now.
             monotonic: A clock in seconds, used only to ask again for the newest version.
             several_drivers: Whether the platform lets several drivers write, whatever the
                 storage is.
         """
         from txnqueue.storage.journal.delta import DeltaJournal
         from txnqueue.storage.journal.locks import canonical_root
+        from txnqueue.storage.journal.sessions import in_current_catalog
         from txnqueue.storage.journal.statements import Statements
         from txnqueue.storage.journal.tables import TableNames
         from txnqueue.storage.payload.delta import DeltaPayload
@@ -100,7 +102,7 @@ class DeltaStore:
         from txnqueue.storage.transient import of_root
 
         self.spark: SparkSession | None = spark
-        self.root = canonical_root(root)
+        self.root = canonical_root(in_current_catalog(spark, root))
         self.names = TableNames.of(self.root)
         self.statements = Statements(spark, self.names, several_drivers=several_drivers)
         self.journal = DeltaJournal(self.statements, monotonic)

@@ -216,11 +216,10 @@ def statements(
             names, ever or infos, infos[name], exchanges, commit_seq, at_ms=at_ms
         )
     made = "CREATE OR REPLACE TEMPORARY VIEW" if names.by_path else "CREATE OR REPLACE VIEW"
-    schema = [] if names.by_path else names.root.split(".")
     texts = {}
     for view, query in queries.items():
-        path = [*schema, prefix + view]
-        if schema and path[-1].lower().startswith(TABLE_PREFIX):
+        path = [*names.namespace, prefix + view]
+        if not names.by_path and path[-1].lower().startswith(TABLE_PREFIX):
             raise InvalidName(
                 f"The view {path[-1]!r} would have the name of a table of the store: give another "
                 "prefix=.",

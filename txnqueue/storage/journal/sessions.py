@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.errors import PlatformMissing
+from txnqueue.storage.journal.tables import SESSION_CATALOG
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,6 +87,14 @@ def is_stopped(spark: SparkSession) -> bool:
         return bool(getattr(spark, "is_stopped", False))
     context = spark.sparkContext._jsc
     return context is None or bool(context.sc().isStopped())
+
+
+def in_current_catalog(spark: SparkSession, root: str) -> str:
+    """Return a root as the user's session means it now: sessions may have other catalogs later."""
+    if "/" in root or "." in root:
+        return root
+    catalog = spark.catalog.currentCatalog()
+    return root if catalog == SESSION_CATALOG else f"{catalog}.{root}"
 
 
 def new_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:

@@ -13,8 +13,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import re
 import threading
+import time
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -23,9 +25,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from txnqueue.errors import PlatformMissing
+from txnqueue.errors import PlatformMissing, TxnQueueError
 from txnqueue.storage.forks import check_process
-from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.exceptions import conflicts, damage, is_file_missing
 from txnqueue.storage.journal.locks import Locks
 from txnqueue.storage.journal.sessions import (
@@ -50,6 +51,8 @@ POOL = "spark.scheduler.pool"
 OWN_POOL = "txnqueue"
 """The scheduler pool in which the library's short statements do not queue behind a user's jobs."""
 THREADS_MAX = 64
+CREATIONS_MAX = 5
+CREATION_WAIT_SECONDS = 0.05
 RETENTION = "delta.deletedFileRetentionDuration"
 _INTERVAL = re.compile(r"(?:interval )?([0-9]+) (second|minute|hour|day|week)s?")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
@@ -202,16 +205,22 @@ class Statements:
     def creating(self, table: str, statement: Callable[[SparkSession], Result]) -> Result:
         """Run a statement that creates a table unless it exists.
 
-        Two drivers may find that it does not; the statement of the slower one then conflicts, and
-        has nothing left to do when it is repeated.
+        Two drivers may find that it does not. The slower one meets a conflict, a folder that is
+        not empty, or the loss of the one that it has begun, and has nothing left to do once the
+        other one is ready: whatever the error, the statement is repeated.
 
         Raises:
-            AppendConflict: Delta reports a conflict again.
+            AppendConflict: Delta reports a conflict again and again.
         """
-        try:
-            return self.committing(table, statement)
-        except AppendConflict:
-            return self.committing(table, statement)
+        for failed in range(1, CREATIONS_MAX):
+            try:
+                return self.committing(table, statement)
+            except TxnQueueError:
+                raise
+            except Exception as error:
+                logger.info("not created table=%s error=%s", table, type(error).__name__)
+            time.sleep(random.random() * CREATION_WAIT_SECONDS * 2**failed)  # noqa: S311
+        return self.committing(table, statement)
 
     def staging(self, table: str, session: SparkSession, statement: Callable[[], Result]) -> Result:
         """Run a write of rows under the table's lock, as work of the caller for Spark.

@@ -64,6 +64,8 @@ ARCHIVE_PROPERTIES = {
 PAYLOAD_COMMENT = "Raw payload, including uncommitted and consumed rows: read the view"
 JOURNAL_COMMENT = "Immutable entries of a txnqueue store: read the views"
 ARCHIVE_COMMENT = "Finished entries of a txnqueue store: read the views"
+SESSION_CATALOG = "spark_catalog"
+"""The name of Spark's own catalog in every session."""
 TABLE_PREFIX = "txnqueue_"
 """The prefix of a store's tables in a catalog schema, which no view has."""
 PAYLOAD_PREFIX = f"{TABLE_PREFIX}payload_"
@@ -108,9 +110,17 @@ class TableNames:
         return PAYLOAD_PREFIX + payload_id.replace(".", "_").replace("-", "_")
 
     @property
+    def namespace(self) -> list[str]:
+        """The catalog and the schema; no parts if the store has a path."""
+        if self.by_path:
+            return []
+        parts = self.root.split(".")
+        return parts if len(parts) > 1 else [SESSION_CATALOG, *parts]
+
+    @property
     def schema(self) -> str:
-        """The catalog schema, quoted for SQL."""
-        return ".".join(map(identifier, self.root.split(".")))
+        """The catalog schema with its catalog, quoted for SQL."""
+        return ".".join(map(identifier, self.namespace))
 
     def _table(self, folder: str, name: str) -> str:
         if self.by_path:
