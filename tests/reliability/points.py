@@ -50,7 +50,7 @@ class Point:
         python_threads: The threads of the driver process; None: not counted.
         ratio: How many times as long as on a new store the same work takes; None: not measured.
         python_blocks: The pieces of memory that Python's objects hold, whatever the process keeps
-            of those that were given back; None: not counted.
+            of those that were given back; None: not counted, as with the system's allocator.
     """
 
     store: str
@@ -83,7 +83,7 @@ class OfProcesses(TypedDict):
     heap_mb: float
     threads: int
     python_threads: int
-    python_blocks: int
+    python_blocks: int | None
     open_files: int
 
 
@@ -137,7 +137,7 @@ def of_processes(java: Any) -> OfProcesses:
         "heap_mb": round(heap / MB, 1),
         "threads": sum(one.num_threads() for one in found),
         "python_threads": here.num_threads(),
-        "python_blocks": sys.getallocatedblocks(),
+        "python_blocks": sys.getallocatedblocks() or None,
         "open_files": sum(one.num_fds() for one in found),
     }
 
