@@ -38,7 +38,7 @@ from txnqueue.storage import transient
 from txnqueue.storage.journal import statements as statements_module
 from txnqueue.storage.journal.exceptions import surely_not_begun
 from txnqueue.storage.journal.log import CommitLog, _Begun
-from txnqueue.storage.journal.sessions import APPLICATION
+from txnqueue.storage.journal.sessions import APPLICATION, in_current_catalog
 from txnqueue.storage.journal.statements import THREADS_MAX, TRIES_MAX, Statements
 from txnqueue.storage.journal.tables import TableNames
 from txnqueue.storage.payload import Send
@@ -624,3 +624,23 @@ def test_of_a_stopped_session_nothing_is_asked(statements: Statements) -> None:
     for act in (statements.append, statements.alone, statements.run):
         with pytest.raises(PlatformMissing, match="stopped"):
             act(lambda *_: pytest.fail("it was asked"))
+
+
+@pytest.mark.parametrize(
+    ("root", "current", "meant"),
+    [
+        ("sales", "spark_catalog", "sales"),
+        ("sales", "prod", "prod.sales"),
+        ("Spark_Catalog.sales", "prod", "sales"),
+        ("spark_catalog.a.b", "prod", "spark_catalog.a.b"),
+        ("dev.sales", "prod", "dev.sales"),
+        ("./sales", "prod", "./sales"),
+        (".", "prod", "."),
+        ("spark_catalog.", "prod", "spark_catalog."),
+    ],
+)
+def test_a_schema_without_a_catalog_is_in_the_current_one(
+    root: str, current: str, meant: str
+) -> None:
+    spark: Any = SimpleNamespace(catalog=SimpleNamespace(currentCatalog=lambda: current))
+    assert in_current_catalog(spark, root) == meant

@@ -106,9 +106,9 @@ class CommitLog:
         names, seen = self._statements.names, _Begun()
         looks = names.by_path and not is_connect(self._statements.user)
         log = f"{names.root}/{folder or lock}/_delta_log"
-        keep_seconds = 0.0 if self._statements.is_locked(lock) else BEGUN_SECONDS
 
         def whole(session: SparkSession) -> str | None:
+            keep_seconds = 0.0 if self._statements.is_locked(lock) else BEGUN_SECONDS
             is_there = looks and self._is_written(log, seen, keep_seconds)
             session.conf.unset(LAST_COMMIT)
             create(session)

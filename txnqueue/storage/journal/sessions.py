@@ -100,7 +100,8 @@ def in_current_catalog(spark: SparkSession, root: str) -> str:
     if not dot:
         current = spark.catalog.currentCatalog()
         return root if current == SESSION_CATALOG else f"{current}.{root}"
-    return schema if schema and catalog.lower() == SESSION_CATALOG else root
+    is_whole = bool(schema) and "." not in schema
+    return schema if is_whole and catalog.lower() == SESSION_CATALOG else root
 
 
 def new_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
