@@ -24,6 +24,7 @@ from txnqueue.errors import (
     PlatformMissing,
     SchemaMismatch,
     StoreError,
+    StoreNotFound,
     TableNotFound,
     TransactionAborted,
 )
@@ -497,13 +498,16 @@ def test_a_name_that_leads_nowhere_is_refused_for_a_table_and_for_a_store(lake: 
     with pytest.raises(StoreError, match="UnknownHostException"):
         QueueManager(lake.spark, NO_HOST).list_queues()
     assert attempt_of(tx).changes == []
-    for root, why in {**MISNAMED, "x`y": "INVALID_ATTRIBUTE_NAME", "no.schema": "REQUIRES"}.items():
+    for root, why in {**MISNAMED, "x`y": "no s", "no.schema": "REQUIRES"}.items():
         for call in ("list_queues", "create_queue"):
             with QueueManager(lake.spark, root) as manager:
                 given = ("q", "n long") if call == "create_queue" else ()
-                with pytest.raises(InvalidInput, match=why) as told:
+                kind = StoreNotFound if root == "x`y" else InvalidInput
+                with pytest.raises(kind, match=why) as refused:
                     getattr(manager, call)(*given)
-                assert told.value.name == "root" and root in str(told.value)
+                details: Any = refused.value
+                assert root in str(details)
+                assert details.root == root if kind is StoreNotFound else details.name == "root"
 
 
 def test_a_change_that_is_refused_says_why(lake: Lake) -> None:
