@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -30,6 +31,7 @@ from txnqueue.errors import (
     Busy,
     InvalidInput,
     PlatformMissing,
+    SchemaMismatch,
     StoreBusy,
     StoreCorrupt,
     StoreNotFound,
@@ -45,6 +47,8 @@ from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.delta import DeltaPayload
 from txnqueue.storage.payload.staging import write
 from txnqueue.storage.store import MemoryStore
+from txnqueue.storage.tables import TableConflict
+from txnqueue.storage.tables.delta import DeltaTables
 from txnqueue.testing import plain_schema
 
 WAIT_SECONDS = 20
@@ -53,7 +57,6 @@ RIVALS = (
     "[DELTA_METADATA_CHANGED] over Connect, without a class of its own",
     "[DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION]",
     "[DELTA_MISSING_DELTA_TABLE] its folder is there, and no commit",
-    "[FIELD_ALREADY_EXISTS]",
 )
 
 
@@ -380,9 +383,66 @@ def test_what_goes_on_after_an_error_is_not_taken_for_the_end(statements: Statem
         raise RuntimeError("[FAILED_READ_FILE.FILE_NOT_EXIST] part-0")
 
     piece = rows()
-    assert statements.going_on(lambda: list(islice(piece, 1))) == [1]
+    assert statements.run(lambda: list(islice(piece, 1)), repeatable=False) == [1]
     with pytest.raises(StoreBusy, match="ask again"):
-        statements.going_on(lambda: list(islice(piece, 1)))
+        statements.run(lambda: list(islice(piece, 1)), repeatable=False)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["[FIELD_ALREADY_EXISTS]", "[DELTA_DUPLICATE_COLUMNS_FOUND]", "[DELTA_METADATA_CHANGED]"],
+)
+@pytest.mark.parametrize("added", [2, 1, 0])
+def test_columns_that_another_driver_adds_meanwhile_are_there(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch, said: str, added: int
+) -> None:
+    """Of two columns it has added both, one, or none; then the error is about these columns."""
+    monkeypatch.setattr(statements._locks, "of", lambda table: SimpleNamespace(held=Nothing))
+    monkeypatch.setattr(statements_module, "TRIES_WAIT_SECONDS", 0)
+    wanted, there, tried = plain_schema("a long, b long").fields, list[Any](), list[str]()
+
+    def by_sql(_session: Any, statement: str) -> Any:
+        if "ADD COLUMNS" not in statement:
+            return SimpleNamespace(schema=SimpleNamespace(fields=[*there]))
+        tried.append(statement)
+        if len(tried) > 1 and added:
+            there[:] = wanted
+            return SimpleNamespace(collect=lambda: None)
+        there.extend(wanted[:added])
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(Session, "sql", by_sql)
+    columns = plain_schema("a long, b long")
+    add = partial(DeltaPayload(statements).add_columns, "q-1", columns)
+    if added:
+        add()
+        assert there == wanted and len(tried) == 3 - added
+    else:
+        refused = {"[FIELD": RuntimeError, "[DELTA_D": SchemaMismatch, "[DELTA_M": Busy}
+        with pytest.raises(next(kind for sign, kind in refused.items() if said.startswith(sign))):
+            add()
+        assert len(tried) == (TRIES_MAX if "METADATA" in said else 1)
+
+
+def test_only_a_table_that_is_changed_conflicts_with_its_alteration(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark says the same of a table that a user's DataFrame reads, which no repetition helps."""
+    said = "[DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS] redefine your DataFrame"
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(statements._locks, "of", lambda table: SimpleNamespace(held=Nothing))
+    with pytest.raises(RuntimeError, match="redefine"):
+        statements.staging("payload-q-1", statements.session, fail)
+    tables: Any = DeltaTables(statements, DeltaPayload(statements))
+    monkeypatch.setattr(tables, "_is_large", lambda _: False)
+    monkeypatch.setattr(Session, "sql", fail)
+    monkeypatch.setattr("txnqueue.storage.tables.delta.nothing", str)
+    stamp = SimpleNamespace(application_id="a", number=1, note={})
+    with pytest.raises(TableConflict, match="redefine"):
+        tables.apply(SimpleNamespace(table_id="t"), stamp, empty=True)
 
 
 def test_what_another_driver_has_just_begun_is_not_taken_for_left() -> None:

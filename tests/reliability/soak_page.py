@@ -86,9 +86,8 @@ def lines(folder: Path) -> Iterator[str]:
         "object lies in it: it had 152 MB, 67 of them in use, where the number of objects had been "
         "the same for an hour, so that its memory grows by steps to what was once needed at the "
         "same time. The system's allocator, with which no pieces are counted, gives back more. "
-        "Most of "
-        "the threads are of Spark's pools for blocks and broadcasts, of up to 100, 100 and 128, "
-        "which keep one for a minute after its work."
+        "Most of the threads are of Spark's pools for blocks and broadcasts, of up to 100, 100 and "
+        "128, which keep one for a minute after its work."
     )
     yield ""
     yield (

@@ -54,12 +54,10 @@ _MISNAMED = (
     re.compile(r"\[REQUIRES_SINGLE_PART_NAMESPACE\][^\n]*"),
 )
 """What Spark says of a table's name that leads nowhere."""
-_CONFLICT = re.compile(
-    r"DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED|SCHEMA_CHANGE_SINCE_ANALYSIS)"
-)
+_CONFLICT = re.compile(r"DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)")
 _RIVALRY = re.compile(
     r"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION|DELTA_MISSING_DELTA_TABLE"
-    r"|DELTA_DUPLICATE_COLUMNS_FOUND|FIELD_ALREADY_EXISTS|TABLE_OR_VIEW_ALREADY_EXISTS"
+    r"|TABLE_OR_VIEW_ALREADY_EXISTS"
 )
 _NO_HOST = re.compile(r"UnknownHostException: [^\n]*")
 _TOO_MANY_PARTS = "DELTA_PARSING_ILLEGAL_TABLE_NAME"
@@ -213,8 +211,17 @@ def surely_not_begun(error: BaseException, analyse: Callable[[], object]) -> boo
     return False
 
 
+def is_altered(error: BaseException) -> bool:
+    """Return whether a table was altered between the analysis of a statement and its start.
+
+    Only of the table that the statement changes is that a conflict: Spark says the same of a
+    table that a user's DataFrame reads, and then the DataFrame must be made anew.
+    """
+    return "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS" in str(error)
+
+
 def is_rivalry(error: BaseException) -> bool:
-    """Return whether a statement met another driver that makes the same table, or column."""
+    """Return whether a statement met another driver that makes or alters the same table."""
     if isinstance(error, TxnQueueError):
         return False
     return isinstance(error, AppendConflict) or bool(_RIVALRY.search(str(error)))

@@ -209,16 +209,17 @@ class CommitLog:
         files = self._files_of(path)
         if not files.exists(path):
             return False
-        begun, listing = {}, files.listStatusIterator(path)
+        begun, is_kept, listing = {}, False, files.listStatusIterator(path)
         while listing.hasNext():
             status = listing.next()
             one = status.getPath()
             if not (status.isDirectory() or one.getName().startswith(".")):
                 return True
-            if status.isDirectory() and files.listStatusIterator(one).hasNext():
-                return False  # a log store keeps something there: Delta knows what it means
+            # What a log store keeps in a folder is for Delta to understand.
+            is_kept |= status.isDirectory() and files.listStatusIterator(one).hasNext()
             begun[str(one)] = one, int(status.getModificationTime())
-        if seen.is_left({name: at for name, (_, at) in begun.items()}, keep_seconds):
+        looks = {name: at for name, (_, at) in begun.items()}
+        if not is_kept and seen.is_left(looks, keep_seconds):
             for one in (*(one for one, _ in begun.values()), path):
                 files.delete(one, recursively)  # empty folders, unfinished commits, the folder
         return False

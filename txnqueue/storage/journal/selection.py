@@ -64,7 +64,7 @@ class EntrySelection:
 
     def _sorted(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
         """Let Spark sort entries, which takes three scans."""
-        session = self._statements.compiling
+        run, session = self._statements.run, self._statements.compiling
 
         def opened() -> Iterator[Any]:
             from pyspark.sql import functions as F
@@ -76,8 +76,8 @@ class EntrySelection:
             found: Iterator[Any] = projected(spread, "version").toLocalIterator()
             return found
 
-        rows = self._statements.run(opened)
-        while piece := self._statements.going_on(lambda: list(islice(rows, PIECE_ROWS))):
+        rows = run(opened)
+        while piece := run(lambda: list(islice(rows, PIECE_ROWS)), repeatable=False):
             yield from (entry_of(row.asDict()) for row in piece)
 
     def newest(self, wanted: EntryFilter) -> Newest:

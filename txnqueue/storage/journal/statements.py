@@ -109,15 +109,21 @@ class Statements:
         """The session for work on many rows, where compiling pays."""
         return self._made("compiling", MEANING)
 
-    def run(self, statement: Callable[[], Result]) -> Result:
+    def run(self, statement: Callable[[], Result], *, repeatable: bool = True) -> Result:
         """Run a statement that reads, on a session whose settings do not change.
 
         A file may be missing because maintenance deleted it after the statement was planned: by a
         clock that is far ahead, or while a long statement ran. The newest version does not name
         it, so the statement is run again, once.
 
+        Args:
+            statement: The statement.
+            repeatable: Whether it can be run again. One that takes the next part of what an earlier
+                one began cannot: after an error there is no next part, which looks like the end.
+
         Raises:
             StoreCorrupt: A file of the store is damaged.
+            StoreBusy: A file is missing, and the statement cannot be run again.
         """
         with damage():
             try:
@@ -125,28 +131,14 @@ class Statements:
             except Exception as error:
                 if not is_file_missing(error):
                     raise
+                if not repeatable:
+                    raise StoreBusy(
+                        "Maintenance deleted files while they were read, which took long: ask "
+                        "again.",
+                        owner=None,
+                    ) from error
                 logger.info("a file is missing, read again error=%s", type(error).__name__)
             return self._begun(self._readings, statement).result()
-
-    def going_on(self, statement: Callable[[], Result]) -> Result:
-        """Run a statement that takes the next part of what an earlier one began.
-
-        It cannot be run again: after an error there is no next part, which looks like the end.
-
-        Raises:
-            StoreCorrupt: A file of the store is damaged.
-            StoreBusy: A file is missing that was there at the beginning.
-        """
-        with damage():
-            try:
-                return self._begun(self._readings, statement).result()
-            except Exception as error:
-                if not is_file_missing(error):
-                    raise
-                raise StoreBusy(
-                    "Maintenance deleted files while they were read, which took long: ask again.",
-                    owner=None,
-                ) from error
 
     def alone(
         self, statement: Callable[[SparkSession], Result], *, compiled: bool = False
@@ -226,9 +218,9 @@ class Statements:
     def ensuring(self, table: str, statement: Callable[[SparkSession], Result]) -> Result:
         """Run a statement that makes something unless it is there: a table, or a column.
 
-        Two drivers may find that it is not. The slower one meets a conflict, a table that is not
-        whole yet, or a column twice, and has nothing left to do once the other one is ready: the
-        statement is repeated.
+        Two drivers may find that it is not. The slower one meets a conflict, or a table that is
+        not whole yet, and has nothing left to do once the other one is ready: the statement is
+        repeated.
 
         Raises:
             Busy: Others were at it at every try.

@@ -106,21 +106,30 @@ class DeltaPayload:
         """Add columns to an owner's payload table; existing ones are not changed."""
         table = self._statements.names.payload(payload_id)
 
-        def statement(session: SparkSession) -> None:
+        def lacking(session: SparkSession) -> list[StructField]:
             there = session.sql(f"SELECT * FROM {table}").schema.fields
-            missing = new_columns({folded(c.name): c for c in there}, columns)
-            if not missing:
-                return
+            return new_columns({folded(c.name): c for c in there}, columns)
+
+        def add(session: SparkSession, missing: Sequence[StructField]) -> None:
             metadata = {"txnqueue": __version__, "operation": "alter payload", "queue": payload_id}
             session.conf.set(USER_METADATA, json.dumps(metadata))
             if any(has_type(column.dataType, TimestampNTZType) for column in missing):
                 # Delta enables this type by itself only when a table is created.
                 session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({_NTZ})").collect()
             added = definitions(missing, checked=False)
-            session.sql(f"ALTER TABLE {table} ADD COLUMNS ({added})").collect()
+            with of_columns():
+                session.sql(f"ALTER TABLE {table} ADD COLUMNS ({added})").collect()
 
-        with of_columns():  # not each try: another driver may add the same column meanwhile
-            self._statements.ensuring(f"payload-{payload_id}", statement)
+        def statement(session: SparkSession) -> None:
+            while missing := lacking(session):
+                try:
+                    add(session, missing)
+                    return
+                except Exception:  # others may add the same columns, whatever the error says
+                    if len(lacking(session)) == len(missing):
+                        raise
+
+        self._statements.ensuring(f"payload-{payload_id}", statement)
 
     def _table_columns(
         self, session: SparkSession, payload_id: str, schema: StructType

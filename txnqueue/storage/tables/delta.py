@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from txnqueue.core.settings import shown
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.journal import AppendConflict
-from txnqueue.storage.journal.exceptions import misnamed
+from txnqueue.storage.journal.exceptions import is_altered, misnamed
 from txnqueue.storage.journal.locks import canonical_root
 from txnqueue.storage.journal.sessions import (
     APPLICATION,
@@ -195,8 +195,10 @@ class DeltaTables:
         try:
             table, compiled = f"table-{change.table_id}", self._is_large(change)
             return self._statements.committing(table, statement, compiled=compiled)
-        except AppendConflict as error:
-            raise TableConflict(str(error)) from error
+        except Exception as error:
+            if isinstance(error, AppendConflict) or is_altered(error):
+                raise TableConflict(str(error)) from error
+            raise
 
     def rows_of(self, source: Source) -> pa.Table:
         """Read the rows of a change; fewer, if their payload was removed."""
