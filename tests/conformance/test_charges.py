@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, in_memory, numbers, rows
+from tests.conformance.conftest import SCHEMA, World, in_memory, numbers, rows
 from tests.inside import client_of
 from txnqueue.core import model
 from txnqueue.errors import (
@@ -20,6 +20,7 @@ from txnqueue.errors import (
     PayloadRemoved,
     QueueNotFound,
     SchemaMismatch,
+    StoreBusy,
     TableNotFound,
     TransactionAborted,
 )
@@ -473,3 +474,59 @@ def test_a_result_says_whether_it_may_pass_for_a_success(world: World) -> None:
     orders.receive(1).modify(delivery_failed=True)
     result = world.open(orders, "b").drain(failing(1))
     assert (result.failed, result.dead_lettered, result.messages) == (True, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "count"),
+    [
+        (ValueError("a row"), 1),
+        (KeyboardInterrupt(), 1),
+        (LimitExceeded("too many rows"), 1),
+        (NameError("not defined"), 0),
+        (QueueNotFound("no such queue", name="x"), 0),
+        (Busy("others were faster"), 0),
+        (StoreBusy("the store", owner=None), 0),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, BaseException) else str(one),
+)
+def test_a_block_counts_what_a_drain_counts(world: World, error: BaseException, count: int) -> None:
+    manager = world.manager()
+    orders = manager.create_queue(world.name("orders"), SCHEMA)
+    orders.send(rows(1))
+    with pytest.raises(type(error)), manager.transaction() as tx:
+        assert len(orders.receive(transaction=tx)) == 1
+        raise error
+    assert charged(orders) == [count]
+
+
+def test_what_is_run_again_after_conflicts_makes_no_dead_letters(world: World) -> None:
+    manager = world.manager()
+    orders = manager.create_queue(world.name("orders"), SCHEMA, dead_letter=True, deliveries_max=2)
+    orders.send(rows(1))
+    tries: list[list[int]] = []
+
+    def handle(tx: Any) -> None:
+        tries.append(numbers(tx.queue(orders.name).receive()))
+        if len(tries) < 5:
+            raise Busy("others were faster")
+
+    manager.run_transaction(handle)
+    assert tries == [[1]] * 5
+
+
+def test_an_interrupt_in_the_library_s_own_code_counts(world: World) -> None:
+    """A wait for one message may have been too long for somebody."""
+    manager = world.manager()
+    orders = manager.create_queue(world.name("orders"), SCHEMA)
+    orders.send(rows(1))
+    describe = world.store.tables.describe
+
+    def interrupted(name: str) -> Any:
+        world.store.tables.describe = describe
+        exec("raise KeyboardInterrupt", {"__name__": "txnqueue.storage"})
+
+    world.store.tables.describe = interrupted
+    with pytest.raises(KeyboardInterrupt), manager.transaction() as tx:
+        orders.receive(transaction=tx)
+        tx.table("gold").append(rows(1))
+    assert charged(orders) == [1]

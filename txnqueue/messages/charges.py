@@ -76,8 +76,11 @@ _MAYBE = (LimitExceeded, Unroutable, UnboundLocalError)
 def fault_of(error: BaseException) -> Fault:
     """Return who may be to blame for an error of a handler, or of its commit.
 
-    An error that is not certainly the job's or the store's may be a message's.
+    An error that is not certainly the job's or the store's may be a message's. So may an
+    interrupt, wherever it struck: somebody may have waited too long for one message.
     """
+    if not isinstance(error, Exception):
+        return Fault.MESSAGE
     if isinstance(error, TransactionAborted) and error.__cause__ is not None:
         refused = isinstance(error.__cause__, InvalidInput)  # a table refuses the rows
         other = not isinstance(error.__cause__, TxnQueueError)  # a database does

@@ -180,10 +180,18 @@ def learn_decision(attempt: Attempt) -> None:
             attempt.participants.rolled_back("rolled back", counted=True)
 
 
-def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool = True) -> None:
-    """Roll back an attempt after an error if it is undecided; a failure of that is only logged."""
+def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool | None = None) -> None:
+    """Roll back an attempt after an error if it is undecided; a failure of that is only logged.
+
+    Args:
+        attempt: The attempt.
+        error: What ended it.
+        counted: Whether the messages' deliveries count; None: if they may have caused the error.
+    """
     if attempt.status is not Status.ACTIVE:
         return
+    if counted is None:
+        counted = fault_of(error) is Fault.MESSAGE
     try:
         rollback(attempt, reason=describe_error(error), counted=counted)
     except TransactionFinished:  # an interrupted commit had landed

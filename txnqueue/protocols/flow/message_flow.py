@@ -22,13 +22,15 @@ from txnqueue.protocols.flow.processing import (
     Processing,
     committed_after_all,
 )
-from txnqueue.transaction import attempt_of, rolled_back_by_handler
+from txnqueue.transaction import Rollback, attempt_of, rolled_back_by_handler
+from txnqueue.transactions.commit import roll_back_after
 from txnqueue.transactions.participants import check_connection
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
     from txnqueue.core.receipt import Receipt
     from txnqueue.manager import QueueManager
+    from txnqueue.transaction import Transaction
 
 logger = logging.getLogger("txnqueue")
 AUTOMATIC = "automatic"
@@ -225,8 +227,9 @@ class MessageFlow:
                 (message,) = batch.messages()
                 if not self._at_once(batch):
                     processing = Processing(self, message, main)
-                    self._through_nodes(processing)
-                    processing.commit_open()
+                    with _counted(main):
+                        self._through_nodes(processing)
+                        processing.commit_open()
             if processing is not None and main.status is Status.ROLLED_BACK:
                 raise rolled_back_by_handler(attempt_of(main))
         except BaseException as error:
@@ -393,6 +396,18 @@ def _listed(name: str, given: Any) -> list[Any]:
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
         raise InvalidInput(f"{name}={shown(given)}: give a list.", name=name)
     return list(given)
+
+
+@contextmanager
+def _counted(main: Transaction) -> Iterator[None]:
+    """Count the delivery after each error of a node, so that a message does not fail for ever."""
+    try:
+        yield
+    except Rollback:  # it counts, and has its own reason
+        raise
+    except Exception as error:
+        roll_back_after(attempt_of(main), error, counted=True)
+        raise
 
 
 def _close(connection: Any) -> None:
