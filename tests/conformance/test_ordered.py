@@ -70,6 +70,27 @@ def test_a_rolled_back_transaction_gives_its_lane_back(world: World) -> None:
 
 
 @on_delta_when_long
+def test_a_lane_is_that_of_one_transaction_of_a_consumer(world: World) -> None:
+    """Each may be in a thread of its own, and what one gives back comes first again."""
+    manager = world.manager("b")
+    queue = manager.queue(world.queue(ordered=True).name)
+    queue.send(rows(*range(6)))
+    one, two = manager.transaction(), manager.transaction()
+    assert numbers(queue.receive(1, transaction=one)) == [0]
+    assert numbers(queue.receive(1, transaction=one)) == [1]  # its own
+    assert len(queue.receive(1, transaction=two)) == 0
+    assert len(queue.receive(1)) == 0
+    drained = queue.drain(lambda batch, tx: None, until="empty")
+    assert (drained.messages, drained.finished) == (0, False)
+    one.rollback()
+    assert numbers(queue.receive(1, transaction=two)) == [0]
+    assert numbers(queue.receive(1, transaction=two)) == [1]
+    two.commit()
+    drained = queue.drain(lambda batch, tx: None, batch_size=1, until="empty")
+    assert (drained.messages, drained.finished) == (4, True)
+
+
+@on_delta_when_long
 @pytest.mark.parametrize("act", ["releases", "fails", "accepts a part"])
 def test_a_drain_hands_nothing_out_before_what_its_handler_gave_back(
     world: World, act: str

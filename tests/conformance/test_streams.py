@@ -276,6 +276,24 @@ def test_a_stream_with_the_checkpoint_of_another_takes_over_at_once(
     assert gone.result.messages == 0
 
 
+def test_two_streams_of_a_manager_keep_the_order_of_a_lane(
+    manager: QueueManager, done: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = threading.Event()
+    wait = Poller.wait_for_change
+    monkeypatch.setattr(Poller, "wait_for_change", lambda poller: waits.set() or wait(poller))
+    line = manager.create_queue("line", SCHEMA, ordered=True)
+    line.send(rows(*range(6)))
+    held = Held()
+    with line.stream(held, batch_size=2):
+        assert held.holds.wait(SECONDS_MAX)
+        with line.stream(copy, batch_size=2):
+            assert waits.wait(SECONDS_MAX)  # it has found nothing that it may receive
+            held.let_go.set()
+            until(lambda: done.depth() == 6)
+    assert numbers(done.peek_messages()) == list(range(6))
+
+
 def test_a_stream_whose_checkpoint_was_opened_elsewhere_ends_and_says_so(
     store: MemoryStore, manager: QueueManager, done: Any
 ) -> None:

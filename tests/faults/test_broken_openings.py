@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.conformance import test_leases as leases
@@ -9,7 +11,7 @@ from tests.conformance import test_ordered as ordered
 from tests.faults.test_broken_drains import Break, Catch, caught, seen_by
 from txnqueue.client.consumer import Consumer
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import Claim, LeaseOwner, QueueState
+from txnqueue.core.state import AttemptOwner, Claim, LeaseOwner, QueueState
 
 
 def opens_by_claims_alone(patch: pytest.MonkeyPatch) -> None:
@@ -31,10 +33,23 @@ def fences_nobody(patch: pytest.MonkeyPatch) -> None:
 def takes_its_past_for_itself(patch: pytest.MonkeyPatch) -> None:
     """Receive what is behind messages that an earlier opening of the id has prepared."""
 
-    def others(self: Consumer, _info: QueueInfo, fold: QueueState) -> list[Claim]:
+    def others(self: Consumer, _info: QueueInfo, fold: QueueState, _own: Any = ()) -> list[Claim]:
         return [claim for claim in fold.claims() if claim.owner.consumer != self.id]
 
     patch.setattr(Consumer, "others", others)
+
+
+def takes_its_other_transactions_for_one(patch: pytest.MonkeyPatch) -> None:
+    """Receive what is behind messages that another transaction of the consumer holds."""
+    others = Consumer.others
+
+    def all_but_its_own(
+        self: Consumer, info: QueueInfo, fold: QueueState, _own: Any = ()
+    ) -> list[Claim]:
+        its_own = {c.owner.attempt for c in fold.claims() if isinstance(c.owner, AttemptOwner)}
+        return others(self, info, fold, its_own)
+
+    patch.setattr(Consumer, "others", all_but_its_own)
 
 
 VARIANTS: dict[str, tuple[Break, list[Catch]]] = {
@@ -52,6 +67,10 @@ VARIANTS: dict[str, tuple[Break, list[Catch]]] = {
     "what is prepared is overtaken": (
         takes_its_past_for_itself,
         [seen_by(ordered.test_what_an_earlier_process_prepared_is_not_overtaken_by_its_successor)],
+    ),
+    "all transactions of a consumer are one": (
+        takes_its_other_transactions_for_one,
+        [seen_by(ordered.test_a_lane_is_that_of_one_transaction_of_a_consumer)],
     ),
 }
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import Claim, LeaseOwner, QueueState
+from txnqueue.core.state import AttemptOwner, Claim, LeaseOwner, QueueState
 from txnqueue.errors import LeaseLost
 
 
@@ -56,16 +58,24 @@ class Consumer:
             )
         return LeaseOwner(self.id, epoch)
 
-    def others(self, info: QueueInfo, fold: QueueState) -> list[Claim]:
+    def others(self, info: QueueInfo, fold: QueueState, own: Collection[str] = ()) -> list[Claim]:
         """List the claims that are not this consumer's own.
 
         Those of an earlier opening of the id are among them: what can be taken over ends before
         other messages of an ordered lane are received, and a prepared transaction waits for its
-        decision, after which its messages may come back.
+        decision, after which its messages may come back. So do those of this opening's other
+        transactions: each may be in a thread of its own, and may be rolled back.
 
         Args:
             info: The queue, or its transient part.
             fold: Its newest state.
+            own: The attempts of the transactions that are its own here.
         """
         epoch = self._epochs.get((info.queue_id, info.transient))
-        return [c for c in fold.claims() if c.owner.consumer != self.id or c.owner.epoch != epoch]
+        return [
+            claim
+            for claim in fold.claims()
+            if claim.owner.consumer != self.id
+            or claim.owner.epoch != epoch
+            or (isinstance(claim.owner, AttemptOwner) and claim.owner.attempt not in own)
+        ]

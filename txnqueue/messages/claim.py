@@ -224,10 +224,16 @@ class ClaimPlanner:
         return chosen
 
     def _taken_lanes(self, fold: QueueState, takeover: Takeover) -> set[int]:
-        """Find the lanes of an ordered queue in which others hold what is not taken over."""
+        """Find the lanes of an ordered queue in which others hold what is not taken over.
+
+        Those who hold are consumers, and the transactions of this one.
+        """
         if not self.info.settings.ordered:
             return set()
-        others, ending = self.consumer.others(self.info, fold), takeover.ending()
+        own = set(self.takeovers.beside)
+        if self.transaction is not None:
+            own.add(self.transaction.attempt_id)
+        others, ending = self.consumer.others(self.info, fold, own), takeover.ending()
         return {claim.lane for claim in others if claim.name not in ending}
 
     def _removals(self, selection: Selection, errors: Mapping[PositionId, Errors]) -> list[Removal]:
