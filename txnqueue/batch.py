@@ -245,13 +245,12 @@ class Batch:
         """Carry out a settlement outside a transaction, and return the number of messages."""
         account, chosen = self._account, call.settling.chosen
         messages = settlement.count(chosen)
-        others = tuple(one for one in account.unanswered if one is not call)
         try:
-            account.unanswered = others
+            account.forget(call)
             call.settling.land()
             account.settled(chosen)
         except BaseException:  # from here on nothing can be interrupted, nor after the end
-            account.unanswered = (*others, call)
+            account.remember(call)
             raise
         return messages
 
@@ -268,7 +267,7 @@ class Batch:
             elif outcome:
                 account.settled(call.settling.chosen)
             if outcome is False or (outcome and call is not found):
-                account.unanswered = tuple(one for one in account.unanswered if one is not call)
+                account.forget(call)
         return found
 
     def _check_ours(self) -> None:

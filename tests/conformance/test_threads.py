@@ -14,6 +14,7 @@ from tests.locks import in_another_thread
 from txnqueue import QueueManager
 from txnqueue.client.states import TransientStates
 from txnqueue.errors import Busy, LeaseLost
+from txnqueue.messages import settlement
 from txnqueue.messages.selector import Selector
 from txnqueue.storage.payload import arrangement
 from txnqueue.storage.store import MemoryStore
@@ -350,3 +351,35 @@ def test_two_threads_that_look_into_the_memory_first_share_one_view(
     queue.send(rows(2), durable=False)
     assert numbers(taken.receive()) == [2]
     assert found[0].accept() == 1
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_threads_that_settle_different_messages_of_a_batch_settle_all(
+    world: World, manager: QueueManager, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    """Each of them writes down what it has settled while another one does."""
+    queue = manager.queue(world.queue().name)
+    queue.send(rows(*range(4)))
+    tx = manager.transaction() if inside else None
+    batch = queue.receive(transaction=tx)
+    first, second, *_ = batch.messages()
+    without, threads = settlement._without, list[threading.Thread]()
+
+    def interleaved(left: Any, said: Any) -> Any:
+        said = list(said)
+        if said and not threads:  # this thread has read what is left, and has not written it yet
+            other = threading.Thread(target=lambda: batch.accept(matching=[second]))
+            threads.append(other)
+            other.start()
+            other.join(0.5)  # it comes to its end at once, or when this one has
+        return without(left, said)
+
+    monkeypatch.setattr(settlement, "_without", interleaved)
+    assert batch.accept(matching=[first]) == 1
+    for other in threads:
+        other.join()
+    assert threads
+    assert batch.accept() == 2
+    if tx is not None:
+        tx.commit()
+    assert (queue.depth(), queue.in_flight(), batch.holds) == (0, 0, False)

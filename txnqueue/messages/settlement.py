@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from txnqueue.messages.selector import Reasons
 
 class Account:
     """The account of some claims: their unsettled messages, and the dispositions by attempt.
+
+    Threads may settle messages of one batch at the same time. What each of them changes here takes
+    the lock, which nobody holds while something is appended.
 
     Attributes:
         held: The claims.
@@ -44,6 +48,7 @@ class Account:
         self._whole = False
         self.unanswered: tuple[Unanswered, ...] = ()
         """The settlements at once that failed or were interrupted, and may have landed."""
+        self._lock = threading.RLock()
 
     def rest(self, one: HeldClaim) -> Parts:
         """Return a claim's unsettled messages, whatever dispositions undecided attempts have."""
@@ -56,11 +61,12 @@ class Account:
 
     def left(self, one: HeldClaim, attempt: str | None) -> Parts:
         """Return a claim's unsettled messages that have no disposition in an attempt."""
-        name, known = name_of(one), self._left.setdefault(attempt or "", {})
-        if name not in known:
-            said = self._said.get(attempt or "", {}).get(name, ())
-            known[name] = _without(dict(self._rest[name]), said)
-        return known[name]
+        with self._lock:
+            name, known = name_of(one), self._left.setdefault(attempt or "", {})
+            if name not in known:
+                said = self._said.get(attempt or "", {}).get(name, ())
+                known[name] = _without(dict(self._rest[name]), said)
+            return known[name]
 
     def chosen(
         self, kind: str, named: Reasons | None, reason: str | None, attempt: str | None
@@ -73,35 +79,38 @@ class Account:
         meant: list[tuple[str | None, Mapping[str, tuple[Range, ...]] | None]]
         meant = [(reason, None)] if named is None else [(r or reason, s) for r, s in named.items()]
         chosen: Dispositions = {}
-        for one in self.held:
-            left = self.left(one, attempt)
-            for why, by_send in meant:
-                items = self._meant(one, left, by_send)
-                if items:
-                    disposition = Disposition(kind, items, why)
-                    chosen.setdefault(name_of(one), []).append(disposition)
-        if named is None and self.held:
-            # The rest may be empty, depending on the data; but it is settled only once.
-            if not chosen and self._whole:
-                raise AlreadySettled(
-                    "All messages of this batch are already settled: receive again to get more."
-                )
-            self._whole = True
-        return chosen
+        with self._lock:
+            for one in self.held:
+                left = self.left(one, attempt)
+                for why, by_send in meant:
+                    items = self._meant(one, left, by_send)
+                    if items:
+                        disposition = Disposition(kind, items, why)
+                        chosen.setdefault(name_of(one), []).append(disposition)
+            if named is None and self.held:
+                # The rest may be empty, depending on the data; but it is settled only once.
+                if not chosen and self._whole:
+                    raise AlreadySettled(
+                        "All messages of this batch are already settled: receive again to get more."
+                    )
+                self._whole = True
+            return chosen
 
     def say(self, attempt: str, chosen: Dispositions) -> None:
         """Record dispositions that the commit of an attempt carries out."""
-        said, known = self._said.setdefault(attempt, {}), self._left.setdefault(attempt, {})
-        for name, found in chosen.items():
-            left = known.pop(name, None)  # after an interrupt it is found anew
-            said.setdefault(name, []).extend(found)
-            if left is not None:
-                known[name] = _without(left, found)
+        with self._lock:
+            said, known = self._said.setdefault(attempt, {}), self._left.setdefault(attempt, {})
+            for name, found in chosen.items():
+                left = known.pop(name, None)  # after an interrupt it is found anew
+                said.setdefault(name, []).extend(found)
+                if left is not None:
+                    known[name] = _without(left, found)
 
     def unsay(self, attempt: str) -> None:
         """Forget the dispositions of an attempt."""
-        self._left.pop(attempt, None)
-        self._said.pop(attempt, None)
+        with self._lock:
+            self._left.pop(attempt, None)
+            self._said.pop(attempt, None)
 
     def said(self, attempt: str) -> Dispositions:
         """Return the dispositions of an attempt."""
@@ -109,35 +118,49 @@ class Account:
 
     def settled(self, chosen: Dispositions) -> None:
         """Record dispositions that were carried out outside a transaction."""
-        self._left.clear()
-        for name, found in chosen.items():
-            self._rest[name] = _without(dict(self._rest[name]), found)
+        with self._lock:
+            self._left.clear()
+            for name, found in chosen.items():
+                self._rest[name] = _without(dict(self._rest[name]), found)
+
+    def forget(self, call: Unanswered) -> None:
+        """Forget a settlement at once: it goes on now, or its outcome is known."""
+        with self._lock:
+            self.unanswered = tuple(one for one in self.unanswered if one is not call)
+
+    def remember(self, call: Unanswered) -> None:
+        """Remember a settlement at once that may have landed."""
+        with self._lock:
+            self.forget(call)
+            self.unanswered = (*self.unanswered, call)
 
     def dispositions(self, one: HeldClaim, attempt: str) -> list[Disposition]:
         """Return a claim's dispositions in a commit: those recorded, and those that follow."""
-        said = self.said(attempt)
-        found = list(said.get(name_of(one), ()))
-        if self.acquirer is None:
+        with self._lock:
+            said = self.said(attempt)
+            found = list(said.get(name_of(one), ()))
+            if self.acquirer is None:
+                return found
+            rest = tuple(self.left(one, attempt).items())
+            accepted = any(d.kind == model.ACCEPTED for ds in said.values() for d in ds)
+            follows = model.RELEASED if accepted else model.ACCEPTED
+            if self.keeping:
+                follows = model.KEPT
+            if rest:
+                found.append(Disposition(follows, rest if found else None))
             return found
-        rest = tuple(self.left(one, attempt).items())
-        accepted = any(d.kind == model.ACCEPTED for ds in said.values() for d in ds)
-        follows = model.RELEASED if accepted else model.ACCEPTED
-        if self.keeping:
-            follows = model.KEPT
-        if rest:
-            found.append(Disposition(follows, rest if found else None))
-        return found
 
     def committed(self, attempt: str) -> None:
         """Record that an attempt's dispositions were carried out."""
-        for one in self.held:
-            self._rest[name_of(one)] = dict(self.left(one, attempt))
-        self._left.clear()
-        self._said.pop(attempt, None)
-        if self.keeping:
+        with self._lock:
             for one in self.held:
-                one.claim.lease()
-            self.acquirer, self.keeping = None, False
+                self._rest[name_of(one)] = dict(self.left(one, attempt))
+            self._left.clear()
+            self._said.pop(attempt, None)
+            if self.keeping:
+                for one in self.held:
+                    one.claim.lease()
+                self.acquirer, self.keeping = None, False
 
     def _meant(
         self, one: HeldClaim, left: Parts, by_send: Mapping[str, tuple[Range, ...]] | None
