@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, pick, rows
@@ -157,3 +159,56 @@ def test_keeping_says_nothing_of_a_batch_that_is_held_under_a_lease(world: World
     batch.keep()
     assert batch.accept() == 1
     assert world.manager().history.verify().ok
+
+
+@in_memory
+@pytest.mark.parametrize("prepared", [True, False])
+def test_a_commit_shortens_no_lease_that_was_extended_while_it_was_on_its_way(
+    world: World, prepared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = world.queue(lease_seconds=60)
+    orders.send(rows(1))
+    manager = world.manager("b")
+    tx = manager.transaction("kept")
+    batch = tx.queue(orders.name).receive()
+    batch.keep()
+    if prepared:
+        tx.prepare()
+        world.clock.advance(1)
+        batch.extend_lease(3_600)
+        world.clock.advance(1)
+        tx.commit()
+    else:
+        append = world.store.journal.append
+
+        def later(*given: Any) -> Any:
+            monkeypatch.undo()
+            batch.extend_lease(3_600)
+            return append(*given)
+
+        monkeypatch.setattr(world.store.journal, "append", later)
+        tx.commit()
+    extended_ms = world.clock.now_ms + 3_600_000 - prepared * 1_000
+    assert batch.held_until.timestamp() * 1000 == extended_ms
+    world.clock.advance(3_590)
+    assert not batch.lease_over
+    assert len(orders.receive()) == 0
+    assert len(world.open(orders, "c").receive()) == 0  # whose fold begins with all of it
+    assert batch.accept() == 1
+
+
+@in_memory
+def test_a_short_extension_of_what_is_prepared_does_not_shorten_the_lease(world: World) -> None:
+    orders = world.queue(lease_seconds=60)
+    orders.send(rows(1))
+    tx = world.manager("b").transaction("kept")
+    batch = tx.queue(orders.name).receive()
+    batch.keep()
+    tx.prepare()
+    batch.extend_lease(2)
+    world.clock.advance(1)
+    tx.commit()
+    assert batch.held_until.timestamp() * 1000 == world.clock.now_ms + 60_000
+    world.clock.advance(59)
+    assert len(orders.receive()) == 0
+    assert batch.accept() == 1

@@ -18,7 +18,7 @@ from txnqueue.core.planning import Disposition, Plan, Stamp, decisions
 from txnqueue.core.state import AttemptOwner, QueueState
 from txnqueue.messages.claim import HeldClaim
 from txnqueue.messages.move import departures, in_order
-from txnqueue.messages.settlement import Account, check_held, still_ours
+from txnqueue.messages.settlement import Account, Name, check_held, name_of, still_ours
 from txnqueue.messages.staged import StagedSend
 from txnqueue.storage.tables import Change
 from txnqueue.transactions.table_changes import decided
@@ -50,12 +50,14 @@ class Work:
         accounts: The messages that it acquired, or that it settles.
         changes: The changes of the user's tables.
         sealed_ms: When the entries of its durable work were last written.
+        kept_until_ms: The deadlines of the kept claims in them.
     """
 
     sends: list[StagedSend] = field(default_factory=list)
     accounts: list[Account] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     sealed_ms: int = 0
+    kept_until_ms: dict[Name, int] = field(default_factory=dict)
 
     def durable(self, attempt: str) -> bool:
         """Return whether any of the work concerns durable messages or tables."""
@@ -135,6 +137,8 @@ class Work:
         for one, dispositions in ended:
             for disposition in dispositions:
                 found.facts.append(_settle(one, disposition, owner, stamp))
+                if disposition.kind == model.KEPT:
+                    self.kept_until_ms[name_of(one)] = one.claim.deadline_ms
                 leaving = departures(one, disposition, stamp, owner)
                 arrivals = moved if disposition.kind == model.MOVED else dead
                 arrivals += leaving.entries
@@ -159,9 +163,17 @@ class Work:
         ]
 
     def decided_later(self, at_ms: int) -> None:
-        """Let the leases of kept messages begin when prepared work was committed, as they do."""
+        """Let the leases of kept messages begin when prepared work was committed, as they do.
+
+        One that was extended since it was prepared ends then, if that is later.
+        """
         for one in (one for account in self.accounts if account.keeping for one in account.held):
-            one.claim.deadline_ms += at_ms - self.sealed_ms
+            claim, sealed_until_ms = one.claim, self.kept_until_ms.get(name_of(one))
+            if sealed_until_ms is None:  # all of it was settled
+                continue
+            until_ms = sealed_until_ms + at_ms - self.sealed_ms
+            extended = claim.deadline_ms != sealed_until_ms
+            claim.deadline_ms = max(claim.deadline_ms, until_ms) if extended else until_ms
 
     def committed(self, attempt: str) -> None:
         """Record in the accounts that an attempt's dispositions were carried out."""

@@ -466,12 +466,17 @@ class QueueState:
                 self._retire(lane, position_id, settled)
 
     def _kept(self, lane: LaneState, entry: Entry) -> None:
-        """Put under a lease the messages that a committed attempt acquired and did not settle."""
+        """Put under a lease the messages that a committed attempt acquired and did not settle.
+
+        A commit reads no lane: the lease may have been extended while it was on its way, or since
+        it was prepared. A lease that ends later stays as it is.
+        """
         claim = lane.claims.get(entry.claim_sequence or 0)
         if claim is None or not claim.ended_by(entry):
             return
         claim.lease()
-        claim.hold(entry, self._read_ms)
+        if entry.body["deadline"] > claim.deadline_ms:
+            claim.hold(entry, self._read_ms)
 
     # -------------------------------------------------------------------------- helpers
 
