@@ -284,10 +284,10 @@ class TransactionAborted(TransactionError):
 
 
 class TransactionIdReused(TransactionAborted):
-    """This transaction id was committed with another digest: use a new id for new work."""
+    """This transaction id was committed for other work: use a new id for new work."""
 
-    digest: str
-    """The digest of the work that was committed under this id."""
+    digest: str | None
+    """The digest of the work that was committed under this id; None if it has none."""
 
 
 class TransactionUnknown(TransactionError):

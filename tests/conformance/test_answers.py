@@ -181,3 +181,22 @@ def test_an_aborted_attempt_is_told_apart_from_one_in_doubt(world: World) -> Non
     world.manager("operator").rollback(stuck.id, "hangs")
     with pytest.raises(TransactionAborted):
         stuck.commit()
+
+
+@pytest.mark.parametrize("key", ["append:orders@2024", "append:orders@transaction/3", "append:@"])
+def test_a_transaction_may_be_named_as_an_append_is(key: str) -> None:
+    manager = QueueManager(None, store=MemoryStore())
+    orders = manager.create_queue("orders", "n long, key string")
+    assert manager.outcome(key).status.value == "undecided"
+    receipts = [
+        manager.run_transaction(
+            lambda tx: orders.send(ROWS[:1], transaction=tx), transaction_id=key
+        )
+        for _ in range(2)
+    ]
+    assert receipts[0] == receipts[1] == manager.outcome(key).receipt
+    assert orders.depth() == 1
+    memory = f"{key} in memory"
+    with manager.transaction(memory) as tx:
+        orders.send(ROWS[:1], transaction=tx, durable=False)
+    assert manager.outcome(memory).status.value == "committed"

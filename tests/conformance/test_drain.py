@@ -10,7 +10,7 @@ from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_
 from tests.inside import client_of
 from txnqueue import Status
 from txnqueue.core import model
-from txnqueue.errors import HandlerFailed, InvalidInput
+from txnqueue.errors import HandlerFailed, InvalidInput, TransactionIdReused
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.transactions.attempt import Attempt
 
@@ -456,3 +456,31 @@ def test_a_run_id_leaves_room_for_the_numbers_of_its_batches(world: World) -> No
             orders.drain(lambda batch, tx: None, run_id=run_id)
         assert raised.value.name == "run_id"
     assert orders.drain(lambda batch, tx: None, run_id="r" * 189).messages == 1
+
+
+@in_memory
+def test_a_transaction_and_a_batch_of_a_run_are_not_taken_for_one_another(world: World) -> None:
+    """The second one was not done, and nobody was told."""
+    orders, day = world.queue(), world.name("2026-07-31")
+    orders.send(rows(1, 2))
+    assert orders.drain(lambda batch, tx: None, batch_size=1, run_id=day).finished
+    manager = world.manager("b")
+    for number in ("0", "1", "end"):
+        with pytest.raises(TransactionIdReused, match="by a drain with run_id="):
+            manager.run_transaction(
+                lambda tx: tx.queue(orders.name).send(rows(3)), transaction_id=f"{day}/{number}"
+            )
+    assert orders.depth() == 0
+    assert manager.outcome(f"{day}/0").receipt is not None
+
+
+@in_memory
+def test_a_transaction_that_is_named_as_the_end_of_a_run_does_not_end_it(world: World) -> None:
+    orders, night = world.queue(), world.name("nightly")
+    orders.send(rows(1))
+    with world.manager("b").transaction(f"{night}/end"):
+        pass
+    with pytest.raises(InvalidInput, match="give another run_id"):
+        orders.drain(lambda batch, tx: None, run_id=night)
+    assert orders.depth() == 1
+    assert orders.drain(lambda batch, tx: None, run_id=f"{night}/2").messages == 1

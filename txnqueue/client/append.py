@@ -16,6 +16,7 @@ from txnqueue.core import model
 from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.planning import Plan
+from txnqueue.core.settings import APPEND_PREFIX
 from txnqueue.core.state.closure import _expects_open, bars, closed_error
 from txnqueue.errors import (
     Busy,
@@ -335,7 +336,7 @@ class Append:
 
     def _unknown(self, cause: Exception | None) -> TransactionUnknown:
         key, last = self._transaction_id, self._tried[-1]
-        known_as = key or f"append:{last.append_id}@{last.entries[0].shard}"
+        known_as = key or f"{APPEND_PREFIX}{last.append_id}@{last.entries[0].shard}"
         mine = next((e for e in last.entries if key and e.transaction_key == key), None)
         attempt = model.attempt_id(mine.attempt, mine.begun) if mine and mine.attempt else None
         return in_doubt(known_as, attempt, cause)

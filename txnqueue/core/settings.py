@@ -35,6 +35,10 @@ RANGES_PER_CALL_MAX = 100_000
 TRANSACTION_ID_LENGTH_MAX = 200
 REASON_LENGTH_MAX = 500
 """The characters kept of an error that becomes a reason, and of a dead letter's reason."""
+JSON_LEVELS_MAX = 100
+"""How deep lists and dicts may lie in one another in what the journal records as JSON."""
+APPEND_PREFIX = "append:"
+"""The prefix of the name that an error gives to an append outside a transaction."""
 BRANCH_PREFIX = "xid:"
 """The prefix of the keys of branches; the ids of other transactions may not begin with it."""
 BRANCH_SECONDS_DEFAULT = 300.0
@@ -259,7 +263,8 @@ def check_metadata(metadata: object) -> dict[str, Any]:
     except (TypeError, ValueError):  # the error below says so
         pass
     raise InvalidInput(
-        f"metadata={shown(metadata)}: give a dict with strings as keys and JSON values.",
+        f"metadata={shown(metadata)}: give a dict with strings as keys and JSON values, of at most "
+        f"{JSON_LEVELS_MAX} levels.",
         name="metadata",
     )
 
@@ -302,11 +307,27 @@ def as_json(value: object) -> Any:
 
     Raises:
         TypeError: Something in the value has no form in JSON.
-        ValueError: The value has NaN or an infinity, or text that no table can hold.
+        ValueError: The value has NaN or an infinity, text that no table can hold, or too many
+            levels: who writes or reads it deep in a stack of calls could not do so.
     """
-    written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    try:
+        written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        found = json.loads(written)
+    except RecursionError as error:
+        raise ValueError("too many levels") from error
     written.encode()  # a lone surrogate: see ``is_text``
-    return json.loads(written)
+    level = [found]
+    for _ in range(JSON_LEVELS_MAX):
+        level = [inner for one in level for inner in _inside(one)]
+        if not level:
+            return found
+    raise ValueError("too many levels")
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def plain_text(text: str) -> str:

@@ -38,6 +38,8 @@ from txnqueue.transactions.transient import resolve
 from txnqueue.transactions.work import Work
 
 logger = logging.getLogger("txnqueue")
+DRAINED = "drained"
+"""The queue's id, in the metadata of the decisions of a drain's run; 0.1.0 did not record it."""
 JOINED_TRIES = 2
 """How often a commit is tried joined with the next claim before it is committed alone."""
 
@@ -161,7 +163,8 @@ class Attempt:
         """Find whether the id was committed before, in the journal or only in memory.
 
         Raises:
-            TransactionIdReused: The id was committed with another digest.
+            TransactionIdReused: The id was committed with another digest, or by a drain, whose
+                batch would be taken for this work.
         """
         if not memory:
             self._rolled_back = state.rolled_back()
@@ -174,6 +177,14 @@ class Attempt:
             raise TransactionIdReused(
                 f"Transaction id {self.id!r} was committed with another digest ({digest}): use a "
                 "new id for new work.",
+                transaction_id=self.id,
+                digest=digest,
+            )
+        if DRAINED in (entry.body.get("metadata") or {}) and DRAINED not in (self.metadata or {}):
+            self.status = Status.ROLLED_BACK
+            raise TransactionIdReused(
+                f"Transaction id {self.id!r} was committed by a drain with "
+                f"run_id={self.id.rpartition('/')[0]!r}: use another id.",
                 transaction_id=self.id,
                 digest=digest,
             )

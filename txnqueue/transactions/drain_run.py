@@ -6,7 +6,7 @@ after the largest number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from txnqueue.client import archive
 from txnqueue.client.client import Client
@@ -20,13 +20,11 @@ from txnqueue.core.settings import (
 )
 from txnqueue.errors import InvalidInput, TransactionAborted
 from txnqueue.transactions import commit
-from txnqueue.transactions.attempt import Attempt
+from txnqueue.transactions.attempt import DRAINED, Attempt
 
 _NUMBER_MAX = 10**9
 RUN_ID_LENGTH_MAX = TRANSACTION_ID_LENGTH_MAX - len(f"/{_NUMBER_MAX}")
 """The characters of a run id, to which the ids of its transactions add the number of a batch."""
-_DRAINED = "drained"
-"""The queue's id, in the metadata of a run's decisions; older versions did not record it."""
 PLACED_SECONDS_MAX = 600.0
 """The seconds without a commit after which a run's place is looked up again."""
 
@@ -60,7 +58,7 @@ class DrainRun:
         self._client = client
         self._queue = queue
         self.given = run_id is not None
-        self._metadata = {_DRAINED: queue.queue_id} if self.given else None
+        self._metadata = {DRAINED: queue.queue_id} if self.given else None
         self.id = run_id if run_id is not None else f"d-{client.runtime.new_id()}"
         check_transaction_id(self.id, "run_id", RUN_ID_LENGTH_MAX)
         self.number = 0
@@ -74,7 +72,8 @@ class DrainRun:
 
         Raises:
             InvalidInput: It is the run of another queue. Schedulers give one id to all tasks of a
-                run: the second queue would be taken for finished, and never be consumed.
+                run: the second queue would be taken for finished, and never be consumed. Or a
+                transaction that is none of a run has the id of its end.
         """
         client = self._client
         self._placed = (client.cache.version_to_begin(), client.runtime.monotonic())
@@ -92,6 +91,7 @@ class DrainRun:
         ]
         committed = {e.stream[len(prefix) :]: e for e in decisions if e.kind == model.COMMITTED}
         self._check_queue(committed.values())
+        self._check_end(committed)
         found = {int(n) for n in committed if n.isdecimal()}
         self.number = max([self.number, *(n + 1 for n in found)])
         self._gapless = len(found) == self.number  # a former version could leave numbers out
@@ -99,12 +99,22 @@ class DrainRun:
         return "end" not in committed
 
     def _check_queue(self, committed: Iterable[Entry]) -> None:
-        drained = {entry.body.get("metadata", {}).get(_DRAINED) for entry in committed} - {None}
+        drained = {entry.body.get("metadata", {}).get(DRAINED) for entry in committed} - {None}
         if drained - {self._queue.queue_id}:
             raise InvalidInput(
                 f"run_id={self.id!r} was given to a run of another queue than "
                 f"{self._queue.name!r}: give each queue's runs ids of their own, such as "
                 f"{f'{self._queue.name}/{self.id}'!r}.",
+                name="run_id",
+            )
+
+    def _check_end(self, committed: Mapping[str, Entry]) -> None:
+        """Check that the run's end, which an older version wrote without a mark, is one."""
+        unmarked = {n for n, e in committed.items() if DRAINED not in e.body.get("metadata", {})}
+        if unmarked == {"end"}:
+            raise InvalidInput(
+                f"run_id={self.id!r}: a transaction {f'{self.id}/end'!r} is committed that is not "
+                "known to be the end of a run: give another run_id.",
                 name="run_id",
             )
 

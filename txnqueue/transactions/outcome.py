@@ -6,7 +6,7 @@ from txnqueue.client import archive
 from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import is_whole, shown
+from txnqueue.core.settings import APPEND_PREFIX, is_whole, shown
 from txnqueue.core.state import AttemptOwner, TransactionState
 from txnqueue.core.state.branch import TIMED_OUT, Branch
 from txnqueue.errors import InvalidInput
@@ -44,8 +44,6 @@ def outcome_of(client: Client, transaction_id: str, attempt: str | None = None) 
         raise InvalidInput(
             "transaction_id='': give the id of a transaction.", name="transaction_id"
         )
-    if transaction_id.startswith("append:"):
-        return _of_append(client, transaction_id)
     resolve(client, [transaction_id])
     state = client.cache.key_state(transaction_id)
     asked = None if attempt is None else attempt_named(transaction_id, attempt)
@@ -93,11 +91,13 @@ def _in_memory(client: Client, transaction_id: str) -> Outcome:
     if state.decisions:
         last = list(state.decisions.values())[-1]
         return Outcome(transaction_id, Status.ROLLED_BACK, None, last.reason, attempts)
+    if transaction_id.startswith(APPEND_PREFIX):  # only now: a user may have named a transaction so
+        return _of_append(client, transaction_id)
     return _unknown(client, transaction_id)
 
 
 def _of_append(client: Client, known_as: str) -> Outcome:
-    append_id, _, shard = known_as.removeprefix("append:").partition("@")
+    append_id, _, shard = known_as.removeprefix(APPEND_PREFIX).partition("@")
     mine = archive.of_append(client.store, append_id, shard)
     if not mine:
         return _unknown(client, known_as)
