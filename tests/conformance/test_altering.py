@@ -10,6 +10,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from tests.conformance.conftest import SCHEMA, World, in_memory, numbers, on_delta_when_long, rows
 from tests.inside import claims_of
 from txnqueue.errors import (
+    Busy,
     InvalidInput,
     LimitExceeded,
     QueueClosed,
@@ -18,6 +19,7 @@ from txnqueue.errors import (
     SchemaMismatch,
     TransactionNotGiven,
 )
+from txnqueue.storage.journal import AppendConflict
 
 
 def seen(queue: Any, column: str) -> dict[int, Any]:
@@ -287,3 +289,29 @@ def test_a_queue_takes_no_dead_letter_queue_that_got_a_column_meanwhile(world: W
     assert creator.list_queues() == [dead.name]
     made = creator.create_queue(name, f"{SCHEMA}, note long")
     assert made.info.dead_letter_id == dead.info.queue_id
+
+
+@in_memory
+@pytest.mark.parametrize("who", ["queue", "exchange"])
+def test_columns_that_others_kept_from_being_recorded_are_told(
+    world: World, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    manager = world.manager()
+    made: Any = (
+        world.queue() if who == "queue" else manager.create_exchange("events", "fanout", SCHEMA)
+    )
+
+    def lose(*_: Any) -> Any:
+        raise AppendConflict("others were faster")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store.journal, "append", lose)
+        with pytest.raises(Busy, match=r"has the columns note.* alter it again") as raised:
+            made.alter("note string")
+        assert raised.value.tries > 0
+        if who == "queue":
+            with pytest.raises(Busy, match="nothing was changed"):
+                made.alter(lease_seconds=60)
+    with pytest.raises(SchemaMismatch, match="unfinished alter"):
+        made.alter("note long")
+    assert made.alter("note string") == {"column note": (None, "string")}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from tests.conformance.conftest import (
@@ -71,6 +72,9 @@ def test_what_is_not_a_commit_or_an_instant_is_refused(world: World) -> None:
         lambda: history.report(True),
         lambda: history.as_of(timestamp=naive),
         lambda: history.as_of(newest, timestamp=naive),
+        lambda: history.as_of(timestamp=pd.NaT),
+        lambda: history.report(pd.NaT),
+        lambda: history.changes(after=pd.NaT),
         history.trace,
         lambda: history.trace("nonsense"),
         lambda: history.trace("a:0", queue=orders.name),

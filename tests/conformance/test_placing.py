@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long
@@ -202,6 +203,7 @@ def test_frames_say_it_as_lists_do(world: World) -> None:
         ({"ttl_seconds": float("inf")}, LimitExceeded, "ttl_seconds"),
         ({"available_at": datetime.datetime(2024, 1, 1)}, InvalidInput, "available_at"),
         ({"available_at": 5}, InvalidInput, "available_at"),
+        ({"available_at": pd.NaT}, InvalidInput, "available_at"),
         (
             {
                 "available_at": datetime.datetime.now(datetime.timezone.utc),

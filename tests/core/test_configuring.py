@@ -142,6 +142,13 @@ def test_what_a_decision_says_for_auditors_is_a_copy_of_what_json_knows() -> Non
     said = check_metadata(given)
     assert said == given and said["why"] is not given["why"]
     assert check_metadata(None) == check_metadata({}) == {}
-    for wrong in ({1: "a"}, {"a": object()}, ["a"], "a"):
+    deep: list[Any] = []
+    for _ in range(97):
+        deep = [deep]
+    assert check_metadata({"a": [deep]}) == {"a": [deep]}
+    endless = deep
+    for _ in range(5_000):
+        endless = [endless]
+    for wrong in ({1: "a"}, {"a": object()}, ["a"], "a", {"a": [[deep]]}, {"a": endless}):
         with pytest.raises(InvalidInput, match="metadata="):
             check_metadata(wrong)

@@ -6,7 +6,8 @@ queue's backlog, in the same append, informs all clients that work on the queue;
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +18,7 @@ from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
 from txnqueue.core.settings import QueueInfo, QueueSettings, did_you_mean, shown
 from txnqueue.core.state import catalog
-from txnqueue.errors import InvalidInput, QueueInUse, QueueNotFound, SchemaMismatch
+from txnqueue.errors import Busy, InvalidInput, QueueInUse, QueueNotFound, SchemaMismatch
 from txnqueue.types import ChangeableSettings
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def alter(
     Raises:
         QueueInUse: The queue takes another queue's dead letters, and gets its columns from it.
         SchemaMismatch: A column is not nullable, or exists with another type.
+        Busy: Others won every retry; if columns were added to the table, the error says so.
     """
     client.open()
     client.states.check_open(info)
@@ -62,13 +64,32 @@ def alter(
         made = differences(*wanted[0])
         return sum(plans, Plan())
 
-    landed = client.land(plan, "alter queue", queue=info.name)
+    with recording(info.name, columns):
+        landed = client.land(plan, "alter queue", queue=info.name)
     if landed is None:
         return {}
     for entry in landed.entries:
         if entry.shard == model.backlog_shard(info.queue_id):
             client.cache.learn(catalog.told(entry, before))
     return made
+
+
+@contextmanager
+def recording(name: str, columns: StructType | None) -> Iterator[None]:
+    """Say, if columns of a payload table cannot be recorded, what is left to be done."""
+    try:
+        yield
+    except Busy as error:
+        if columns is None:
+            raise
+        raise Busy(
+            f"The payload table of {name!r} has the columns {', '.join(columns.names)}, but others "
+            "won every retry to record them, so that they cannot be used yet: alter it again with "
+            "the same columns and types.",
+            operation=error.operation,
+            queue=error.queue,
+            tries=error.tries,
+        ) from error
 
 
 def changed(

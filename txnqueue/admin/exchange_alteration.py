@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.admin.alteration import Changes, grown, new_columns
+from txnqueue.admin.alteration import Changes, grown, new_columns, recording
 from txnqueue.client.client import Client
 from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.planning import Plan
@@ -31,6 +31,7 @@ def alter(client: Client, info: ExchangeInfo, columns: StructType) -> Changes:
             queue that is bound.
         ExchangeClosed: The exchange is being dropped.
         ExchangeNotFound: The exchange was dropped.
+        Busy: Others won every retry; the error says that the table has the columns.
     """
     client.open()
     before, after = _altered(client.cache.topology(), info, columns)
@@ -49,7 +50,9 @@ def alter(client: Client, info: ExchangeInfo, columns: StructType) -> Changes:
         made = new_columns(now, wanted)
         return topology.alter(wanted, found.sequences[now.name], client.stamp())
 
-    return made if client.land(plan, "alter exchange") is not None else {}
+    with recording(info.name, columns):
+        landed = client.land(plan, "alter exchange")
+    return made if landed is not None else {}
 
 
 def _altered(

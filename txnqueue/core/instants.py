@@ -30,7 +30,10 @@ def instant(at_ms: int) -> datetime.datetime:
 
 def is_instant(value: object) -> TypeGuard[datetime.datetime]:
     """Return whether a value is a datetime that names an instant: one whose time zone is known."""
-    return isinstance(value, datetime.datetime) and value.utcoffset() is not None
+    try:
+        return isinstance(value, datetime.datetime) and value.utcoffset() is not None
+    except ValueError:  # pandas' NaT, which is a datetime and none
+        return False
 
 
 def by_then_ms(value: datetime.datetime) -> int:
