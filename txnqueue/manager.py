@@ -405,9 +405,10 @@ class QueueManager:
     def take_over(self, reason: str) -> None:
         """Take the store over from another driver that was active recently, on record.
 
-        This is for storage that supports one driver only, such as S3 without Delta's log store for
-        several drivers, and for an operator who knows that the other driver has ended. If it runs
-        on, it is refused within a minute. On other storage there is nothing to take over.
+        This is for storage that supports one driver only, such as S3 without the library's log
+        store or Delta's for several drivers, and for an operator who knows that the other driver
+        has ended. If it runs on, it is refused within a minute. On other storage there is nothing
+        to take over.
 
         Args:
             reason: Why; recorded in the history of the journal's table.
@@ -496,8 +497,9 @@ class QueueManager:
             delay_step_seconds: Delays and times to live that differ by row are rounded up to a
                 multiple of this; the coarser, the fewer positions one send makes.
             ordered: While a consumer has messages of a lane in flight, no other consumer gets
-                messages of that lane, so that they are processed in order; the other lanes are
-                free.
+                messages of that lane, nor does another transaction of this one, so that they are
+                processed in order; the other lanes are free. Who receives under a lease again
+                before it has settled the first batch gets the next messages.
             durable: Whether messages are kept in the store. Messages of a queue or a send that is
                 not durable are kept in the memory of the sending process only: they cost no Delta
                 commit, other processes do not see them, and they are lost when the process ends.
@@ -566,11 +568,12 @@ class QueueManager:
         return Queue(self._client, self._client.cache.queue(check_name(name)))
 
     def release(self, queue: str, *, consumer: str, reason: str) -> int:
-        """End all leases of a consumer, as an operator: its messages are available again.
+        """End all leases of a consumer, as an operator: as if they had expired.
 
         Use it for a consumer that is gone for good, or whose clock is wrong, instead of waiting for
-        its leases. If the consumer is still running, its next call raises ``LeaseLost``. What a
-        transaction holds is returned by ``rollback``.
+        its leases. The deliveries count: the messages wait for the queue's redelivery delay, and
+        become dead letters once their deliveries are used up. If the consumer is still running, its
+        next call raises ``LeaseLost``. What a transaction holds is returned by ``rollback``.
 
         Args:
             queue: The queue's name.
@@ -871,8 +874,9 @@ class QueueManager:
         """Commit a prepared transaction, from any client; repeating is a no-op.
 
         Raises:
-            TransactionNotFound: Nothing is recorded under this id.
-            TransactionNotPrepared: The transaction is undecided, and not prepared.
+            TransactionNotFound: No decision, preparation or branch is recorded under this id, also
+                if a transaction of this id is at work.
+            TransactionNotPrepared: It is a branch that is started, and not prepared.
             DecidedByDatabase: An enlisted database decides it.
             HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: The transaction was rolled back.
@@ -935,8 +939,9 @@ class QueueManager:
     def decide_heuristically(self, transaction_id: str, *, commit: bool, reason: str) -> None:
         """Decide a prepared transaction as an operator, instead of its coordinator.
 
-        Use it when the coordinator is gone for good. The decision is recorded, and reported to
-        every later decision until ``forget``; other resources may have been decided differently.
+        Use it when the coordinator is gone for good; other resources may have been decided
+        differently. The decision is listed in ``recover().heuristic`` and told by ``outcome``, and
+        a DTX coordinator gets it as XA's heuristic outcome, until ``forget``.
 
         Args:
             transaction_id: The transaction.
@@ -944,8 +949,8 @@ class QueueManager:
             reason: Why; recorded in the journal.
 
         Raises:
-            TransactionNotFound: Nothing is recorded under this id.
-            TransactionNotPrepared: The transaction is undecided, and not prepared.
+            TransactionNotFound: As for ``commit``.
+            TransactionNotPrepared: It is a branch that is started, and not prepared.
             DecidedByDatabase: An enlisted database decides it.
             HistoryRemoved: Nothing is known of this id, or not any more.
             TransactionFinished: The transaction is already decided.

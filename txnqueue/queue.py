@@ -702,6 +702,11 @@ class Queue:
                 run of another queue has this ``run_id``.
             TransactionNotGiven: The call was made inside a transaction; a drain begins its own
                 transaction for each batch.
+            Busy: Others won every conflict for a claim: repeat the call.
+            StoreBusy: The store refused a claim or a commit: repeat the call.
+            LeaseLost: Messages of a batch belong to others since its lease ended: repeat the call.
+            SettlementPending: A prepared transaction settles messages of the same lease.
+            TransactionUnknown: A commit is in doubt; ``manager.outcome(id)`` tells the outcome.
             PlatformMissing: ``progress`` in a terminal needs rich.
         """
         at_once(self._client, f"{self.name}.drain", self._bound)

@@ -283,7 +283,8 @@ class Transaction:
             TransactionUnknown: In doubt; ``manager.outcome(id)`` tells the outcome.
             LeaseLost: Messages that were held under a lease now belong to others; rolled back.
             SettlementPending: A prepared transaction settles messages of the same lease: nothing
-                was changed; decide that transaction, and commit again.
+                was changed; decide that transaction, and commit again. At the end of a ``with``
+                block this one is rolled back: decide that transaction, and run the block again.
             InvalidInput: The transaction belongs to a drain with ``ahead=1``, which commits it.
             OnlyRehearsed: The transaction belongs to a rehearsal.
         """

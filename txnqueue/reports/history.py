@@ -292,7 +292,7 @@ class History:
     ) -> AuditReport:
         """Report what happened between two moments, for an auditor.
 
-        All entries are read once as a stream, and twice more to verify the store.
+        All entries are read once as a stream, and at most twice more to verify the store.
 
         Args:
             after: The moment to begin after: a commit_seq, or an aware instant; the history's
