@@ -267,11 +267,11 @@ def test_what_a_commit_keeps_is_held_by_a_lease_from_then_on() -> None:
     position = log.post((0, 3))
     claim = log.claim(owner=TX)
     log.settle(claim, model.ACCEPTED, [(position, ((0, 0),))], owner=TX)
-    log.append(planning.kept("q", claim, 3, 777, STAMP, owner=OTHER))
+    log.append(planning.kept("q", claim, 3, 7_777, STAMP, owner=OTHER))
     assert log.fold.claims()[0].attempt, "it is not the owner's word"
-    log.append(planning.kept("q", claim, 3, 777, STAMP, owner=TX))
+    log.append(planning.kept("q", claim, 3, 7_777, STAMP, owner=TX))
     (held,) = log.fold.claims()
-    assert (held.attempt is not None, held.deadline_ms, held.count) == (False, 777, 3)
+    assert (held.attempt is not None, held.deadline_ms, held.count) == (False, 7_777, 3)
     log.settle(held, model.RELEASED, owner=TX)
     assert log.fold.in_flight() == 3, "the transaction has no say any more"
     log.settle(held, model.RELEASED)
