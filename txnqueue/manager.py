@@ -386,21 +386,26 @@ class QueueManager:
         Applier(self._client).apply_to_table_as_it_is(change)
         self._client.confirm()
 
-    def waive_change(self, change_id: str, reason: str) -> None:
+    def waive_change(self, change_id: str, reason: str, *, table_gone: bool = False) -> None:
         """Abandon a waiting table change for good, on record.
 
         Args:
             change_id: The change's id in ``recover().waiting``; the oldest of its table.
             reason: Why; recorded in the journal.
+            table_gone: Whether the table is gone for good, or is no Delta table any more: then
+                it cannot tell that the change was applied already, nor keep others from it.
 
         Raises:
             ChangeNotFound: No such change waits, or it was already applied.
             ChangeWaiting: An older change of its table waits.
+            TableNotFound: The table is not found from here, and ``table_gone`` is false.
+            InvalidInput: It is no Delta table any more, and ``table_gone`` is false.
             Busy: Others changed the table at every try.
         """
+        check_flag("table_gone", table_gone)
         reason, change = check_reason(reason), check_id(change_id, "change_id")
         self._client.open()
-        Applier(self._client).waive(change, reason)
+        Applier(self._client).waive(change, reason, table_gone=table_gone)
 
     def take_over(self, reason: str) -> None:
         """Take the store over from another driver that was active recently, on record.

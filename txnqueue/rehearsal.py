@@ -142,7 +142,7 @@ class Rehearsal(Report[RehearsalRow]):
         self.batches = batches
         """How many batches it got, each in a separate transaction."""
         self.consumed = consumed
-        """How many of the messages were consumed since: accepted, rejected or moved."""
+        """How many of the messages were settled since: accepted, rejected, or moved by a batch."""
         self.transactions = tuple(transactions)
         """The transactions that consumed them; messages consumed outside a transaction add none."""
         self.error = error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import importlib
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -146,7 +147,11 @@ def test_spark_not_understanding_the_query_is_the_jobs_mistake(world: World) -> 
         (PayloadRemoved(), Fault.MESSAGE),
         (SchemaMismatch(column="n", in_rows=True), Fault.MESSAGE),
         (SchemaMismatch(column="n"), Fault.JOB),
-        (SyntaxError(), Fault.JOB),
+        (SyntaxError("invalid", ("/jobs/pay.py", 1, 1, "x =")), Fault.JOB),
+        (IndentationError("unexpected", ("/jobs/pay.py", 1, 1, " x")), Fault.JOB),
+        (SyntaxError("invalid", ("<unknown>", 1, 1, "{")), Fault.MESSAGE),  # ast.literal_eval
+        (SyntaxError(), Fault.MESSAGE),
+        (ElementTree.ParseError("unclosed token"), Fault.MESSAGE),
         (Busy(), Fault.STORE),
         (LeaseLost(consumer="a"), Fault.STORE),
     ],
@@ -482,14 +487,16 @@ def test_a_result_says_whether_it_may_pass_for_a_success(world: World) -> None:
         (ValueError("a row"), 1),
         (KeyboardInterrupt(), 1),
         (LimitExceeded("too many rows"), 1),
-        (NameError("not defined"), 0),
-        (QueueNotFound("no such queue", name="x"), 0),
+        (NameError("not defined"), 1),  # nobody else would end a message that causes it each time
+        (QueueNotFound("no such queue", name="x"), 1),
         (Busy("others were faster"), 0),
         (StoreBusy("the store", owner=None), 0),
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, BaseException) else str(one),
 )
-def test_a_block_counts_what_a_drain_counts(world: World, error: BaseException, count: int) -> None:
+def test_a_block_counts_what_neither_the_store_nor_others_caused(
+    world: World, error: BaseException, count: int
+) -> None:
     manager = world.manager()
     orders = manager.create_queue(world.name("orders"), SCHEMA)
     orders.send(rows(1))

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, numbers, on_delta_when_long, rows
+from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
 from tests.conformance.test_exchanges import exchange, keyed
 from tests.conformance.test_removing import state_of
 from tests.conformance.test_settling import standing, verified
 from tests.conformance.working import Branch, understand_divisors
 from tests.inside import client_of
 from txnqueue.errors import BranchMisused, QueueClosed
-from txnqueue.protocols.dtx import XaStatus
+from txnqueue.protocols.dtx import Connection, XaStatus
 
 OUTCOMES = pytest.mark.parametrize("commit", [True, False], ids=["committed", "rolled back"])
 
@@ -67,6 +67,18 @@ def test_a_lane_is_a_branchs_until_it_is_decided(world: World, commit: bool) -> 
     branch.channel.commit(branch.xid) if commit else branch.channel.rollback(branch.xid)
     assert numbers(other.receive(1)) == ([2] if commit else [1])
     assert rival.channel.end(rival.xid) is XaStatus.RBTIMEOUT
+
+
+@in_memory
+def test_a_lane_of_a_branch_is_free_for_all_that_work_in_it(world: World) -> None:
+    queue = world.queue(ordered=True)
+    queue.send(rows(1, 2, 3))
+    branch = Branch(world, "b")
+    assert numbers(branch.queue(queue).receive(1)) == [1]
+    channel = Connection(world.manager("c")).channel()
+    channel.select()
+    assert channel.start(branch.xid, join=True) is XaStatus.OK
+    assert numbers(channel.queue(queue.name).receive(1)) == [2]
 
 
 @on_delta_when_long

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import json
 import re
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -656,7 +658,9 @@ def test_a_dropped_table_waits_until_the_change_is_waived(lake: Lake) -> None:
     manager = lake.manager()
     (waiting,) = manager.recover().waiting
     assert "gone" in waiting.reason
-    manager.waive_change(waiting.change_id, "the table is no more")
+    with pytest.raises(TableNotFound, match="table_gone=True"):
+        manager.waive_change(waiting.change_id, "the table is no more")
+    manager.waive_change(waiting.change_id, "the table is no more", table_gone=True)
     assert lake.manager("B").recover().waiting == ()
     waived = [e for e in lake.world.entries() if e.kind == model.CHANGE_WAIVED]
     assert waived[-1].reason == "the table is no more" and waived[-1].actor == "A"
@@ -682,7 +686,7 @@ def test_waiving_holds_off_an_applier_on_its_way(lake: Lake) -> None:
     on_its_way = Applier(client_of(late))
     (one,) = [c for cs in on_its_way._unapplied(None).values() for c in cs]
     lake.manager().waive_change(one.change_id, "given up")
-    stamp = one.stamp(client_of(late).cache.store_id)
+    stamp = one.stamp(client_of(late).cache.store_id, None)
     assert client_of(late).store.tables.apply(one.change, stamp) is None
     assert lake.rows(path) == []
 
@@ -776,3 +780,119 @@ def test_tables_in_memory_can_only_be_appended_to() -> None:
     store.tables.create("gold", plain_schema("i long"))
     with pytest.raises(PlatformMissing):
         manager.transaction().table("gold").delete(where="true")
+
+
+# ------------------------------------------------------------- tables that others have made
+
+
+def test_a_field_of_a_column_named_like_the_alias_is_not_taken_for_another_column(
+    lake: Lake,
+) -> None:
+    """``target.id`` was the column ``id``, and the wrong row was deleted."""
+    path = lake.table("id long, target struct<id: long>", "(5, named_struct('id', 1L))")
+    lake.sql("INSERT INTO {t} VALUES (1, named_struct('id', 5L))", path)
+    for where in ("target.id = 5", "`Target` . `ID` = 5", "id = 0 OR target.id = 5"):
+        with pytest.raises(InvalidInput, match=r"target\.target\.id"):
+            with lake.manager().transaction() as tx:
+                tx.table(path).delete(where=where)
+    with lake.manager().transaction() as tx:
+        tx.table(path).delete(where="target.target.id = 5")
+    assert lake.sql("SELECT id FROM {t}", path) == [(5,)]
+
+
+def test_a_table_by_path_that_others_have_named_is_that_of_its_path(lake: Lake) -> None:
+    """As delta-rs writes a name: the table was looked for in the catalog under it."""
+    path = lake.table("n long")
+    log = Path(path) / "_delta_log"
+    first = log / "00000000000000000000.json"
+    lines = [json.loads(line) for line in first.read_text("utf-8").splitlines()]
+    for line in lines:
+        line.get("metaData", {})["name"] = "totals"
+    copied = Path(f"{path}-named") / "_delta_log"
+    copied.mkdir(parents=True)
+    (copied / first.name).write_text("\n".join(map(json.dumps, lines)), "utf-8")
+    named = str(copied.parent)
+    with lake.manager().transaction() as tx:
+        tx.table(named).append([{"n": 1}])
+    with lake.manager().transaction() as tx:
+        tx.table(named).merge([{"n": 1}, {"n": 2}], on="n", insert="*")
+    assert lake.rows(named) == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("said", ["TRUE", "True", "true"])
+def test_append_only_is_read_as_delta_reads_it(lake: Lake, said: str) -> None:
+    path = lake.table("n long", "(1)")
+    lake.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ('delta.appendOnly' = '{said}')", path)
+    with pytest.raises(InvalidInput, match="appendOnly"):
+        with lake.manager().transaction() as tx:
+            tx.table(path).delete(where="n = 1")
+    assert lake.rows(path) == [(1,)]
+
+
+def test_a_value_that_reads_another_table_is_refused(lake: Lake) -> None:
+    """Who applies it later may find other rows there, or another table of that name."""
+    path, rates = lake.table("n long, said string", "(0, 'x')"), lake.table("r long", "(7)")
+    value = f"(SELECT max(r) FROM delta.`{rates}`)"
+    with pytest.raises(InvalidInput, match="reads a table"):
+        with lake.manager().transaction() as tx:
+            tx.table(path).update({"n": value}, where="true")
+    with pytest.raises(InvalidInput, match="reads a table"):
+        with lake.manager().transaction() as tx:
+            insert = {"n": value, "said": "source.said"}
+            tx.table(path).merge([{"said": "y"}], on="said", insert=insert)
+    with lake.manager().transaction() as tx:
+        tx.table(path).update({"said": "'select max(r) from rates'"}, where="n = 0")
+    assert lake.rows(path) == [(0, "select max(r) from rates")]
+
+
+def test_a_condition_may_quote_what_spark_says(lake: Lake) -> None:
+    path = lake.table("said string", "('Error occurred during query planning: x'), ('b')")
+    with lake.manager().transaction() as tx:
+        tx.table(path).delete(where="said LIKE 'Error occurred during query planning:%'")
+    assert lake.rows(path) == [("b",)]
+
+
+def test_a_change_of_a_table_that_is_a_view_now_is_waived_by_who_says_so(lake: Lake) -> None:
+    name = f"default.viewed_{next(_NUMBERS)}"
+    lake.spark.sql(f"CREATE TABLE {name} (k string, total double) USING delta")
+    lake.decided_only(lambda tx: tx.table(name).append([{"k": "a", "total": 1.0}]))
+    lake.spark.sql(f"ALTER TABLE {name} RENAME TO {name}_old")
+    lake.spark.sql(f"CREATE VIEW {name} AS SELECT * FROM {name}_old")
+    manager = lake.manager()
+    (waiting,) = manager.recover().waiting
+    with pytest.raises(InvalidInput, match="not a Delta table"):
+        manager.waive_change(waiting.change_id, "a view now")
+    manager.waive_change(waiting.change_id, "a view now", table_gone=True)
+    assert lake.manager("B").recover().waiting == ()
+    lake.spark.sql(f"DROP VIEW {name}")
+    lake.spark.sql(f"DROP TABLE {name}_old")
+
+
+def test_what_waits_of_a_replaced_table_and_the_changes_of_the_new_one_do_not_meet(
+    lake: Lake,
+) -> None:
+    """CREATE OR REPLACE keeps the numbers that the table has taken."""
+    path = lake.table("k string, total double")
+    lake.decided_only(lambda tx: tx.table(path).append([{"k": "a", "total": 1.0}]), "old")
+    lake.sql("CREATE OR REPLACE TABLE {t} (k string, total double) USING delta", path)
+    with lake.manager().transaction() as tx:
+        tx.table(path).append([{"k": "b", "total": 2.0}])
+    assert tx.receipt is not None and tx.receipt.applied
+    manager = lake.manager("C")
+    (waiting,) = manager.recover().waiting
+    manager.apply_change(waiting.change_id)
+    with lake.manager().transaction() as tx:
+        tx.table(path).append([{"k": "c", "total": 3.0}])
+    assert lake.rows(path) == [("a", 1.0), ("b", 2.0), ("c", 3.0)]
+    assert lake.manager("B").recover().waiting == ()
+
+
+def test_a_table_that_forgets_the_numbers_of_changes_is_known(lake: Lake) -> None:
+    path = lake.table("n long")
+    tables = client_of(lake.manager()).store.tables
+    found = tables.describe(path)
+    assert found is not None and not found.forgets_numbers
+    kept = "'delta.setTransactionRetentionDuration' = 'interval 1 day'"
+    lake.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ({kept})", path)
+    found = tables.describe(path)
+    assert found is not None and found.forgets_numbers

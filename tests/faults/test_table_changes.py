@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,9 +16,10 @@ from tests.faults.world import World
 from tests.inside import client_of
 from tests.silence import interrupted
 from txnqueue.core import model
-from txnqueue.errors import TransactionFinished
+from txnqueue.errors import ChangeNotFound, InvalidInput, TableNotFound, TransactionFinished
 from txnqueue.manager import QueueManager
 from txnqueue.messages import browse
+from txnqueue.storage.tables import TableCommit
 from txnqueue.testing import plain_schema
 
 
@@ -210,7 +212,7 @@ def test_appends_of_a_transaction_to_one_table_are_one_commit_of_it(world: World
         append(tx, "other", 10)
         append(tx, world.table, 2, 3)
     assert tx.receipt is not None and tx.receipt.applied
-    assert world.table_numbers() == [1, 2, 3]
+    assert sorted(world.table_numbers()) == [1, 2, 3]
     assert world.store.tables.rows("other").column("i").to_pylist() == [10]
     assert len(world.store.tables.history(world.table, 0)) == 1
     assert sorted(entry.count for entry in decided(world)) == [1, 3]
@@ -287,3 +289,116 @@ def test_appends_that_were_decided_one_by_one_are_finished_so(
     assert tx.receipt is not None and tx.receipt.applied
     assert world.manager("B").recover().waiting == ()
     assert world.table_numbers() == [1, 2, 3, 1, 2, 3, 4, 5]
+
+
+def test_what_waits_of_a_replaced_table_does_not_hinder_the_changes_of_the_new_one(
+    world: World,
+) -> None:
+    """Both took their numbers from one row, and the table refused the smaller one for ever."""
+    old = world.manager("old").transaction("T")
+    old.table(world.table).append([{"i": 1}])
+    old.prepare()
+    world.store.tables.create(world.table, plain_schema("i long"))
+    tables, apply = world.store.tables, world.store.tables.apply
+
+    def away(*_: Any, **__: Any) -> None:
+        raise ConnectionError("storage is away")
+
+    tables.apply = away
+    with world.manager("new").transaction("T2") as new:
+        new.table(world.table).append([{"i": 2}])
+    manager = world.manager("M")
+    manager.commit("T")
+    waiting = {one.transaction_id: one for one in manager.recover().waiting}
+    tables.apply = apply
+    manager.waive_change(waiting["T"].change_id, "its table was replaced")
+    assert world.manager("B").recover().waiting == ()
+    assert world.table_numbers() == [2]
+
+
+def test_a_change_of_a_replaced_table_is_applied_to_the_new_one_that_others_have_used(
+    world: World,
+) -> None:
+    change_id = left_behind(world)
+    world.store.tables.create(world.table, plain_schema("i long"))
+    with world.manager("new").transaction() as new:
+        new.table(world.table).append([{"i": 2}])
+    assert new.receipt is not None and new.receipt.applied
+    manager = world.manager("C")
+    with unheard(manager):
+        manager.apply_change(change_id)
+    assert world.manager("B").recover().waiting == ()
+    assert sorted(world.table_numbers()) == [1, 2] and endings(world)[-1] == model.CHANGE_APPLIED
+    with world.manager("new").transaction() as new:
+        new.table(world.table).append([{"i": 3}])
+    assert new.receipt is not None and new.receipt.applied
+    assert sorted(world.table_numbers()) == [1, 2, 3]
+
+
+def test_a_change_of_a_table_that_is_not_found_is_waived_only_by_who_knows_that_it_is_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been applied, or still be, by whose session finds the table."""
+    injector = InjectorOfCall("apply", 0, Fault.CRASH_AFTER)
+    tx = world.manager("dying", injector).transaction()
+    tx.table(world.table).append([{"i": 1}])
+    injector.arm()
+    with pytest.raises(Crash):
+        tx.commit()
+    manager = world.manager("operator")
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store.tables, "describe", lambda _name: None)
+        (waiting,) = manager.recover().waiting
+        assert "table_gone=True" in waiting.remedy
+        with pytest.raises(TableNotFound, match="or has applied it"):
+            manager.waive_change(waiting.change_id, "gone")
+    with pytest.raises(ChangeNotFound, match="already applied"):
+        manager.waive_change(waiting.change_id, "gone")
+    assert world.manager("B").recover().waiting == ()
+    assert endings(world) == [model.CHANGE_APPLIED] and world.table_numbers() == [1]
+
+
+@pytest.mark.parametrize("found", ["nothing", "a view", "no storage"])
+def test_a_change_of_a_table_that_is_gone_for_good_can_be_waived(
+    world: World, monkeypatch: pytest.MonkeyPatch, found: str
+) -> None:
+    change_id = left_behind(world)
+
+    def describe(name: str) -> None:
+        if found == "a view":
+            raise InvalidInput(f"{name!r} is not a Delta table", name=name)
+        if found == "no storage":
+            raise ConnectionError("unknown host")
+
+    monkeypatch.setattr(world.store.tables, "describe", describe)
+    manager = world.manager("operator")
+    refusal = {"nothing": TableNotFound, "a view": InvalidInput, "no storage": ConnectionError}
+    with pytest.raises(refusal[found]):
+        manager.waive_change(change_id, "given up")
+    assert len(manager.recover().waiting) == 1
+    manager.waive_change(change_id, "given up", table_gone=True)
+    assert world.manager("B").recover().waiting == ()
+    assert endings(world) == [model.CHANGE_WAIVED]
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+def test_a_change_is_not_applied_to_a_table_that_may_have_forgotten_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, forgets: bool
+) -> None:
+    left_behind(world)
+    tables = world.store.tables
+    for _ in range(2):  # its owner's commits, and the older ones are no longer in its log
+        tables._tables[world.table].commits.append(TableCommit(0, "WRITE", "Append", {}))
+    describe = tables.describe
+    monkeypatch.setattr(tables, "history", lambda _name, _after: [])
+    monkeypatch.setattr(
+        tables, "describe", lambda name: replace(describe(name), forgets_numbers=forgets)
+    )
+    waiting = world.manager("C").recover().waiting
+    if not forgets:  # its numbers tell
+        assert waiting == () and world.table_numbers() == [1]
+        return
+    (one,) = waiting
+    assert "setTransactionRetentionDuration" in one.reason and world.table_numbers() == []
+    world.manager("D").apply_change(one.change_id)
+    assert world.table_numbers() == [1]

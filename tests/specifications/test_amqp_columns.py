@@ -33,9 +33,10 @@ from tests import generated
 from tests.conformance.conftest import World, in_memory
 from tests.conftest import LONG
 from tests.specifications.amqp_controller import TransactionController
-from tests.specifications.controllers import Pipeline, condition
+from tests.specifications.controllers import Pipeline, Scene, condition
 from txnqueue.errors import PlatformMissing
 from txnqueue.protocols.amqp import (
+    Accepted,
     AmqpValue,
     ApplicationProperties,
     ProtonCodec,
@@ -234,3 +235,22 @@ def test_a_content_type_that_is_no_symbol_is_an_application_property(world: Worl
     (found,) = controller.receiver("letters").flow(1)
     assert found.body == "x"
     assert ApplicationProperties({"content_type": "téxt"}) in found.payload
+
+
+@in_memory
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_column_that_was_added_elsewhere_just_now_is_known(world: Any, inside: bool) -> None:
+    scene = Scene(world)
+    client = Pipeline(scene.resource.connect())
+    handle = client.sender(scene.name)
+    txn_id = client.declare() if inside else None
+    world.open(scene.orders, "owner").alter("extra string")
+    posted = (AmqpValue({"n": 1, "key": None, "extra": "e"}),)
+    number = client.transfer(handle, posted, txn_id)
+    if txn_id is not None:
+        assert client.discharge(txn_id) == "accepted"
+    else:
+        assert isinstance(client.outcomes()[number], Accepted)
+    assert [one["extra"] for one in scene.orders.peek_messages()] == ["e"]
+    wrong = client.transfer(handle, (AmqpValue({"n": 1, "other": "e"}),))
+    assert condition(client.outcomes()[wrong].error) == "amqp:invalid-field"

@@ -354,6 +354,61 @@ def test_what_a_global_transaction_acquired_without_an_outcome_goes_back(
     assert handle in pipe.session.links and scene.orders.in_flight() == 0
 
 
+@in_memory
+@pytest.mark.rule("S1-19")
+def test_one_declare_at_a_time_works_on_a_global_transaction(world: Any) -> None:
+    """One of two was discharged as failed, and the other one committed."""
+    scene = Scene(world, capabilities=(LOCAL, DISTRIBUTED, SEVERAL))
+    one, two = (Pipeline(scene.resource.connect()) for _ in range(2))
+    txn_id = one._ask(Declare(b"glob")).txn_id
+    assert condition(two._ask(Declare(b"glob")).error) == "amqp:transaction:rollback"
+    one.transfer(one.sender(scene.name), message(1), txn_id)
+    assert one.discharge(txn_id, fail=True) == "accepted"
+    assert condition(two._ask(Declare(b"glob")).error) == "amqp:transaction:rollback"
+    assert scene.counts == (0, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-19")
+def test_what_failed_at_another_resource_is_not_prepared(world: Any) -> None:
+    one = Scene(world, capabilities=(LOCAL, DISTRIBUTED))
+    other = TransactionalResource(world.manager("other"), capabilities=(LOCAL, DISTRIBUTED))
+    here, there = Pipeline(one.resource.connect()), Pipeline(other.connect())
+    mine, theirs = (each._ask(Declare(b"glob-2")).txn_id for each in (here, there))
+    here.transfer(here.sender(one.name), message(1), mine)
+    assert there.discharge(theirs, fail=True) == "accepted"
+    assert here.discharge(mine) == "amqp:transaction:rollback"
+    assert one.manager.outcome("glob-2").status is Status.ROLLED_BACK
+    assert one.counts == (0, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-41")
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_rollback_that_failed_is_repeated_with_the_next_tick(
+    world: Any, ordered: bool, closed: bool
+) -> None:
+    """The message, or its whole lane, was in flight until the lease was over."""
+    scene = Scene(world, settings={"ordered": ordered})
+    scene.orders.send([row(1), row(2)])
+    failing = Pipeline(scene.resource.connect())
+    txn_id, handle = failing.declare(), failing.receiver(scene.name)
+    failing.do(Flow(handle=handle, link_credit=1, properties={"txn-id": txn_id}))
+    with unanswered(world.store.journal, lands=False):
+        assert failing.discharge(txn_id, fail=True) == "accepted"
+    assert scene.counts == (1, 1)
+    connection = failing.session.connection
+    if closed:
+        connection.close()
+        connection = scene.resource.connect()
+    connection.tick()
+    assert scene.manager.outcome(key_of(txn_id)).status is Status.ROLLED_BACK
+    assert scene.counts == (2, 0) or not closed
+    connection.close()
+    assert scene.waiting() == [1, 2]
+
+
 @on_delta_when_long
 @pytest.mark.rule("S1-19")
 def test_a_discharge_that_fails_makes_the_global_transaction_rollback_only(world: Any) -> None:

@@ -93,7 +93,7 @@ def release(
     consumer: Annotated[str, typer.Option(help="The consumer whose leases end.")],
     reason: Annotated[str, typer.Option(help="The reason; recorded in the history.")],
 ) -> None:
-    """End the leases of a consumer: its messages are available again."""
+    """End the leases of a consumer, as if they had expired: the deliveries count."""
     count = session.manager.release(queue, consumer=consumer, reason=reason)
     session.printer.fact(
         {"queue": queue, "consumer": consumer, "released": count, "reason": reason},
@@ -113,7 +113,11 @@ def waive_change(
     session: OpenStore,
     change: _Change,
     reason: Annotated[str, typer.Option(help="The reason; recorded in the history.")],
+    *,
+    table_gone: Annotated[
+        bool, typer.Option("--table-gone", help="The table is gone for good, or is no Delta table.")
+    ] = False,
 ) -> None:
     """Give a waiting table change up, for ever and on record."""
-    session.manager.waive_change(change, reason)
+    session.manager.waive_change(change, reason, table_gone=table_gone)
     session.printer.fact({"change": change, "waived": True}, f"Change {change} is waived.")

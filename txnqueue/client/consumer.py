@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import AttemptOwner, Claim, LeaseOwner, QueueState
+from txnqueue.core.state import AttemptOwner, Claim, LeaseOwner, Owner, QueueState
 from txnqueue.errors import LeaseLost
 
 
@@ -75,7 +75,12 @@ class Consumer:
         return [
             claim
             for claim in fold.claims()
-            if claim.owner.consumer != self.id
-            or claim.owner.epoch != epoch
-            or (isinstance(claim.owner, AttemptOwner) and claim.owner.attempt not in own)
+            if not _is_own(claim.owner, LeaseOwner(self.id, epoch or 0), own)
         ]
+
+
+def _is_own(owner: Owner, me: LeaseOwner, attempts: Collection[str]) -> bool:
+    """Return whether a claim is a lease of this opening, or of these attempts, whoever claimed."""
+    if isinstance(owner, AttemptOwner):
+        return owner.attempt in attempts
+    return owner == me

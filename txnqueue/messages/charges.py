@@ -66,7 +66,6 @@ _MISTAKES = (
     TransactionNotGiven,
     NotPermitted,
     ImportError,
-    SyntaxError,
     NameError,
 )
 _MAYBE = (LimitExceeded, Unroutable, UnboundLocalError)
@@ -91,7 +90,18 @@ def fault_of(error: BaseException) -> Fault:
         return Fault.MESSAGE
     if isinstance(error, _MISTAKES) or _is_analysis(error) or _is_defect(error):
         return Fault.JOB
+    if isinstance(error, SyntaxError) and _is_of_a_module(error):
+        return Fault.JOB
     return Fault.MESSAGE
+
+
+def _is_of_a_module(error: SyntaxError) -> bool:
+    """Return whether a module cannot be compiled, and not a text that a message may hold.
+
+    Parsers of other languages have subclasses, such as that of ``xml.etree``.
+    """
+    of_python = type(error) in (SyntaxError, IndentationError, TabError)
+    return of_python and not (error.filename or "<").startswith("<")
 
 
 def _is_analysis(error: BaseException) -> bool:

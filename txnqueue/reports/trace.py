@@ -147,6 +147,7 @@ def _steps(
         changed: The changes of tables, by attempt.
     """
     found: list[tuple[str, Entry]] = []
+    told: set[str] = set()
     for entry in entries:
         ended = path.ended(entry)
         for position_id in ended:
@@ -156,7 +157,8 @@ def _steps(
         step = _step(entry, path, ended)
         if step is not None:
             found.append((step, entry))
-        if step == model.ACCEPTED and entry.attempt is not None:
+        if step == model.ACCEPTED and entry.attempt is not None and entry.attempt not in told:
+            told.add(entry.attempt)  # it may have consumed the message in several queues
             found += [("changed", one) for one in changed.get(entry.attempt, ())]
         if path.purged.intersection(ended):
             path.leaves(path.purged.intersection(ended))

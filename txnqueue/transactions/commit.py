@@ -186,12 +186,12 @@ def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool | N
     Args:
         attempt: The attempt.
         error: What ended it.
-        counted: Whether the messages' deliveries count; None: if they may have caused the error.
+        counted: Whether the messages' deliveries count; None: unless the store caused the error.
     """
     if attempt.status is not Status.ACTIVE:
         return
     if counted is None:
-        counted = fault_of(error) is Fault.MESSAGE
+        counted = fault_of(error) is not Fault.STORE
     try:
         rollback(attempt, reason=describe_error(error), counted=counted)
     except TransactionFinished:  # an interrupted commit had landed

@@ -17,7 +17,7 @@ from txnqueue.core.markup import Facts
 from txnqueue.core.model import Entry, PositionId
 from txnqueue.core.state import AttemptOwner
 from txnqueue.core.state.confirmations import manifest_participants, participant_stream, unconfirmed
-from txnqueue.errors import Busy, ChangeNotFound, ChangeWaiting
+from txnqueue.errors import Busy, ChangeNotFound, ChangeWaiting, TableNotFound
 from txnqueue.storage.tables import (
     CHANGES_PER_TRANSACTION_MAX,
     Change,
@@ -76,19 +76,35 @@ class Decided:
         """The public id of the change."""
         return f"{self.entry.append_id}:{self.entry.index}"
 
-    def stamp(self, store_id: str, waived: str | None = None) -> CommitStamp:
-        """Make the stamp that the table's history records; ``waived`` is the reason of a waiver."""
-        key = AttemptOwner.of(self.entry).key
+    def stamp(
+        self, store_id: str, info: TableInfo | None, waived: str | None = None
+    ) -> CommitStamp:
+        """Make the stamp that the table's history records.
+
+        The changes of a table have one application id, under which each number is greater than the
+        last one. A change of another table, whose name this one has now, has an application id of
+        that table's: the numbers of both say nothing of one another.
+
+        Args:
+            store_id: The store that decided the change.
+            info: The table that takes the stamp.
+            waived: The reason of a waiver; None if the change is applied.
+        """
+        key, decided_for = AttemptOwner.of(self.entry).key, self.change.table_id
+        application_id = f"txnqueue/{store_id}"
+        if info is not None and info.table_id != decided_for:
+            application_id += f"/{decided_for}"
         note = {
             "txnqueue": __version__,
             "store": store_id,
             "number": self.number,
+            "table_id": decided_for,
             "transaction_id": key,
             "actor": self.entry.actor,
             "operation": self.change.operation,
             **({} if waived is None else {"waived": waived}),
         }
-        return CommitStamp(f"txnqueue/{store_id}", self.number, key, note)
+        return CommitStamp(application_id, self.number, key, note)
 
     def waiting(self, reason: str) -> WaitingChange:
         """Describe the waiting change, with the reason and the remedy."""
@@ -101,7 +117,8 @@ class Decided:
             self.entry.count,
             reason,
             f"Put the table right and run recover(); or apply_change({self.change_id!r}) to apply "
-            f"it to the table as it is; or waive_change({self.change_id!r}, reason) to give it up.",
+            f"it to the table as it is; or waive_change({self.change_id!r}, reason) to give it up, "
+            "with table_gone=True if its table is gone for good.",
         )
 
 
@@ -143,12 +160,21 @@ def obstacle(
             what = "overwritten" if commit.operation == "WRITE" else commit.operation
             return f"the table was set back meanwhile: version {commit.version} is {what}"
         ahead = commit.note.get("store") == store_id and commit.note.get("number", 0) > one.number
-        if ahead:
+        of_this = commit.note.get("table_id", one.change.table_id) == one.change.table_id
+        if ahead and of_this:
             return (
                 f"the table has change {commit.note['number']} of this store already, which is "
                 "later: the store was restored to an older state, or the table copied"
             )
     return None
+
+
+def _cut_off(one: Decided, info: TableInfo, commits: Sequence[TableCommit]) -> bool:
+    """Return whether a table's history no longer reaches back to when a change was sealed."""
+    return (
+        info.table_id == one.change.table_id
+        and len(commits) < info.version - one.change.table_version
+    )
 
 
 def mark_of(one: Decided, commits: Iterable[TableCommit], store_id: str) -> TableCommit | None:
@@ -210,19 +236,21 @@ class Applier:
                 f"Change {change_id!r} cannot be applied yet: {reason}.", change_id=change_id
             )
 
-    def waive(self, change_id: str, reason: str) -> None:
+    def waive(self, change_id: str, reason: str, *, table_gone: bool = False) -> None:
         """Waive a change for ever, on record.
 
         The table takes the change's number first, so that no client at work applies the change
-        afterwards, and each later client finds by the number that it was waived.
+        afterwards, and each later client finds by the number that it was waived. Without the table
+        only the operator knows that nobody has applied it, or will.
 
         Raises:
             ChangeNotFound: No such change waits, or it was applied already.
             ChangeWaiting: An older change of the table waits.
+            TableNotFound: There is no Delta table of that name here, and ``table_gone`` is false.
             Busy: Others changed the table at every try.
         """
         one = self._oldest(change_id)
-        if self._client.store.tables.describe(one.change.table) is not None:
+        if self._is_there(one, table_gone=table_gone):
             try:
                 self._take_number(one, reason)
             except Exception as error:
@@ -244,6 +272,24 @@ class Applier:
         self._client.confirm([self._fact(one, model.CHANGE_WAIVED, None, reason)])
 
     # -------------------------------------------------------------------------- helpers
+
+    def _is_there(self, one: Decided, *, table_gone: bool) -> bool:
+        """Return whether the table of a change is there to take its number."""
+        try:
+            info = self._client.store.tables.describe(one.change.table)
+        except Exception:  # it is no Delta table now, or its storage is away
+            if not table_gone:
+                raise
+            return False
+        if info is None and not table_gone:
+            raise TableNotFound(
+                f"Table {one.change.table!r} is not found from here, so that it cannot take the "
+                f"number of change {one.change_id!r}: a client that finds it may apply the change, "
+                "or has applied it. Use a session that finds the table, or, if it is gone for "
+                "good, waive the change with table_gone=True.",
+                name=one.change.table,
+            )
+        return info is not None
 
     def _unapplied(
         self, table_ids: Iterable[str] | None, known: Iterable[Entry] | None = None
@@ -303,7 +349,18 @@ class Applier:
             return reason
         if self._ended(one):  # another client has waived it meanwhile
             return None
-        version = tables.apply(one.change, one.stamp(self._store_id))
+        if (
+            not anyhow
+            and info is not None
+            and info.forgets_numbers
+            and _cut_off(one, info, commits)
+        ):
+            return (
+                "the table forgets which changes it has taken "
+                "(delta.setTransactionRetentionDuration), and its history no longer tells: waive "
+                "the change if its rows are there, else apply it"
+            )
+        version = tables.apply(one.change, one.stamp(self._store_id, info))
         applied = None if version is None else TableCommit(version, "", None, {})
         mark = applied or self._surely_marked(one)  # it has seen this number, or a later one
         if mark is None:
@@ -315,7 +372,7 @@ class Applier:
         """Return why a table skips a change that its history does not show."""
         info = self._client.store.tables.describe(one.change.table)
         shown = self._commits(one, info)
-        if info is not None and len(shown) < info.version - one.change.table_version:
+        if info is not None and _cut_off(one, info, shown):
             return (
                 "the table has taken this change, or a later one of this store, and its history no "
                 "longer tells which: waive the change if its rows are there"
@@ -327,8 +384,13 @@ class Applier:
 
     def _take_number(self, one: Decided, waived: str) -> None:
         """Let the table take the number of a change that is waived, whatever table it is now."""
-        stamp, tables = one.stamp(self._store_id, waived), self._client.store.tables
-        self._patiently(lambda: tables.apply(one.change, stamp, empty=True))
+        tables = self._client.store.tables
+
+        def take() -> int | None:
+            stamp = one.stamp(self._store_id, tables.describe(one.change.table), waived)
+            return tables.apply(one.change, stamp, empty=True)
+
+        self._patiently(take)
 
     def _patiently(self, act: Callable[[], _Found]) -> _Found:
         """Do something to a table, again if another commit on it won, with bounded retries."""

@@ -82,13 +82,14 @@ class Connection:
     def tick(self) -> None:
         """Do the periodic work.
 
-        New messages are sent, leases are extended, and transactions that take too long and links
-        of dropped queues are ended.
+        New messages are sent, leases are extended, transactions that take too long and links of
+        dropped queues are ended, and rollbacks that failed are repeated.
 
         Raises:
             PlatformMissing: The store is closed in this process.
         """
         self._end_links_of_dropped_queues()
+        self.resource.roll_back_left_open()
         self.resolve(())
         for session in list(self.sessions):
             session.tick()

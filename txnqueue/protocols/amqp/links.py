@@ -338,7 +338,11 @@ class ReceivingLink(IncomingLink):
         """
         queue = self._queue or self._named(sections)
         try:
-            return queue, posting_of(queue, sections)
+            try:
+                return queue, posting_of(queue, sections)
+            except InvalidInput:  # another client may have added the column just now
+                self.session.connection.resource.read_queues()
+                return queue, posting_of(queue, sections)
         except InvalidInput as error:
             raise AmqpError(ErrorCondition.INVALID_FIELD, str(error)) from error
 

@@ -9,7 +9,7 @@ from txnqueue.core import model
 from txnqueue.core.handlers import check_function
 from txnqueue.core.receipt import Status
 from txnqueue.core.settings import BRANCH_SECONDS_MAX, check_flag, check_number, check_texts
-from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound
+from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound, TransactionFinished
 from txnqueue.manager import client_of
 from txnqueue.protocols.amqp.connection import Codec, Connection
 from txnqueue.protocols.amqp.limits import Limits, check_limits
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
     from txnqueue.protocols.amqp.coordinator import CoordinatorLink
     from txnqueue.queue import Queue
+    from txnqueue.transaction import Transaction
 
 CAPABILITIES = (
     TxnCapability.LOCAL_TRANSACTIONS,
@@ -93,6 +94,8 @@ class TransactionalResource:
         self.timeout_seconds = timeout_seconds
         self.transactional_acquisition = transactional_acquisition
         self.limits = check_limits(limits)
+        self._globals: dict[str, LiveTransaction] = {}
+        self._left_open: list[tuple[Transaction, str]] = []
         self._allows = (lambda _role, _name: True) if allows is None else allows
 
     def connect(self, codec: Codec | None = None, payload_max: int | None = None) -> Connection:
@@ -118,6 +121,10 @@ class TransactionalResource:
         """Return the ids of the existing queues that are not being dropped."""
         known = self._client().cache.queues().values()
         return {info.queue_id for info in known if not info.closing}
+
+    def read_queues(self) -> None:
+        """Read the queues as they are now: others may have altered them."""
+        self._client().cache.queues()
 
     def queue(self, address: str | None, role: Role) -> Queue:
         """Open the queue of an address.
@@ -153,10 +160,13 @@ class TransactionalResource:
         if global_id is not None:
             key = _key_of_global(global_id)
             transaction = self.manager.transaction(key)
-            if self.manager.outcome(key).status not in (Status.UNDECIDED, Status.UNKNOWN):
+            self._globals = {k: one for k, one in self._globals.items() if one.takes_work}
+            decided = self.manager.outcome(key).status not in (Status.UNDECIDED, Status.UNKNOWN)
+            if decided or key in self._globals:
                 raise AmqpError(
                     TransactionError.ROLLBACK,
-                    f"The global transaction {key!r} takes no more work: use another one.",
+                    f"The global transaction {key!r} takes no more work, or another declare works "
+                    "on it: use another one.",
                 )
         attempt_of(transaction).begin()
         if global_id is not None:
@@ -166,7 +176,25 @@ class TransactionalResource:
         deadline = None
         if self.timeout_seconds is not None:
             deadline = self.monotonic() + self.timeout_seconds
-        return LiveTransaction(txn_id, transaction, control, deadline, global_id is not None)
+        live = LiveTransaction(txn_id, transaction, control, deadline, global_id is not None)
+        if global_id is not None:
+            self._globals[transaction.id] = live
+        return live
+
+    def leave_open(self, transaction: Transaction, reason: str) -> None:
+        """Keep a transaction whose rollback failed, to roll it back with the next tick."""
+        self._left_open.append((transaction, reason))
+
+    def roll_back_left_open(self) -> None:
+        """Roll back what could not be rolled back, so that nobody waits for the ends of leases."""
+        known, self._left_open = self._left_open, []
+        for transaction, reason in known:
+            try:
+                transaction.rollback(reason)
+            except TransactionFinished:
+                continue
+            except Exception:  # the next tick tries again
+                self._left_open.append((transaction, reason))
 
     def _client(self) -> Client:
         return client_of(self.manager)

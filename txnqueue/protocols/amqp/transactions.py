@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from txnqueue.core import ranges
+from txnqueue.core.receipt import Status
 from txnqueue.errors import (
     AlreadySettled,
     LeaseLost,
@@ -38,6 +39,7 @@ from txnqueue.protocols.amqp.types import (
     TransactionError,
 )
 from txnqueue.transaction import attempt_of
+from txnqueue.transactions.outcome import outcome_of
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -236,6 +238,11 @@ class LiveTransaction:
 
     # ------------------------------------------------------------------------- work
 
+    @property
+    def takes_work(self) -> bool:
+        """Whether it is neither discharged nor rolled back."""
+        return not self.ended and attempt_of(self.transaction).takes_work
+
     def check_open(self) -> None:
         """Check that it takes more work.
 
@@ -344,6 +351,7 @@ class LiveTransaction:
             return  # an interrupted discharge landed
         try:
             if self.distributed:
+                self._check_not_failed()
                 self.transaction.prepare()
             else:
                 self.transaction.commit()
@@ -414,8 +422,10 @@ class LiveTransaction:
         except TransactionFinished:
             self.committed()
             return
-        except Exception as failed:  # it can no longer be committed: its leases end
+        except Exception as failed:  # it can no longer be committed
             logger.warning("rollback failed txn=%s error=%s", self.txn_id.hex(), failed)
+            resource = self.control.session.connection.resource
+            resource.leave_open(self.transaction, _reason(error))
         self.ended, self.error = True, error
         for posted in self.incoming.values():
             posted.state = posted.outcome = posted.transaction = None
@@ -431,6 +441,19 @@ class LiveTransaction:
         for batch, claim in self.consumed.items():
             apply_defaults(claim.deliveries(batch))
         self._leave_links()
+
+    def _check_not_failed(self) -> None:
+        """Check that nobody has discharged another part of the global transaction as failed.
+
+        Raises:
+            AmqpError: Somebody has: nothing of it may be committed.
+        """
+        attempt = attempt_of(self.transaction)
+        if outcome_of(attempt.client, attempt.id).status is Status.ROLLED_BACK:
+            raise AmqpError(
+                TransactionError.ROLLBACK,
+                f"The global transaction {attempt.id!r} was discharged as failed.",
+            )
 
     def _say_everything(self) -> None:
         """Pass postings and outcomes to the store's transaction, once."""

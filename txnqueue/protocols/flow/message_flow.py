@@ -22,15 +22,13 @@ from txnqueue.protocols.flow.processing import (
     Processing,
     committed_after_all,
 )
-from txnqueue.transaction import Rollback, attempt_of, rolled_back_by_handler
-from txnqueue.transactions.commit import roll_back_after
+from txnqueue.transaction import attempt_of, rolled_back_by_handler
 from txnqueue.transactions.participants import check_connection
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
     from txnqueue.core.receipt import Receipt
     from txnqueue.manager import QueueManager
-    from txnqueue.transaction import Transaction
 
 logger = logging.getLogger("txnqueue")
 AUTOMATIC = "automatic"
@@ -227,9 +225,8 @@ class MessageFlow:
                 (message,) = batch.messages()
                 if not self._at_once(batch):
                     processing = Processing(self, message, main)
-                    with _counted(main):
-                        self._through_nodes(processing)
-                        processing.commit_open()
+                    self._through_nodes(processing)
+                    processing.commit_open()
             if processing is not None and main.status is Status.ROLLED_BACK:
                 raise rolled_back_by_handler(attempt_of(main))
         except BaseException as error:
@@ -396,18 +393,6 @@ def _listed(name: str, given: Any) -> list[Any]:
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
         raise InvalidInput(f"{name}={shown(given)}: give a list.", name=name)
     return list(given)
-
-
-@contextmanager
-def _counted(main: Transaction) -> Iterator[None]:
-    """Count the delivery after each error of a node, so that a message does not fail for ever."""
-    try:
-        yield
-    except Rollback:  # it counts, and has its own reason
-        raise
-    except Exception as error:
-        roll_back_after(attempt_of(main), error, counted=True)
-        raise
 
 
 def _close(connection: Any) -> None:

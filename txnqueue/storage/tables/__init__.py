@@ -74,6 +74,7 @@ class TableInfo:
         filled: The columns that it fills in itself.
         lengths: The types of columns with texts of bounded length, by name.
         partitioned_by: The columns that it is partitioned by.
+        forgets_numbers: Whether it forgets the numbers of changes after a while.
     """
 
     name: str
@@ -85,6 +86,7 @@ class TableInfo:
     filled: Filled = field(default_factory=Filled)
     lengths: Mapping[str, DataType] = field(default_factory=dict)
     partitioned_by: tuple[str, ...] = ()
+    forgets_numbers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

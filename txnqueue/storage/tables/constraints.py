@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -19,7 +20,15 @@ from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.storage.journal.tables import identifier
 from txnqueue.storage.payload.schemas import matched_columns
 from txnqueue.storage.payload.types import folded, sql_type
-from txnqueue.storage.tables import APPEND, LINEAGE_COLUMN, Change, Filled, TableInfo
+from txnqueue.storage.tables import (
+    APPEND,
+    DELETE,
+    LINEAGE_COLUMN,
+    UPDATE,
+    Change,
+    Filled,
+    TableInfo,
+)
 from txnqueue.storage.tables.statements import closed
 
 _DEFAULT = "CURRENT_DEFAULT"
@@ -82,6 +91,34 @@ def check_columns(info: TableInfo, change: Change) -> None:
         if column.name in given.names or column.name not in info.filled
     ]
     matched_columns(StructType(wanted), given)
+
+
+def check_names(info: TableInfo, change: Change) -> None:
+    """Check that an update or delete means no other column than it seems to.
+
+    Its statement calls the table ``target``. In a table with a column of that name Spark takes
+    ``target.id`` for the column ``id``, and not for the field ``id`` of that column.
+
+    Raises:
+        InvalidInput: A name in it may mean both.
+    """
+    if change.operation not in (UPDATE, DELETE):
+        return  # in a merge ``target`` is the table, as documented
+    columns = {folded(column.name): column.dataType for column in info.schema.fields}
+    kind = columns.get("target")
+    if not isinstance(kind, StructType):
+        return
+    both = [field.name for field in kind.fields if folded(field.name) in columns]
+    texts = [change.condition or "", *(change.update or {}).values()]
+    for name in both:
+        meant = rf"(?<![\w.`])`?target`?\s*\.\s*`?{re.escape(name)}\b"
+        if any(re.search(meant, text, re.IGNORECASE) for text in texts):
+            raise InvalidInput(
+                f"'target.{name}' may be the column {name!r} of {info.name!r} or a field of its "
+                f"column 'target': write 'target.target.{name}' for the field, and {name!r} for "
+                "the column.",
+                column=name,
+            )
 
 
 def completed(info: TableInfo, given: Collection[str]) -> list[list[str]]:

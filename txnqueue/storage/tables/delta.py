@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -38,6 +40,7 @@ from txnqueue.storage.tables import (
 from txnqueue.storage.tables.constraints import (
     broken,
     check_columns,
+    check_names,
     compared_key,
     completed,
     emptied,
@@ -45,7 +48,14 @@ from txnqueue.storage.tables.constraints import (
     lengths_of,
     rules,
 )
-from txnqueue.storage.tables.statements import is_merge, is_whole, merge, nothing, table_name
+from txnqueue.storage.tables.statements import (
+    closed,
+    is_merge,
+    is_whole,
+    merge,
+    nothing,
+    table_name,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,6 +66,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 _CONSTRAINT = "delta.constraints."
+_NUMBERS_KEPT = "delta.setTransactionRetentionDuration"
+"""How long a table keeps the numbers of changes; for ever if it is not set."""
+_PLANNING_FAILED = "Error occurred during query planning:"
 _ABSENT = (
     "NOT_FOUND",
     "DELTA_MISSING",
@@ -136,13 +149,15 @@ class DeltaTables:
         if version is None:
             return None
         self._bytes[detail["id"]] = detail["sizeInBytes"] or 0
+        properties = detail["properties"] or {}
         constraints = {
             key.removeprefix(_CONSTRAINT): text
-            for key, text in (detail["properties"] or {}).items()
+            for key, text in properties.items()
             if key.startswith(_CONSTRAINT)
         }
-        append_only = (detail["properties"] or {}).get("delta.appendOnly") == "true"
-        name = detail["name"] or found
+        # Others may have written it in capitals, as Delta reads it, and named a table by its path.
+        append_only = properties.get("delta.appendOnly", "").strip().lower() == "true"
+        name = found if "/" in found else detail["name"] or found
         filled, lengths = self._statements.run(
             lambda: (self._filled(detail, schema), lengths_of(schema))
         )
@@ -156,6 +171,7 @@ class DeltaTables:
             filled,
             lengths,
             tuple(detail["partitionColumns"]),
+            _NUMBERS_KEPT in properties,
         )
 
     def check(self, info: TableInfo, change: Change, transaction_id: str) -> None:
@@ -166,6 +182,7 @@ class DeltaTables:
         """
         check_appends(info, change)
         check_columns(info, change)
+        check_names(info, change)
         self._statements.alone(
             lambda session: self._check(session, info, change, transaction_id),
             compiled=self._is_large(change),
@@ -288,10 +305,36 @@ class DeltaTables:
                     f"The {change.operation} on {info.name!r} cannot be done: {_first(reason)}",
                     table=info.name,
                 )
+            self._check_reads_alone(session, info, change)
             if change.source is not None:
                 self._check_keys(self._source(session, change.source), change, info)
         else:
             self._check_rules(self._rows(session, change, transaction_id), info)
+
+    def _check_reads_alone(self, session: SparkSession, info: TableInfo, change: Change) -> None:
+        """Check that the values written come from the rows and the table alone.
+
+        They are computed after the commit, maybe days later and by another client, for which other
+        tables may hold something else, and their names may mean others. Delta refuses to read
+        tables in conditions only, so that it is asked about each value as a condition.
+        """
+        for name, text in [*(change.update or {}).items(), *(change.insert or {}).items()]:
+            if re.search(r"\bselect\b", text, re.IGNORECASE) is None:
+                continue
+            asked = replace(
+                change,
+                condition=f"({closed(text)}) IS NULL",
+                update=None,
+                insert=None,
+                delete="true",
+            )
+            reason = self._refusal(session, self._merge(session, asked, ""))
+            if "SUBQUERY" in reason.upper():
+                raise InvalidInput(
+                    f"The value of {name!r} in the {change.operation} on {info.name!r} reads a "
+                    "table: read it first, and give its rows or the value.",
+                    column=name,
+                )
 
     @staticmethod
     def _check_rules(frame: DataFrame, info: TableInfo) -> None:
@@ -317,7 +360,8 @@ class DeltaTables:
         except AnalysisException as error:  # not even valid SQL
             return str(error)
         plan = "\n".join(row[0] for row in rows)  # an error has a row for each of its lines
-        return plan.partition("Error occurred during query planning:")[2]
+        failed = plan.lstrip().startswith(_PLANNING_FAILED)  # else a text of the statement says so
+        return plan.partition(_PLANNING_FAILED)[2] if failed else ""
 
     @staticmethod
     def _check_keys(frame: DataFrame, change: Change, info: TableInfo) -> None:
