@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from tests.conformance.conftest import (
+    SCHEMA,
     World,
     alone_on_delta_when_long,
     in_memory,
@@ -373,3 +374,23 @@ def test_a_commit_that_is_yet_to_come_is_named_by_its_argument(world: World) -> 
             ask()
         assert str(refused.value).startswith(f"{name}={later}: give at most {last}")
         assert refused.value.name == name
+
+
+@in_memory
+def test_a_trace_tells_a_table_change_once_however_often_the_message_was_consumed(
+    world: World,
+) -> None:
+    manager = world.manager("b")
+    events = manager.create_exchange(world.name("events"), "fanout", SCHEMA)
+    queues = [world.queue("one"), world.queue("two")]
+    for queue in queues:
+        events.bind(queue.name)
+    world.store.tables.create("/gold/seen", queues[0].schema)
+    events.publish(rows(1))
+    with manager.transaction() as tx:
+        batches = [tx.queue(queue.name).receive() for queue in queues]
+        found = batches[0].messages()
+        tx.table("/gold/seen").append([{"n": 1, "key": None}])
+    traced = manager.history.trace(found[0]["_message"]["id"]).rows()
+    steps = [row["step"] for row in traced]
+    assert (steps.count("accepted"), steps.count("changed")) == (2, 1)
