@@ -874,7 +874,8 @@ def test_what_waits_of_a_replaced_table_and_the_changes_of_the_new_one_do_not_me
     """CREATE OR REPLACE keeps the numbers that the table has taken."""
     path = lake.table("k string, total double")
     lake.decided_only(lambda tx: tx.table(path).append([{"k": "a", "total": 1.0}]), "old")
-    lake.sql("CREATE OR REPLACE TABLE {t} (k string, total double) USING delta", path)
+    replacing = "SELECT 'z' AS k, 0.0D AS total"
+    lake.sql(f"CREATE OR REPLACE TABLE {{t}} USING delta AS {replacing}", path)
     with lake.manager().transaction() as tx:
         tx.table(path).append([{"k": "b", "total": 2.0}])
     assert tx.receipt is not None and tx.receipt.applied
@@ -883,7 +884,7 @@ def test_what_waits_of_a_replaced_table_and_the_changes_of_the_new_one_do_not_me
     manager.apply_change(waiting.change_id)
     with lake.manager().transaction() as tx:
         tx.table(path).append([{"k": "c", "total": 3.0}])
-    assert lake.rows(path) == [("a", 1.0), ("b", 2.0), ("c", 3.0)]
+    assert lake.rows(path) == [("a", 1.0), ("b", 2.0), ("c", 3.0), ("z", 0.0)]
     assert lake.manager("B").recover().waiting == ()
 
 

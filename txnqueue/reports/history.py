@@ -116,8 +116,9 @@ class History:
             duplicate, purge_pending, purged, queue_dropped, erased, and changed once for each
             change of a table by the consuming transaction), queue, lane, target (the queue of a
             move, or the table; with lineage also how to find its rows), exchange (where it was
-            published), rows, transaction_id, attempt, decision (of that transaction, as it stands; None also if
-            it was removed from the history), reason, actor, run_id, recorded_at and commit_seq.
+            published), rows, transaction_id, attempt, decision (of that transaction, as it stands;
+            None also if it was removed from the history), reason, actor, run_id, recorded_at and
+            commit_seq.
 
         Raises:
             InvalidInput: Neither a message id nor a queue and a predicate were given, or both.
