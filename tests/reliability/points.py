@@ -51,6 +51,8 @@ class Point:
         ratio: How many times as long as on a new store the same work takes; None: not measured.
         python_blocks: The pieces of memory that Python's objects hold, whatever the process keeps
             of those that were given back; None: not counted, as with the system's allocator.
+        used_mb: What the system's allocator has handed out to the driver process and not got back,
+            whatever it keeps of the system's memory; None: Python has an allocator of its own.
     """
 
     store: str
@@ -73,6 +75,7 @@ class Point:
     python_threads: int | None = None
     ratio: float | None = None
     python_blocks: int | None = None
+    used_mb: float | None = None
 
 
 class OfProcesses(TypedDict):
@@ -84,6 +87,7 @@ class OfProcesses(TypedDict):
     threads: int
     python_threads: int
     python_blocks: int | None
+    used_mb: float | None
     open_files: int
 
 
@@ -131,13 +135,15 @@ def of_processes(java: Any) -> OfProcesses:
         heap = _collected(java)
         found.append(psutil.Process(java.java.lang.ProcessHandle.current().pid()))
     memory = [round(one.memory_info().rss / MB, 1) for one in found]
+    blocks = sys.getallocatedblocks() or None
     return {
         "python_mb": memory[0],
         "java_mb": sum(memory[1:]),
         "heap_mb": round(heap / MB, 1),
         "threads": sum(one.num_threads() for one in found),
         "python_threads": here.num_threads(),
-        "python_blocks": sys.getallocatedblocks() or None,
+        "python_blocks": blocks,
+        "used_mb": None if blocks else _used_mb(),
         "open_files": sum(one.num_fds() for one in found),
     }
 
@@ -148,6 +154,30 @@ def _give_back() -> None:
     pyarrow.default_memory_pool().release_unused()
     with contextlib.suppress(OSError, AttributeError):  # only the GNU library has it
         ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+class _Mallinfo(ctypes.Structure):
+    """What the GNU library's ``mallinfo2`` returns."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd",
+            "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        )
+    )  # fmt: skip
+
+
+def _used_mb() -> float | None:
+    """Return what the system's allocator has handed out, in pieces and as whole mappings."""
+    try:
+        mallinfo = ctypes.CDLL("libc.so.6").mallinfo2
+    except (OSError, AttributeError):  # only the GNU library has it, since 2.33
+        return None
+    mallinfo.restype = _Mallinfo
+    found = mallinfo()
+    used: int = found.uordblks + found.hblkhd
+    return round(used / MB, 2)
 
 
 def _collected(java: Any) -> int:

@@ -21,6 +21,7 @@ JUDGED = {
     "send_ms": "a send, median ms",
     "receive_ms": "a transaction that receives, sends and commits, median ms",
     "python_mb": "memory of the process, MB",
+    "used_mb": "of it in use, MB",
     "python_blocks": "pieces of memory that Python's objects hold",
     "java_mb": "memory of its Java, MB",
     "heap_mb": "Java's heap after a collection, MB",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -226,6 +230,32 @@ def test_a_process_and_a_folder_are_measured(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "0.json").write_bytes(b"x" * points.MB)
     assert points.of_folder(tmp_path) == {"journal_files": 1, "journal_mb": 1.0}
+
+
+USED = """
+from tests.reliability import points
+before = points.of_processes(None)
+kept = b"x" * (20 * points.MB)
+held = points.of_processes(None)
+del kept
+after = points.of_processes(None)
+assert [one["python_blocks"] for one in (before, held, after)] == [None] * 3
+print(held["used_mb"] - before["used_mb"], abs(after["used_mb"] - before["used_mb"]))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only the GNU library tells it")
+def test_with_the_system_s_allocator_what_is_in_use_is_measured() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", USED],
+        env=os.environ | {"PYTHONMALLOC": "malloc"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    held, left = (float(one) for one in said.stdout.split())
+    assert 19.9 < held < 21 and left < 0.5
 
 
 def test_the_page_shows_the_points_and_calls_a_leak_a_growth(tmp_path: Path) -> None:
