@@ -503,8 +503,8 @@ class QueueManager:
                 multiple of this; the coarser, the fewer positions one send makes.
             ordered: While a consumer has messages of a lane in flight, no other consumer gets
                 messages of that lane, nor does another transaction of this one, so that they are
-                processed in order; the other lanes are free. Who receives under a lease again
-                before it has settled the first batch gets the next messages.
+                processed in order; the other lanes are free. A consumer that receives again
+                under a lease, before it has settled the first batch, gets the next messages.
             durable: Whether messages are kept in the store. Messages of a queue or a send that is
                 not durable are kept in the memory of the sending process only: they cost no Delta
                 commit, other processes do not see them, and they are lost when the process ends.

@@ -484,3 +484,48 @@ def test_a_transaction_that_is_named_as_the_end_of_a_run_does_not_end_it(world: 
         orders.drain(lambda batch, tx: None, run_id=night)
     assert orders.depth() == 1
     assert orders.drain(lambda batch, tx: None, run_id=f"{night}/2").messages == 1
+
+
+@in_memory
+def test_metadata_of_a_user_is_not_the_mark_of_a_run(world: World) -> None:
+    world.queue()
+    manager = world.manager("b")
+    for _ in range(2):
+        with manager.transaction(world.name("job-1"), metadata={"drained": 120}) as tx:
+            pass
+        with manager.transaction(world.name("job/1"), metadata={"drained": 120}) as tx:
+            pass
+    with manager.transaction(world.name("job/1")) as tx:
+        assert tx.receipt is not None and tx.already_committed
+
+
+@in_memory
+def test_a_run_that_0_1_0_ended_has_finished(world: World) -> None:
+    """It did not mark what it committed; its stores keep their layout."""
+    orders, night = world.queue(), world.name("nightly")
+    orders.send(rows(1))
+    with world.manager("b").transaction(f"{night}/end"):
+        pass
+    old = world.open(orders, "c")
+    client_of(old).cache.open()
+    client_of(old).cache.layout = 1
+    assert old.drain(lambda batch, tx: None, run_id=night).already_finished
+
+
+@in_memory
+def test_a_transaction_named_as_a_batch_does_not_make_failures_count(world: World) -> None:
+    """A job that has never succeeded makes no dead letters."""
+    orders, night = world.queue(dead_letter=True, deliveries_max=1), world.name("nightly")
+    orders.send(rows(*range(10)))
+    with world.manager("b").transaction(f"{night}/0"):
+        pass
+
+    def broken(batch: Any, tx: Any) -> None:
+        raise TypeError("a bug")
+
+    with pytest.raises(HandlerFailed):
+        world.open(orders, "c").drain(broken, batch_size=1, run_id=night, errors_max=5)
+    with pytest.raises(HandlerFailed):
+        world.open(orders, "d").drain(broken, batch_size=1, run_id=night, errors_max=5)
+    dead = world.manager("e").queue(f"{orders.name}.dead")
+    assert dead.depth() <= 1

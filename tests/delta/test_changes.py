@@ -686,7 +686,7 @@ def test_waiving_holds_off_an_applier_on_its_way(lake: Lake) -> None:
     on_its_way = Applier(client_of(late))
     (one,) = [c for cs in on_its_way._unapplied(None).values() for c in cs]
     lake.manager().waive_change(one.change_id, "given up")
-    stamp = one.stamp(client_of(late).cache.store_id, None)
+    stamp = one.stamp(client_of(late).cache.store_id)
     assert client_of(late).store.tables.apply(one.change, stamp) is None
     assert lake.rows(path) == []
 

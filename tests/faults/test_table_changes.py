@@ -16,7 +16,13 @@ from tests.faults.world import World
 from tests.inside import client_of
 from tests.silence import interrupted
 from txnqueue.core import model
-from txnqueue.errors import ChangeNotFound, InvalidInput, TableNotFound, TransactionFinished
+from txnqueue.errors import (
+    ChangeNotFound,
+    ChangeWaiting,
+    InvalidInput,
+    TableNotFound,
+    TransactionFinished,
+)
 from txnqueue.manager import QueueManager
 from txnqueue.messages import browse
 from txnqueue.storage.tables import TableCommit
@@ -325,8 +331,10 @@ def test_a_change_of_a_replaced_table_is_applied_to_the_new_one_that_others_have
         new.table(world.table).append([{"i": 2}])
     assert new.receipt is not None and new.receipt.applied
     manager = world.manager("C")
-    with unheard(manager):
-        manager.apply_change(change_id)
+    with unheard(manager), pytest.raises(ChangeWaiting, match="no reply"):
+        manager.apply_change(change_id)  # the table has a later number: it is applied apart
+    assert world.table_numbers() == [2]
+    manager.apply_change(change_id)
     assert world.manager("B").recover().waiting == ()
     assert sorted(world.table_numbers()) == [1, 2] and endings(world)[-1] == model.CHANGE_APPLIED
     with world.manager("new").transaction() as new:
@@ -401,4 +409,48 @@ def test_a_change_is_not_applied_to_a_table_that_may_have_forgotten_it(
     (one,) = waiting
     assert "setTransactionRetentionDuration" in one.reason and world.table_numbers() == []
     world.manager("D").apply_change(one.change_id)
+    assert world.table_numbers() == [1]
+
+
+@pytest.mark.parametrize("ends", ["waived", "applied"])
+def test_who_still_takes_the_table_for_the_old_one_does_nothing_after_its_change_has_ended(
+    world: World, ends: str
+) -> None:
+    change_id = left_behind(world)
+    tables, late = world.store.tables, world.manager("late")
+    interposed = False
+
+    def replace_and_end(step: str) -> None:
+        nonlocal interposed
+        if step == "apply starts" and not interposed:
+            interposed = True  # it has looked at the old table
+            tables.create(world.table, plain_schema("i long"))
+            operator = world.manager("operator")
+            if ends == "waived":
+                operator.waive_change(change_id, "its table was replaced")
+            else:
+                operator.apply_change(change_id)
+
+    tables.step = replace_and_end
+    late.recover()
+    assert interposed and world.manager("B").recover().waiting == ()
+    assert world.table_numbers() == ([] if ends == "waived" else [1])
+    assert len(set(endings(world))) == 1
+
+
+def test_a_change_of_a_replaced_table_whose_mark_is_gone_is_not_called_a_restore(
+    world: World,
+) -> None:
+    change_id = left_behind(world)
+    tables = world.store.tables
+    tables.create(world.table, plain_schema("i long"))
+    manager = world.manager("C")
+    injector = InjectorOfCall("apply", 0, Fault.CRASH_AFTER)
+    dying = world.manager("dying", injector)
+    injector.arm()
+    with pytest.raises(Crash):
+        dying.apply_change(change_id)
+    tables.history = lambda _name, _after: []
+    with pytest.raises(ChangeWaiting, match="its history no longer tells"):
+        manager.apply_change(change_id)
     assert world.table_numbers() == [1]

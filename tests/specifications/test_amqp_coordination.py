@@ -40,6 +40,7 @@ from txnqueue.protocols.amqp import (
     txn_id_of,
 )
 from txnqueue.protocols.amqp.types import transaction_id
+from txnqueue.transaction import Transaction
 
 LOCAL = TxnCapability.LOCAL_TRANSACTIONS
 SEVERAL = TxnCapability.MULTI_TXNS_PER_SSN
@@ -726,3 +727,72 @@ def test_what_is_in_doubt_as_its_control_link_ends_is_known_later(world: Any, la
         scene.controller.discharge(txn_id)
     assert held.settled and held.state == Accepted()
     assert [one.body for one in other.flow(1)] == [row(2)]
+
+
+@in_memory
+def test_a_global_transaction_that_could_not_be_rolled_back_is_not_begun_anew(world: Any) -> None:
+    scene = Scene(world, capabilities=(LOCAL, DISTRIBUTED))
+    one, two = (Pipeline(scene.resource.connect()) for _ in range(2))
+    txn_id = one._ask(Declare(b"glob-4")).txn_id
+    with unanswered(world.store.journal, lands=False):
+        assert one.discharge(txn_id, fail=True) == "accepted"
+    assert condition(two._ask(Declare(b"glob-4")).error) == "amqp:transaction:rollback"
+    one.session.connection.tick()
+    assert scene.manager.outcome("glob-4").status is Status.ROLLED_BACK
+    assert condition(two._ask(Declare(b"glob-4")).error) == "amqp:transaction:rollback"
+
+
+@in_memory
+def test_an_outage_costs_a_tick_one_rollback(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    txn_ids = [pipe.declare() for _ in range(4)]
+    handle = pipe.sender(scene.name)
+    for n, txn_id in enumerate(txn_ids):
+        pipe.transfer(handle, message(n), txn_id)
+    tried: list[str] = []
+    rollback = Transaction.rollback
+
+    def fails(tx: Any, *reason: Any, **how: Any) -> None:
+        tried.append(tx.id)
+        raise ConnectionError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transaction, "rollback", fails)
+        for txn_id in txn_ids:
+            assert pipe.discharge(txn_id, fail=True) == "accepted"
+        tried.clear()
+        pipe.session.connection.tick()
+        assert len(tried) == 1
+    pipe.session.connection.tick()
+    done = [tx for tx, _ in scene.resource._left_open]
+    assert not done and rollback is Transaction.rollback
+
+
+@in_memory
+def test_wrong_messages_read_the_store_no_more_than_once_a_second(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    handle, read, reads = pipe.sender(scene.name), world.store.journal.read, list[Any]()
+
+    def counted(*args: Any, **how: Any) -> Any:
+        reads.append(args)
+        return read(*args, **how)
+
+    monkeypatch.setattr(world.store.journal, "read", counted)
+    wrong = (AmqpValue({"n": 1, "nothing": 2}),)
+    for _ in range(20):
+        number = pipe.transfer(handle, wrong)
+        assert condition(pipe.outcomes()[number].error) == "amqp:invalid-field"
+    assert len(reads) <= 1
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise ConnectionError("the store is away")
+
+    world.clock.advance(2)
+    monkeypatch.setattr(world.store.journal, "read", away)
+    number = pipe.transfer(handle, wrong)
+    assert condition(pipe.outcomes()[number].error) == "amqp:invalid-field"
+    assert handle in pipe.session.links

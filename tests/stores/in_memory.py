@@ -86,7 +86,7 @@ def _fill_tables(store: MemoryStore, entries: tuple[Entry, ...]) -> None:
         ((one,),) = unapplied([entry]).values()
         table = store.tables._tables.get(one.change.table) or _made(store, one)
         if entry.entry_id not in waiting:
-            stamp = one.stamp(store_id, None)
+            stamp = one.stamp(store_id)
             assert one.change.source is not None
             for send_id in one.change.source.send_ids:
                 staged = store.payload.staged(one.change.source.payload_id, send_id)

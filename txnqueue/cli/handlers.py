@@ -51,6 +51,7 @@ _MISTAKES = (
     AssertionError,
     AttributeError,
     LookupError,
+    SyntaxError,
     TypeError,
     ValueError,
 )

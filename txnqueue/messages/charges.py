@@ -101,7 +101,7 @@ def _is_of_a_module(error: SyntaxError) -> bool:
     Parsers of other languages have subclasses, such as that of ``xml.etree``.
     """
     of_python = type(error) in (SyntaxError, IndentationError, TabError)
-    return of_python and not (error.filename or "<").startswith("<")
+    return of_python and not str(error.filename or "<").startswith("<")
 
 
 def _is_analysis(error: BaseException) -> bool:

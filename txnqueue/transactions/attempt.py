@@ -8,6 +8,7 @@ it received are claimed by it; one append decides all of it. A run of a transact
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,8 +41,16 @@ from txnqueue.transactions.work import Work
 logger = logging.getLogger("txnqueue")
 DRAINED = "drained"
 """The queue's id, in the metadata of the decisions of a drain's run; 0.1.0 did not record it."""
+_OF_A_RUN = re.compile(r"\d+|end").fullmatch
 JOINED_TRIES = 2
 """How often a commit is tried joined with the next claim before it is committed alone."""
+
+
+def drained_queue(committed: Entry) -> str | None:
+    """Return the id of the queue whose run made a commit; None if it is none of a run."""
+    number = committed.stream.rpartition("/")[2]
+    queue_id = (committed.body.get("metadata") or {}).get(DRAINED)
+    return queue_id if isinstance(queue_id, str) and _OF_A_RUN(number) else None
 
 
 class Attempt:
@@ -180,7 +189,7 @@ class Attempt:
                 transaction_id=self.id,
                 digest=digest,
             )
-        if DRAINED in (entry.body.get("metadata") or {}) and DRAINED not in (self.metadata or {}):
+        if drained_queue(entry) is not None and DRAINED not in self.metadata:
             self.status = Status.ROLLED_BACK
             raise TransactionIdReused(
                 f"Transaction id {self.id!r} was committed by a drain with "

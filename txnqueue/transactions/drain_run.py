@@ -6,7 +6,7 @@ after the largest number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from txnqueue.client import archive
 from txnqueue.client.client import Client
@@ -20,11 +20,13 @@ from txnqueue.core.settings import (
 )
 from txnqueue.errors import InvalidInput, TransactionAborted
 from txnqueue.transactions import commit
-from txnqueue.transactions.attempt import DRAINED, Attempt
+from txnqueue.transactions.attempt import DRAINED, Attempt, drained_queue
 
 _NUMBER_MAX = 10**9
 RUN_ID_LENGTH_MAX = TRANSACTION_ID_LENGTH_MAX - len(f"/{_NUMBER_MAX}")
 """The characters of a run id, to which the ids of its transactions add the number of a batch."""
+MARKED_LAYOUT = 2
+"""The layout of the stores in which all decisions of runs name the queue."""
 PLACED_SECONDS_MAX = 600.0
 """The seconds without a commit after which a run's place is looked up again."""
 
@@ -91,15 +93,20 @@ class DrainRun:
         ]
         committed = {e.stream[len(prefix) :]: e for e in decisions if e.kind == model.COMMITTED}
         self._check_queue(committed.values())
-        self._check_end(committed)
+        if "end" in committed and not self._is_of_a_run(committed["end"]):
+            raise InvalidInput(
+                f"run_id={self.id!r}: a transaction {f'{self.id}/end'!r} is committed that is not "
+                "the end of a run: give another run_id.",
+                name="run_id",
+            )
         found = {int(n) for n in committed if n.isdecimal()}
         self.number = max([self.number, *(n + 1 for n in found)])
         self._gapless = len(found) == self.number  # a former version could leave numbers out
-        self._recall(decisions)
+        self._recall(e for e in decisions if e.kind != model.COMMITTED or self._is_of_a_run(e))
         return "end" not in committed
 
     def _check_queue(self, committed: Iterable[Entry]) -> None:
-        drained = {entry.body.get("metadata", {}).get(DRAINED) for entry in committed} - {None}
+        drained = set(map(drained_queue, committed)) - {None}
         if drained - {self._queue.queue_id}:
             raise InvalidInput(
                 f"run_id={self.id!r} was given to a run of another queue than "
@@ -108,15 +115,12 @@ class DrainRun:
                 name="run_id",
             )
 
-    def _check_end(self, committed: Mapping[str, Entry]) -> None:
-        """Check that the run's end, which an older version wrote without a mark, is one."""
-        unmarked = {n for n, e in committed.items() if DRAINED not in e.body.get("metadata", {})}
-        if unmarked == {"end"}:
-            raise InvalidInput(
-                f"run_id={self.id!r}: a transaction {f'{self.id}/end'!r} is committed that is not "
-                "known to be the end of a run: give another run_id.",
-                name="run_id",
-            )
+    def _is_of_a_run(self, committed: Entry) -> bool:
+        """Return whether a commit is one of a run, as far as the store tells.
+
+        In a store of the first layout 0.1.0 may have written it, which did not mark them.
+        """
+        return drained_queue(committed) is not None or self._client.cache.layout < MARKED_LAYOUT
 
     def lose_place(self) -> None:
         """Look up the place before the next batch, because another driver may be at work."""

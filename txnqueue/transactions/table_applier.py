@@ -77,22 +77,19 @@ class Decided:
         return f"{self.entry.append_id}:{self.entry.index}"
 
     def stamp(
-        self, store_id: str, info: TableInfo | None, waived: str | None = None
+        self, store_id: str, waived: str | None = None, *, apart: bool = False
     ) -> CommitStamp:
         """Make the stamp that the table's history records.
 
-        The changes of a table have one application id, under which each number is greater than the
-        last one. A change of another table, whose name this one has now, has an application id of
-        that table's: the numbers of both say nothing of one another.
-
         Args:
             store_id: The store that decided the change.
-            info: The table that takes the stamp.
             waived: The reason of a waiver; None if the change is applied.
+            apart: Whether its number is not one of those of the table's own changes, because it
+                was decided for another table, whose name this one has now.
         """
         key, decided_for = AttemptOwner.of(self.entry).key, self.change.table_id
         application_id = f"txnqueue/{store_id}"
-        if info is not None and info.table_id != decided_for:
+        if apart:
             application_id += f"/{decided_for}"
         note = {
             "txnqueue": __version__,
@@ -171,10 +168,8 @@ def obstacle(
 
 def _cut_off(one: Decided, info: TableInfo, commits: Sequence[TableCommit]) -> bool:
     """Return whether a table's history no longer reaches back to when a change was sealed."""
-    return (
-        info.table_id == one.change.table_id
-        and len(commits) < info.version - one.change.table_version
-    )
+    since = one.change.table_version if info.table_id == one.change.table_id else -1
+    return len(commits) < info.version - since
 
 
 def mark_of(one: Decided, commits: Iterable[TableCommit], store_id: str) -> TableCommit | None:
@@ -360,13 +355,29 @@ class Applier:
                 "(delta.setTransactionRetentionDuration), and its history no longer tells: waive "
                 "the change if its rows are there, else apply it"
             )
-        version = tables.apply(one.change, one.stamp(self._store_id, info))
+        apart = info is not None and self._is_apart(one, info)
+        version = tables.apply(one.change, one.stamp(self._store_id, apart=apart))
+        if version is None and not apart and self._is_overtaken(one):
+            version = tables.apply(one.change, one.stamp(self._store_id, apart=True))
         applied = None if version is None else TableCommit(version, "", None, {})
         mark = applied or self._surely_marked(one)  # it has seen this number, or a later one
         if mark is None:
             return self._why_skipped(one)
         self._confirm(one, mark)
         return None
+
+    def _is_overtaken(self, one: Decided) -> bool:
+        """Return whether a table that has replaced a change's own skips it for a later one.
+
+        Then nobody applies it any more by its plain number. If the history does not reach back, it
+        may be this very change that the table has taken.
+        """
+        info = self._client.store.tables.describe(one.change.table)
+        if info is None or info.table_id == one.change.table_id:
+            return False
+        commits = self._commits(one, info)
+        known = not _cut_off(one, info, commits)
+        return known and mark_of(one, commits, self._store_id) is None
 
     def _why_skipped(self, one: Decided) -> str:
         """Return why a table skips a change that its history does not show."""
@@ -387,10 +398,24 @@ class Applier:
         tables = self._client.store.tables
 
         def take() -> int | None:
-            stamp = one.stamp(self._store_id, tables.describe(one.change.table), waived)
-            return tables.apply(one.change, stamp, empty=True)
+            info = tables.describe(one.change.table)
+            apart = info is not None and self._is_apart(one, info)
+            return tables.apply(
+                one.change, one.stamp(self._store_id, waived, apart=apart), empty=True
+            )
 
         self._patiently(take)
+
+    def _is_apart(self, one: Decided, info: TableInfo) -> bool:
+        """Return whether a table must not take the plain number of a change of another table.
+
+        Older changes of its own that wait could not be applied any more. Otherwise it takes that
+        number, which keeps whoever still takes it for the other table from applying the change.
+        """
+        if info.table_id == one.change.table_id:
+            return False
+        waiting = self._unapplied([info.table_id]).get(info.table_id, ())
+        return any(other.number < one.number for other in waiting)
 
     def _patiently(self, act: Callable[[], _Found]) -> _Found:
         """Do something to a table, again if another commit on it won, with bounded retries."""

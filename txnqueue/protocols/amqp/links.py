@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound
+from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound, SchemaMismatch
 from txnqueue.protocols.amqp.messages import Posting, posting_of, stage
 from txnqueue.protocols.amqp.performatives import (
     TXN_ID,
@@ -340,8 +340,11 @@ class ReceivingLink(IncomingLink):
         try:
             try:
                 return queue, posting_of(queue, sections)
-            except InvalidInput:  # another client may have added the column just now
-                self.session.connection.resource.read_queues()
+            except SchemaMismatch as error:  # another client may have added the column just now
+                try:
+                    self.session.connection.resource.read_queues()
+                except Exception:
+                    raise error from None
                 return queue, posting_of(queue, sections)
         except InvalidInput as error:
             raise AmqpError(ErrorCondition.INVALID_FIELD, str(error)) from error

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import threading
+from collections import deque
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
@@ -9,7 +13,14 @@ from txnqueue.core import model
 from txnqueue.core.handlers import check_function
 from txnqueue.core.receipt import Status
 from txnqueue.core.settings import BRANCH_SECONDS_MAX, check_flag, check_number, check_texts
-from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound, TransactionFinished
+from txnqueue.errors import (
+    HistoryRemoved,
+    InvalidInput,
+    PlatformMissing,
+    QueueClosed,
+    QueueNotFound,
+    TransactionFinished,
+)
 from txnqueue.manager import client_of
 from txnqueue.protocols.amqp.connection import Codec, Connection
 from txnqueue.protocols.amqp.limits import Limits, check_limits
@@ -25,6 +36,9 @@ if TYPE_CHECKING:
     from txnqueue.queue import Queue
     from txnqueue.transaction import Transaction
 
+logger = logging.getLogger("txnqueue")
+LEFT_OPEN_MAX = 1_000
+"""How many transactions that could not be rolled back are remembered; their leases end anyway."""
 CAPABILITIES = (
     TxnCapability.LOCAL_TRANSACTIONS,
     TxnCapability.MULTI_TXNS_PER_SSN,
@@ -94,8 +108,10 @@ class TransactionalResource:
         self.timeout_seconds = timeout_seconds
         self.transactional_acquisition = transactional_acquisition
         self.limits = check_limits(limits)
-        self._globals: dict[str, LiveTransaction] = {}
-        self._left_open: list[tuple[Transaction, str]] = []
+        self._lock = threading.Lock()
+        self._globals: dict[str, Transaction] = {}
+        self._left_open: deque[tuple[Transaction, str]] = deque(maxlen=LEFT_OPEN_MAX)
+        self._queues_read_seconds = -math.inf
         self._allows = (lambda _role, _name: True) if allows is None else allows
 
     def connect(self, codec: Codec | None = None, payload_max: int | None = None) -> Connection:
@@ -123,8 +139,11 @@ class TransactionalResource:
         return {info.queue_id for info in known if not info.closing}
 
     def read_queues(self) -> None:
-        """Read the queues as they are now: others may have altered them."""
-        self._client().cache.queues()
+        """Read the queues as they are now, at most once a second: others may have altered them."""
+        now = self.monotonic()
+        if now - self._queues_read_seconds >= 1.0:
+            self._queues_read_seconds = now
+            self._client().cache.queues()
 
     def queue(self, address: str | None, role: Role) -> Queue:
         """Open the queue of an address.
@@ -156,45 +175,70 @@ class TransactionalResource:
         """
         local = self.manager.transaction()
         txn_id = txn_id_of(local.id)
-        transaction = local
-        if global_id is not None:
-            key = _key_of_global(global_id)
-            transaction = self.manager.transaction(key)
-            self._globals = {k: one for k, one in self._globals.items() if one.takes_work}
-            decided = self.manager.outcome(key).status not in (Status.UNDECIDED, Status.UNKNOWN)
-            if decided or key in self._globals:
+        deadline = None
+        if self.timeout_seconds is not None:
+            deadline = self.monotonic() + self.timeout_seconds
+        if global_id is None:
+            attempt_of(local).begin()
+            return LiveTransaction(txn_id, local, control, deadline)
+        transaction = self._begin_global(_key_of_global(global_id))
+        return LiveTransaction(txn_id, transaction, control, deadline, distributed=True)
+
+    def _begin_global(self, key: str) -> Transaction:
+        """Begin the only work of this resource on a global transaction.
+
+        Raises:
+            AmqpError: It takes no more work, or another declare works on it.
+        """
+        transaction = self.manager.transaction(key)
+        over = (Status.COMMITTED, Status.ROLLED_BACK, Status.PREPARED)
+        with self._lock:
+            self._globals = {k: tx for k, tx in self._globals.items() if tx.status not in over}
+            is_taken = key in self._globals
+            self._globals.setdefault(key, transaction)
+        try:
+            attempt = attempt_of(transaction)
+            begun = Status.UNDECIDED, Status.UNKNOWN
+            if is_taken or self.manager.outcome(key).status not in begun:
                 raise AmqpError(
                     TransactionError.ROLLBACK,
                     f"The global transaction {key!r} takes no more work, or another declare works "
                     "on it: use another one.",
                 )
-        attempt_of(transaction).begin()
-        if global_id is not None:
-            attempt_of(
-                transaction
-            ).claiming()  # a rollback is recorded, because it ends the global transaction
-        deadline = None
-        if self.timeout_seconds is not None:
-            deadline = self.monotonic() + self.timeout_seconds
-        live = LiveTransaction(txn_id, transaction, control, deadline, global_id is not None)
-        if global_id is not None:
-            self._globals[transaction.id] = live
-        return live
+            attempt.begin()
+            attempt.claiming()  # a rollback is recorded, because it ends the global transaction
+        except BaseException:
+            with self._lock:
+                if self._globals.get(key) is transaction:
+                    del self._globals[key]
+            raise
+        return transaction
 
     def leave_open(self, transaction: Transaction, reason: str) -> None:
-        """Keep a transaction whose rollback failed, to roll it back with the next tick."""
-        self._left_open.append((transaction, reason))
+        """Keep a transaction whose rollback failed, to roll it back with a later tick."""
+        with self._lock:
+            self._left_open.append((transaction, reason))
 
     def roll_back_left_open(self) -> None:
-        """Roll back what could not be rolled back, so that nobody waits for the ends of leases."""
-        known, self._left_open = self._left_open, []
-        for transaction, reason in known:
+        """Roll back what could not be rolled back, so that nobody waits for the ends of leases.
+
+        It ends with the first failure: a store that is away for one is away for all of them.
+        """
+        while True:
+            with self._lock:
+                if not self._left_open:
+                    return
+                transaction, reason = self._left_open[0]
             try:
                 transaction.rollback(reason)
-            except TransactionFinished:
-                continue
-            except Exception:  # the next tick tries again
-                self._left_open.append((transaction, reason))
+            except (TransactionFinished, HistoryRemoved, PlatformMissing):
+                pass  # it is committed, or nobody can roll it back
+            except Exception as error:
+                logger.info("not rolled back yet id=%s error=%s", transaction.id, error)
+                return
+            with self._lock:
+                left = (one for one in self._left_open if one[0] is not transaction)
+                self._left_open = deque(left, self._left_open.maxlen)
 
     def _client(self) -> Client:
         return client_of(self.manager)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from txnqueue.core import ranges
-from txnqueue.core.receipt import Status
 from txnqueue.errors import (
     AlreadySettled,
     LeaseLost,
@@ -39,7 +38,6 @@ from txnqueue.protocols.amqp.types import (
     TransactionError,
 )
 from txnqueue.transaction import attempt_of
-from txnqueue.transactions.outcome import outcome_of
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -237,11 +235,6 @@ class LiveTransaction:
     links: set[SendingLink] = field(default_factory=set)
 
     # ------------------------------------------------------------------------- work
-
-    @property
-    def takes_work(self) -> bool:
-        """Whether it is neither discharged nor rolled back."""
-        return not self.ended and attempt_of(self.transaction).takes_work
 
     def check_open(self) -> None:
         """Check that it takes more work.
@@ -449,10 +442,11 @@ class LiveTransaction:
             AmqpError: Somebody has: nothing of it may be committed.
         """
         attempt = attempt_of(self.transaction)
-        if outcome_of(attempt.client, attempt.id).status is Status.ROLLED_BACK:
+        state = attempt.client.cache.key_state(attempt.id)
+        if set(state.rolled_back()) - {attempt.attempt_id}:
             raise AmqpError(
                 TransactionError.ROLLBACK,
-                f"The global transaction {attempt.id!r} was discharged as failed.",
+                f"Another part of the global transaction {attempt.id!r} was rolled back.",
             )
 
     def _say_everything(self) -> None:

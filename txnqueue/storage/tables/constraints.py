@@ -31,6 +31,10 @@ from txnqueue.storage.tables import (
 )
 from txnqueue.storage.tables.statements import closed
 
+_NO_CODE = re.compile(
+    r"""(`[^`]*`)|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|--[^\n]*|/\*.*?\*/""", re.DOTALL
+)
+"""Texts and comments in SQL; the names in backticks that it finds too are kept."""
 _DEFAULT = "CURRENT_DEFAULT"
 """The key of a column's default, as SQL, in its metadata."""
 _LENGTHS = "__CHAR_VARCHAR_TYPE_STRING"
@@ -104,21 +108,34 @@ def check_names(info: TableInfo, change: Change) -> None:
     """
     if change.operation not in (UPDATE, DELETE):
         return  # in a merge ``target`` is the table, as documented
-    columns = {folded(column.name): column.dataType for column in info.schema.fields}
-    kind = columns.get("target")
-    if not isinstance(kind, StructType):
+    columns = {folded(column.name): column for column in info.schema.fields}
+    if "target" not in columns:
         return
-    both = [field.name for field in kind.fields if folded(field.name) in columns]
+    fields = _fields(columns["target"].dataType, [column.name for column in info.schema.fields])
     texts = [change.condition or "", *(change.update or {}).values()]
-    for name in both:
+    for name in [field for field in fields if folded(field) in columns]:
         meant = rf"(?<![\w.`])`?target`?\s*\.\s*`?{re.escape(name)}\b"
-        if any(re.search(meant, text, re.IGNORECASE) for text in texts):
+        if any(re.search(meant, _code(text), re.IGNORECASE) for text in texts):
             raise InvalidInput(
-                f"'target.{name}' may be the column {name!r} of {info.name!r} or a field of its "
-                f"column 'target': write 'target.target.{name}' for the field, and {name!r} for "
+                f"'target.{name}' may be the column {name!r} of {info.name!r} or be inside of its "
+                f"column 'target': write 'target.target.{name}' for the latter, and {name!r} for "
                 "the column.",
                 column=name,
             )
+
+
+def _fields(kind: DataType, columns: Collection[str]) -> Collection[str]:
+    """Return what may follow the name of a column and a dot: of a map, any key."""
+    if isinstance(kind, ArrayType):
+        kind = kind.elementType
+    if isinstance(kind, StructType):
+        return kind.names
+    return columns if isinstance(kind, MapType) else ()
+
+
+def _code(sql: str) -> str:
+    """Return SQL without its texts and comments, and without blanks around dots."""
+    return re.sub(r"\s*\.\s*", ".", _NO_CODE.sub(lambda found: found[1] or " ", sql))
 
 
 def completed(info: TableInfo, given: Collection[str]) -> list[list[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -49,7 +48,7 @@ from txnqueue.storage.tables.constraints import (
     rules,
 )
 from txnqueue.storage.tables.statements import (
-    closed,
+    asking,
     is_merge,
     is_whole,
     merge,
@@ -68,6 +67,11 @@ logger = logging.getLogger("txnqueue")
 _CONSTRAINT = "delta.constraints."
 _NUMBERS_KEPT = "delta.setTransactionRetentionDuration"
 """How long a table keeps the numbers of changes; for ever if it is not set."""
+_SOURCE = "txnqueue_source"
+"""The view of a merge's staged rows."""
+_READS = re.compile(r"\b(select|table|from|values)\b", re.IGNORECASE)
+"""A word without which no value reads a table."""
+_SUBQUERY = re.compile(r"UNSUPPORTED_SUBQUERY|subqueries are not supported", re.IGNORECASE)
 _PLANNING_FAILED = "Error occurred during query planning:"
 _ABSENT = (
     "NOT_FOUND",
@@ -275,10 +279,9 @@ class DeltaTables:
         return staged.selectExpr(*names)
 
     def _merge(self, session: SparkSession, change: Change, transaction_id: str) -> str:
-        view = "txnqueue_source"
         if change.source is not None:
-            self._source(session, change.source).createOrReplaceTempView(view)
-        return merge(change, view, transaction_id)
+            self._source(session, change.source).createOrReplaceTempView(_SOURCE)
+        return merge(change, _SOURCE, transaction_id)
 
     def _rows(self, session: SparkSession, change: Change, transaction_id: str) -> DataFrame:
         """Return the rows that an append adds."""
@@ -318,18 +321,13 @@ class DeltaTables:
         tables may hold something else, and their names may mean others. Delta refuses to read
         tables in conditions only, so that it is asked about each value as a condition.
         """
-        for name, text in [*(change.update or {}).items(), *(change.insert or {}).items()]:
-            if re.search(r"\bselect\b", text, re.IGNORECASE) is None:
+        written = [(one, False) for one in (change.update or {}).items()]
+        written += [(one, True) for one in (change.insert or {}).items()]
+        for (name, text), inserted in written:
+            if _READS.search(text) is None:
                 continue
-            asked = replace(
-                change,
-                condition=f"({closed(text)}) IS NULL",
-                update=None,
-                insert=None,
-                delete="true",
-            )
-            reason = self._refusal(session, self._merge(session, asked, ""))
-            if "SUBQUERY" in reason.upper():
+            asked = asking(change, _SOURCE, name, text, inserted=inserted)
+            if _SUBQUERY.search(self._refusal(session, asked)):
                 raise InvalidInput(
                     f"The value of {name!r} in the {change.operation} on {info.name!r} reads a "
                     "table: read it first, and give its rows or the value.",

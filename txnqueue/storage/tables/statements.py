@@ -34,7 +34,6 @@ def merge(change: Change, source: str, transaction_id: str) -> str:
         source: The view of the staged rows.
         transaction_id: The id that rows written with lineage carry.
     """
-    using = identifier(source) if change.operation == MERGE else NOTHING
     clauses = []
     if change.delete is not None:
         clauses.append(f"WHEN MATCHED AND ({closed(change.delete)}) THEN DELETE")
@@ -47,9 +46,32 @@ def merge(change: Change, source: str, transaction_id: str) -> str:
         clauses.append(f"WHEN MATCHED THEN UPDATE SET {sets}")
     if change.insert:
         clauses.append(f"WHEN NOT MATCHED THEN {_insert({**change.insert, **lineage})}")
+    return f"{_matching(change, source)} {' '.join(clauses)}"
+
+
+def asking(change: Change, source: str, name: str, text: str, *, inserted: bool) -> str:
+    """Return a MERGE whose condition is one of the values that a change writes.
+
+    Args:
+        change: The change.
+        source: The view of the staged rows.
+        name: The column.
+        text: The value, as SQL.
+        inserted: Whether it is that of a new row, which sees only the staged rows.
+    """
+    condition = f"(({closed(text)}) IS NULL)"
+    if inserted:
+        clause = f"WHEN NOT MATCHED AND {condition} THEN {_insert({name: text})}"
+    else:
+        clause = f"WHEN MATCHED AND {condition} THEN DELETE"
+    return f"{_matching(change, source)} {clause}"
+
+
+def _matching(change: Change, source: str) -> str:
+    using = identifier(source) if change.operation == MERGE else NOTHING
     return (
         f"MERGE INTO {table_name(change.table)} AS target USING {using} AS source "
-        f"ON ({closed(change.condition or '')}) {' '.join(clauses)}"
+        f"ON ({closed(change.condition or '')})"
     )
 
 
