@@ -174,10 +174,12 @@ class Reference:
         actor: str | None = None,
         *,
         twice: bool = False,
+        attempt: str | None = None,
     ) -> list[int]:
         """List what can be received at an instant, in delivery order of each lane.
 
-        With ``twice`` also the duplicates that nobody has found yet.
+        With ``twice`` also the duplicates that nobody has found yet. ``attempt`` is the one that
+        receives, if it is not a lease of the actor.
         """
         consumer = None if actor is None else self.consumers[actor]
         found = [
@@ -192,23 +194,32 @@ class Reference:
             and consumer not in self.not_to[m]
         ]
         if queue_id in self.ordered and actor is not None:
-            found = self._in_order(queue_id, at_ms, actor, found)
+            found = self._in_order(queue_id, at_ms, actor, attempt, found)
         return sorted(found, key=self.order.__getitem__)
 
-    def _in_order(self, queue_id: str, at_ms: int, actor: str, found: list[int]) -> list[int]:
-        """Leave out what is behind a message that waits, and lanes that others work on."""
+    def _in_order(
+        self, queue_id: str, at_ms: int, actor: str, attempt: str | None, found: list[int]
+    ) -> list[int]:
+        """Leave out what is behind a message that waits, and lanes that others work on.
+
+        Transactions are others, also those of the actor.
+        """
         waiting: dict[int, tuple[int, ...]] = {}
         for m, place in self.place.items():
             if place[:2] == ("ready", queue_id) and self.waits(m, at_ms):
                 first = waiting.setdefault(place[2], self.order[m])
                 waiting[place[2]] = min(first, self.order[m])
         mine = self.consumers[actor], self.epochs.get((actor, queue_id))
+
+        def is_others(claim: Taken) -> bool:
+            if claim.attempt is not None:
+                return claim.attempt not in (attempt, *self.deciding)
+            return (self.consumers[claim.actor], claim.epoch) != mine
+
         others = {
             lane
             for (name, lane, _), claim in self.claims.items()
-            if name == queue_id
-            and claim.messages
-            and (self.consumers[claim.actor], claim.epoch) != mine
+            if name == queue_id and claim.messages and is_others(claim)
         }
         return [
             m
@@ -446,7 +457,9 @@ class Reference:
         counts, consumer = body.get("counts", True), self.consumers[entry.actor]
         self.epochs[entry.actor, entry.queue_id] = body["epoch"]
         if counts and not self.disturbed.get(self.call, True):
-            first = self.ready(entry.queue_id, at_ms, entry.lane, entry.actor)
+            first = self.ready(
+                entry.queue_id, at_ms, entry.lane, entry.actor, attempt=entry.attempt
+            )
             upto = self.snapshots.get((self.call, entry.queue_id), entry.version)
             passed_over = self.passed_over[self.call]
             passed_over = passed_over | {m for m in first if self.order[m][1] > upto}
