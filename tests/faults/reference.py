@@ -467,6 +467,7 @@ class Reference:
             upto = self.snapshots.get((self.call, entry.queue_id), entry.version)
             passed_over = self.passed_over[self.call]
             passed_over = passed_over | {m for m in first if self.order[m][1] > upto}
+            known = [message for message in first if message not in passed_over]
             if entry.queue_id not in self.ordered:
                 # Planned beside a commit of the drain, it does not know what comes back by that.
                 passed_over = passed_over | self.came_back[self.call]
@@ -474,7 +475,7 @@ class Reference:
                     # What the commit posts is not there yet; what the claim itself takes over is.
                     passed_over = passed_over | (ready_then & set(first)) - self.ready_before
             others = [message for message in first if message not in passed_over]
-            taken = (first[: entry.count], others[: entry.count])
+            taken = (first[: entry.count], known[: entry.count], others[: entry.count])
             assert self._messages(entry) in taken, f"{name} takes others than the first ones"
         size, owner = entry.count, (entry.attempt, entry.transaction_key, entry.actor)
         holds, epoch = [self._hold(entry)], body["epoch"]
