@@ -116,7 +116,7 @@ class TableChanges:
             The number of staged rows.
 
         Raises:
-            InvalidInput: The table would refuse the merge.
+            InvalidInput: The table would refuse the merge, or a value reads another table.
 
         Example::
 
@@ -155,14 +155,15 @@ class TableChanges:
         )
 
     def update(self, set: Mapping[str, str], where: str) -> None:
-        """Update rows of the table.
+        """Update rows of the table, which the statement calls ``target``.
 
         Args:
             set: SQL over the table's columns, by column.
             where: Which rows, as SQL over the table's columns.
 
         Raises:
-            InvalidInput: The table would refuse the update.
+            InvalidInput: The table would refuse the update, a value reads another table, or a
+                name may be that of two columns.
         """
         _check_assignments(star=False, set=set)
         if not set:
@@ -175,13 +176,13 @@ class TableChanges:
             self._add(info, UPDATE, None, condition=condition, update=_written(set, ()))
 
     def delete(self, where: str) -> None:
-        """Delete rows of the table.
+        """Delete rows of the table, which the statement calls ``target``.
 
         Args:
             where: Which rows, as SQL over the table's columns.
 
         Raises:
-            InvalidInput: The table would refuse the delete.
+            InvalidInput: The table would refuse the delete, or a name may be that of two columns.
         """
         condition = check_predicate(where)
         info = self._begin()

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
+from dataclasses import replace
 
-from txnqueue.storage.tables import MERGE, Change, TableInfo
-from txnqueue.storage.tables.constraints import rules
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from txnqueue.errors import InvalidInput
+from txnqueue.storage.tables import DELETE, MERGE, Change, TableInfo
+from txnqueue.storage.tables.constraints import check_names, rules
 from txnqueue.storage.tables.statements import merge
 from txnqueue.testing import plain_schema
 
+STRUCT = StructType([StructField("id", LongType()), StructField("other", LongType())])
 COMMENTS = ["", " -- why", " -- why\\", " -- why\n -- and why"]
 
 
@@ -45,3 +60,32 @@ def test_a_comment_in_a_constraint_ends_with_it() -> None:
 
     assert [checked(said) for said in COMMENTS] == [checked("")] * len(COMMENTS)
     assert checked("") == ["coalesce((n > 0 ), false)"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "refused"),
+    [
+        (STRUCT, "target.id = 5", True),
+        (STRUCT, "target.other = 5", False),  # only the field has that name
+        (STRUCT, "target.target.id = 5", False),
+        (STRUCT, "target . target . id = 5", False),
+        (STRUCT, "id = 5 AND said = 'target.id'", False),
+        (STRUCT, 'said = "target.id" -- target.id', False),
+        (STRUCT, "/* target.id */ my_target.id = 5", False),
+        (STRUCT, "target/* of it */.`ID` = 5", True),
+        (ArrayType(STRUCT), "array_contains(target.id, 5)", True),
+        (MapType(StringType(), LongType()), "target.said = 5", True),
+        (MapType(StringType(), LongType()), "target['said'] = 5", False),
+        (LongType(), "target.id = 5", False),
+    ],
+)
+def test_a_name_that_spark_takes_for_another_column_is_refused(
+    kind: DataType, where: str, refused: bool
+) -> None:
+    columns = {"id": LongType(), "said": StringType(), "target": kind}
+    schema = StructType([StructField(name, of) for name, of in columns.items()])
+    info = TableInfo("gold", "id", 0, schema)
+    change = Change(0, "gold", "id", 0, DELETE, condition=where, delete="true")
+    with pytest.raises(InvalidInput, match=r"target\.target\.") if refused else nullcontext():
+        check_names(info, change)
+    check_names(info, replace(change, operation=MERGE))

@@ -791,12 +791,13 @@ def test_a_field_of_a_column_named_like_the_alias_is_not_taken_for_another_colum
     """``target.id`` was the column ``id``, and the wrong row was deleted."""
     path = lake.table("id long, target struct<id: long>", "(5, named_struct('id', 1L))")
     lake.sql("INSERT INTO {t} VALUES (1, named_struct('id', 5L))", path)
-    for where in ("target.id = 5", "`Target` . `ID` = 5", "id = 0 OR target.id = 5"):
+    comment = "id = 1 AND target/* the column */ . id = 5 -- target.x"
+    for where in ("target.id = 5", "`Target` . `ID` = 5", "id = 0 OR target.id = 5", comment):
         with pytest.raises(InvalidInput, match=r"target\.target\.id"):
             with lake.manager().transaction() as tx:
                 tx.table(path).delete(where=where)
     with lake.manager().transaction() as tx:
-        tx.table(path).delete(where="target.target.id = 5")
+        tx.table(path).delete(where="target . target . id = 5 AND 'target.id' <> '' -- target.id")
     assert lake.sql("SELECT id FROM {t}", path) == [(5,)]
 
 
@@ -832,6 +833,7 @@ def test_append_only_is_read_as_delta_reads_it(lake: Lake, said: str) -> None:
 def test_a_value_that_reads_another_table_is_refused(lake: Lake) -> None:
     """Who applies it later may find other rows there, or another table of that name."""
     path, rates = lake.table("n long, said string", "(0, 'x')"), lake.table("r long", "(7)")
+    lake.spark.sql("CREATE TABLE IF NOT EXISTS default.rates_of (r long) USING delta")
     value = f"(SELECT max(r) FROM delta.`{rates}`)"
     with pytest.raises(InvalidInput, match="reads a table"):
         with lake.manager().transaction() as tx:
@@ -840,6 +842,11 @@ def test_a_value_that_reads_another_table_is_refused(lake: Lake) -> None:
         with lake.manager().transaction() as tx:
             insert = {"n": value, "said": "source.said"}
             tx.table(path).merge([{"said": "y"}], on="said", insert=insert)
+    other = f"coalesce(source.said, (SELECT max(said) FROM delta.`{path}`))"
+    for insert in ({"n": "(TABLE default.rates_of)"}, {"n": "1", "said": other}):
+        with pytest.raises(InvalidInput, match="reads a table"):
+            with lake.manager().transaction() as tx:
+                tx.table(path).merge([{"said": "y"}], on="said", insert=insert)
     with lake.manager().transaction() as tx:
         tx.table(path).update({"said": "'select max(r) from rates'"}, where="n = 0")
     assert lake.rows(path) == [(0, "select max(r) from rates")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -174,12 +174,12 @@ class Reference:
         actor: str | None = None,
         *,
         twice: bool = False,
-        attempt: str | None = None,
+        own: Collection[str | None] = (),
     ) -> list[int]:
         """List what can be received at an instant, in delivery order of each lane.
 
-        With ``twice`` also the duplicates that nobody has found yet. ``attempt`` is the one that
-        receives, if it is not a lease of the actor.
+        With ``twice`` also the duplicates that nobody has found yet. ``own`` are the attempts
+        that are one with who receives.
         """
         consumer = None if actor is None else self.consumers[actor]
         found = [
@@ -194,11 +194,16 @@ class Reference:
             and consumer not in self.not_to[m]
         ]
         if queue_id in self.ordered and actor is not None:
-            found = self._in_order(queue_id, at_ms, actor, attempt, found)
+            found = self._in_order(queue_id, at_ms, actor, own, found)
         return sorted(found, key=self.order.__getitem__)
 
     def _in_order(
-        self, queue_id: str, at_ms: int, actor: str, attempt: str | None, found: list[int]
+        self,
+        queue_id: str,
+        at_ms: int,
+        actor: str,
+        own: Collection[str | None],
+        found: list[int],
     ) -> list[int]:
         """Leave out what is behind a message that waits, and lanes that others work on.
 
@@ -213,7 +218,7 @@ class Reference:
 
         def is_others(claim: Taken) -> bool:
             if claim.attempt is not None:
-                return claim.attempt not in (attempt, *self.deciding)
+                return claim.attempt not in own
             return (self.consumers[claim.actor], claim.epoch) != mine
 
         others = {
@@ -457,12 +462,12 @@ class Reference:
         counts, consumer = body.get("counts", True), self.consumers[entry.actor]
         self.epochs[entry.actor, entry.queue_id] = body["epoch"]
         if counts and not self.disturbed.get(self.call, True):
-            first = self.ready(
-                entry.queue_id, at_ms, entry.lane, entry.actor, attempt=entry.attempt
-            )
+            own = (entry.attempt, *self.deciding)  # a drain commits a batch with the next claim
+            first = self.ready(entry.queue_id, at_ms, entry.lane, entry.actor, own=own)
             upto = self.snapshots.get((self.call, entry.queue_id), entry.version)
             passed_over = self.passed_over[self.call]
             passed_over = passed_over | {m for m in first if self.order[m][1] > upto}
+            known = [message for message in first if message not in passed_over]
             if entry.queue_id not in self.ordered:
                 # Planned beside a commit of the drain, it does not know what comes back by that.
                 passed_over = passed_over | self.came_back[self.call]
@@ -470,7 +475,7 @@ class Reference:
                     # What the commit posts is not there yet; what the claim itself takes over is.
                     passed_over = passed_over | (ready_then & set(first)) - self.ready_before
             others = [message for message in first if message not in passed_over]
-            taken = (first[: entry.count], others[: entry.count])
+            taken = (first[: entry.count], known[: entry.count], others[: entry.count])
             assert self._messages(entry) in taken, f"{name} takes others than the first ones"
         size, owner = entry.count, (entry.attempt, entry.transaction_key, entry.actor)
         holds, epoch = [self._hold(entry)], body["epoch"]
