@@ -466,6 +466,7 @@ class Reference:
             first = self.ready(entry.queue_id, at_ms, entry.lane, entry.actor, own=own)
             upto = self.snapshots.get((self.call, entry.queue_id), entry.version)
             passed_over = self.passed_over[self.call]
+            upto = min(upto, entry.version - 1)  # what the same append posts is not there yet
             passed_over = passed_over | {m for m in first if self.order[m][1] > upto}
             known = [message for message in first if message not in passed_over]
             if entry.queue_id not in self.ordered:
