@@ -398,7 +398,7 @@ class QueueManager:
         Raises:
             ChangeNotFound: No such change waits, or it was already applied.
             ChangeWaiting: An older change of its table waits.
-            TableNotFound: The table is not found from here, and ``table_gone`` is false.
+            TableNotFound: The table is not found in this session, and ``table_gone`` is false.
             InvalidInput: It is no Delta table any more, and ``table_gone`` is false.
             Busy: Others changed the table at every try.
         """

@@ -278,6 +278,17 @@ def test_what_a_commit_keeps_is_held_by_a_lease_from_then_on() -> None:
     assert log.available() == [1, 2, 3]
 
 
+def test_a_lease_that_is_kept_until_the_same_instant_begins_with_the_commit() -> None:
+    """It was recorded by a clock that was ahead, and has been set right since."""
+    log = Log()
+    log.post((0, 3))
+    claim = log.claim(owner=TX)
+    later = replace(STAMP, now_ms=STAMP.now_ms + 5)
+    log.append(planning.kept("q", claim, 4, claim.deadline_ms, later, owner=TX))
+    (held,) = log.fold.claims()
+    assert held.began_at_ms == later.now_ms
+
+
 def test_a_bound_claim_is_ended_by_the_transaction_and_by_nobody_else() -> None:
     log = Log()
     log.post((0, 3))

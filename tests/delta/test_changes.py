@@ -850,6 +850,7 @@ def test_a_value_that_reads_another_table_is_refused(lake: Lake) -> None:
     with lake.manager().transaction() as tx:
         tx.table(path).update({"said": "'select max(r) from rates'"}, where="n = 0")
     assert lake.rows(path) == [(0, "select max(r) from rates")]
+    lake.spark.sql("DROP TABLE default.rates_of")
 
 
 def test_a_condition_may_quote_what_spark_says(lake: Lake) -> None:

@@ -50,6 +50,16 @@ def left_behind(world: World) -> str:
     return f"{entry.append_id}:{entry.index}"
 
 
+def applied_only(world: World) -> None:
+    """Leave a change that was applied and not confirmed."""
+    injector = InjectorOfCall("apply", 0, Fault.CRASH_AFTER)
+    tx = world.manager("dying", injector).transaction()
+    tx.table(world.table).append([{"i": 1}])
+    injector.arm()
+    with pytest.raises(Crash):
+        tx.commit()
+
+
 @contextmanager
 def unheard(manager: QueueManager) -> Iterator[None]:
     """Let what a manager does to tables land without a reply."""
@@ -130,12 +140,7 @@ def test_a_change_that_loses_to_a_replacement_of_its_table_waits(world: World) -
 
 def test_an_applied_change_that_no_history_shows_is_not_called_a_restore(world: World) -> None:
     """Delta forgets commits after a while, and never the number of the change."""
-    injector = InjectorOfCall("apply", 0, Fault.CRASH_AFTER)
-    tx = world.manager("dying", injector).transaction()
-    tx.table(world.table).append([{"i": 1}])
-    injector.arm()
-    with pytest.raises(Crash):
-        tx.commit()
+    applied_only(world)
     assert world.table_numbers() == [1]
     world.store.tables.history = lambda _name, _after: []
     manager = world.manager("C")
@@ -347,12 +352,7 @@ def test_a_change_of_a_table_that_is_not_found_is_waived_only_by_who_knows_that_
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have been applied, or still be, by whose session finds the table."""
-    injector = InjectorOfCall("apply", 0, Fault.CRASH_AFTER)
-    tx = world.manager("dying", injector).transaction()
-    tx.table(world.table).append([{"i": 1}])
-    injector.arm()
-    with pytest.raises(Crash):
-        tx.commit()
+    applied_only(world)
     manager = world.manager("operator")
     with monkeypatch.context() as patch:
         patch.setattr(world.store.tables, "describe", lambda _name: None)

@@ -64,7 +64,7 @@ def alter(
         made = differences(*wanted[0])
         return sum(plans, Plan())
 
-    with recording(info.name, columns):
+    with unrecorded(info.name, columns):
         landed = client.land(plan, "alter queue", queue=info.name)
     if landed is None:
         return {}
@@ -75,7 +75,7 @@ def alter(
 
 
 @contextmanager
-def recording(name: str, columns: StructType | None) -> Iterator[None]:
+def unrecorded(name: str, columns: StructType | None) -> Iterator[None]:
     """Say, if columns of a payload table cannot be recorded, what is left to be done."""
     try:
         yield

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.admin.alteration import Changes, grown, new_columns, recording
+from txnqueue.admin.alteration import Changes, grown, new_columns, unrecorded
 from txnqueue.client.client import Client
 from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.planning import Plan
@@ -50,7 +50,7 @@ def alter(client: Client, info: ExchangeInfo, columns: StructType) -> Changes:
         made = new_columns(now, wanted)
         return topology.alter(wanted, found.sequences[now.name], client.stamp())
 
-    with recording(info.name, columns):
+    with unrecorded(info.name, columns):
         landed = client.land(plan, "alter exchange")
     return made if landed is not None else {}
 

@@ -97,7 +97,7 @@ def release(
     count = session.manager.release(queue, consumer=consumer, reason=reason)
     session.printer.fact(
         {"queue": queue, "consumer": consumer, "released": count, "reason": reason},
-        f"{count} messages of {queue} are available again.",
+        f"{count} messages of {queue} have returned.",
     )
 
 

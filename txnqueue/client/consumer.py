@@ -71,12 +71,9 @@ class Consumer:
             fold: Its newest state.
             own: The attempts of the transactions that are its own here.
         """
-        epoch = self._epochs.get((info.queue_id, info.transient))
-        return [
-            claim
-            for claim in fold.claims()
-            if not _is_own(claim.owner, LeaseOwner(self.id, epoch or 0), own)
-        ]
+        epoch = self._epochs.get((info.queue_id, info.transient), 0)
+        me = LeaseOwner(self.id, epoch)
+        return [claim for claim in fold.claims() if not _is_own(claim.owner, me, own)]
 
 
 def _is_own(owner: Owner, me: LeaseOwner, attempts: Collection[str]) -> bool:

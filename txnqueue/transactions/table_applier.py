@@ -136,6 +136,12 @@ def unapplied(entries: Iterable[Entry]) -> dict[str, list[Decided]]:
     return left
 
 
+def _cut_off(one: Decided, info: TableInfo, commits: Sequence[TableCommit]) -> bool:
+    """Return whether a table's history no longer reaches back to when a change was sealed."""
+    since = one.change.table_version if info.table_id == one.change.table_id else -1
+    return len(commits) < info.version - since
+
+
 def obstacle(
     one: Decided, info: TableInfo | None, commits: Sequence[TableCommit], store_id: str
 ) -> str | None:
@@ -163,13 +169,13 @@ def obstacle(
                 f"the table has change {commit.note['number']} of this store already, which is "
                 "later: the store was restored to an older state, or the table copied"
             )
+    if info.forgets_numbers and _cut_off(one, info, commits):
+        return (
+            "the table forgets which changes it has taken "
+            "(delta.setTransactionRetentionDuration), and its history no longer tells: waive the "
+            "change if its rows are there, else apply it"
+        )
     return None
-
-
-def _cut_off(one: Decided, info: TableInfo, commits: Sequence[TableCommit]) -> bool:
-    """Return whether a table's history no longer reaches back to when a change was sealed."""
-    since = one.change.table_version if info.table_id == one.change.table_id else -1
-    return len(commits) < info.version - since
 
 
 def mark_of(one: Decided, commits: Iterable[TableCommit], store_id: str) -> TableCommit | None:
@@ -278,10 +284,10 @@ class Applier:
             return False
         if info is None and not table_gone:
             raise TableNotFound(
-                f"Table {one.change.table!r} is not found from here, so that it cannot take the "
-                f"number of change {one.change_id!r}: a client that finds it may apply the change, "
-                "or has applied it. Use a session that finds the table, or, if it is gone for "
-                "good, waive the change with table_gone=True.",
+                f"Table {one.change.table!r} is not found in this session, so that it cannot take "
+                f"the number of change {one.change_id!r}: a client that finds it may apply the "
+                "change, or has applied it. Use a session that finds the table, or, if it is gone "
+                "for good, waive the change with table_gone=True.",
                 name=one.change.table,
             )
         return info is not None
@@ -344,50 +350,30 @@ class Applier:
             return reason
         if self._ended(one):  # another client has waived it meanwhile
             return None
-        if (
-            not anyhow
-            and info is not None
-            and info.forgets_numbers
-            and _cut_off(one, info, commits)
-        ):
-            return (
-                "the table forgets which changes it has taken "
-                "(delta.setTransactionRetentionDuration), and its history no longer tells: waive "
-                "the change if its rows are there, else apply it"
-            )
-        apart = info is not None and self._is_apart(one, info)
+        return self._number(one, apart=info is not None and self._is_apart(one, info))
+
+    def _number(self, one: Decided, *, apart: bool) -> str | None:
+        """Apply a change under its number; return why the table skips it, or None."""
+        tables = self._client.store.tables
         version = tables.apply(one.change, one.stamp(self._store_id, apart=apart))
-        if version is None and not apart and self._is_overtaken(one):
-            version = tables.apply(one.change, one.stamp(self._store_id, apart=True))
-        applied = None if version is None else TableCommit(version, "", None, {})
-        mark = applied or self._surely_marked(one)  # it has seen this number, or a later one
-        if mark is None:
-            return self._why_skipped(one)
-        self._confirm(one, mark)
-        return None
-
-    def _is_overtaken(self, one: Decided) -> bool:
-        """Return whether a table that has replaced a change's own skips it for a later one.
-
-        Then nobody applies it any more by its plain number. If the history does not reach back, it
-        may be this very change that the table has taken.
-        """
-        info = self._client.store.tables.describe(one.change.table)
-        if info is None or info.table_id == one.change.table_id:
-            return False
-        commits = self._commits(one, info)
-        known = not _cut_off(one, info, commits)
-        return known and mark_of(one, commits, self._store_id) is None
-
-    def _why_skipped(self, one: Decided) -> str:
-        """Return why a table skips a change that its history does not show."""
-        info = self._client.store.tables.describe(one.change.table)
+        if version is not None:
+            self._confirm(one, TableCommit(version, "", None, {}))
+            return None
+        # The table has taken this number, or a later one.
+        info = tables.describe(one.change.table)
         shown = self._commits(one, info)
+        mark = mark_of(one, shown, self._store_id)
+        if mark is not None:
+            self._confirm(one, mark)
+            return None
         if info is not None and _cut_off(one, info, shown):
             return (
                 "the table has taken this change, or a later one of this store, and its history no "
                 "longer tells which: waive the change if its rows are there"
             )
+        if info is not None and info.table_id != one.change.table_id and not apart:
+            # A later change of the table's own: nobody applies this one by its plain number.
+            return self._number(one, apart=True)
         return (
             "the table has taken a later change of this store: the store was restored to an "
             "older state"

@@ -475,7 +475,7 @@ class QueueState:
         if claim is None or not claim.ended_by(entry):
             return
         claim.lease()
-        if entry.body["deadline"] > claim.deadline_ms:
+        if entry.body["deadline"] >= claim.deadline_ms:
             claim.hold(entry, self._read_ms)
 
     # -------------------------------------------------------------------------- helpers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound, SchemaMismatch
@@ -338,16 +339,23 @@ class ReceivingLink(IncomingLink):
         """
         queue = self._queue or self._named(sections)
         try:
-            try:
-                return queue, posting_of(queue, sections)
-            except SchemaMismatch as error:  # another client may have added the column just now
-                try:
-                    self.session.connection.resource.read_queues()
-                except Exception:
-                    raise error from None
-                return queue, posting_of(queue, sections)
+            return queue, self._fitting(queue, sections)
         except InvalidInput as error:
             raise AmqpError(ErrorCondition.INVALID_FIELD, str(error)) from error
+
+    def _fitting(self, queue: Queue, sections: tuple[Section, ...]) -> Posting:
+        """Read a message by the columns of its queue, which another client may have just added.
+
+        Raises:
+            InvalidInput: The queue will not take it.
+            AmqpError: Its body is not of the kind that the queue takes.
+        """
+        try:
+            return posting_of(queue, sections)
+        except SchemaMismatch:
+            with suppress(Exception):  # the store is away: it is read by the columns as known
+                self.session.connection.resource.read_queues()
+            return posting_of(queue, sections)
 
     def _named(self, sections: tuple[Section, ...]) -> Queue:
         """Find the queue that a message of the anonymous terminus goes to."""

@@ -194,23 +194,17 @@ class TransactionalResource:
         over = (Status.COMMITTED, Status.ROLLED_BACK, Status.PREPARED)
         with self._lock:
             self._globals = {k: tx for k, tx in self._globals.items() if tx.status not in over}
-            is_taken = key in self._globals
-            self._globals.setdefault(key, transaction)
+            if self._globals.setdefault(key, transaction) is not transaction:
+                raise _no_more_work(key)
         try:
+            if self.manager.outcome(key).status not in (Status.UNDECIDED, Status.UNKNOWN):
+                raise _no_more_work(key)
             attempt = attempt_of(transaction)
-            begun = Status.UNDECIDED, Status.UNKNOWN
-            if is_taken or self.manager.outcome(key).status not in begun:
-                raise AmqpError(
-                    TransactionError.ROLLBACK,
-                    f"The global transaction {key!r} takes no more work, or another declare works "
-                    "on it: use another one.",
-                )
             attempt.begin()
             attempt.claiming()  # a rollback is recorded, because it ends the global transaction
         except BaseException:
             with self._lock:
-                if self._globals.get(key) is transaction:
-                    del self._globals[key]
+                del self._globals[key]
             raise
         return transaction
 
@@ -236,12 +230,20 @@ class TransactionalResource:
             except Exception as error:
                 logger.info("not rolled back yet id=%s error=%s", transaction.id, error)
                 return
-            with self._lock:
-                left = (one for one in self._left_open if one[0] is not transaction)
-                self._left_open = deque(left, self._left_open.maxlen)
+            with self._lock:  # another connection's tick may have been faster
+                if self._left_open and self._left_open[0][0] is transaction:
+                    self._left_open.popleft()
 
     def _client(self) -> Client:
         return client_of(self.manager)
+
+
+def _no_more_work(key: str) -> AmqpError:
+    return AmqpError(
+        TransactionError.ROLLBACK,
+        f"The global transaction {key!r} takes no more work, or another declare works on it: use "
+        "another one.",
+    )
 
 
 def _key_of_global(global_id: bytes | str) -> str:

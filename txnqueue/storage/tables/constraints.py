@@ -111,11 +111,11 @@ def check_names(info: TableInfo, change: Change) -> None:
     columns = {folded(column.name): column for column in info.schema.fields}
     if "target" not in columns:
         return
-    fields = _fields(columns["target"].dataType, [column.name for column in info.schema.fields])
-    texts = [change.condition or "", *(change.update or {}).values()]
-    for name in [field for field in fields if folded(field) in columns]:
-        meant = rf"(?<![\w.`])`?target`?\s*\.\s*`?{re.escape(name)}\b"
-        if any(re.search(meant, _code(text), re.IGNORECASE) for text in texts):
+    inside = _fields(columns["target"].dataType, info.schema.names)
+    code = [_code(text) for text in (change.condition or "", *(change.update or {}).values())]
+    for name in [one for one in inside if folded(one) in columns]:
+        meant = rf"(?<![\w.`])`?target`?\.`?{re.escape(name)}\b"
+        if any(re.search(meant, text, re.IGNORECASE) for text in code):
             raise InvalidInput(
                 f"'target.{name}' may be the column {name!r} of {info.name!r} or be inside of its "
                 f"column 'target': write 'target.target.{name}' for the latter, and {name!r} for "

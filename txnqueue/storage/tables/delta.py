@@ -48,7 +48,7 @@ from txnqueue.storage.tables.constraints import (
     rules,
 )
 from txnqueue.storage.tables.statements import (
-    asking,
+    as_condition,
     is_merge,
     is_whole,
     merge,
@@ -321,18 +321,17 @@ class DeltaTables:
         tables may hold something else, and their names may mean others. Delta refuses to read
         tables in conditions only, so that it is asked about each value as a condition.
         """
-        written = [(one, False) for one in (change.update or {}).items()]
-        written += [(one, True) for one in (change.insert or {}).items()]
-        for (name, text), inserted in written:
-            if _READS.search(text) is None:
-                continue
-            asked = asking(change, _SOURCE, name, text, inserted=inserted)
-            if _SUBQUERY.search(self._refusal(session, asked)):
-                raise InvalidInput(
-                    f"The value of {name!r} in the {change.operation} on {info.name!r} reads a "
-                    "table: read it first, and give its rows or the value.",
-                    column=name,
-                )
+        for inserted, values in ((False, change.update), (True, change.insert)):
+            for name, text in (values or {}).items():
+                if _READS.search(text) is None:
+                    continue
+                asked = as_condition(change, _SOURCE, name, text, inserted=inserted)
+                if _SUBQUERY.search(self._refusal(session, asked)):
+                    raise InvalidInput(
+                        f"The value of {name!r} in the {change.operation} on {info.name!r} reads a "
+                        "table: read it first, and give its rows or the value.",
+                        column=name,
+                    )
 
     @staticmethod
     def _check_rules(frame: DataFrame, info: TableInfo) -> None:

@@ -46,10 +46,10 @@ def merge(change: Change, source: str, transaction_id: str) -> str:
         clauses.append(f"WHEN MATCHED THEN UPDATE SET {sets}")
     if change.insert:
         clauses.append(f"WHEN NOT MATCHED THEN {_insert({**change.insert, **lineage})}")
-    return f"{_matching(change, source)} {' '.join(clauses)}"
+    return f"{_merge_into(change, source)} {' '.join(clauses)}"
 
 
-def asking(change: Change, source: str, name: str, text: str, *, inserted: bool) -> str:
+def as_condition(change: Change, source: str, name: str, text: str, *, inserted: bool) -> str:
     """Return a MERGE whose condition is one of the values that a change writes.
 
     Args:
@@ -64,10 +64,10 @@ def asking(change: Change, source: str, name: str, text: str, *, inserted: bool)
         clause = f"WHEN NOT MATCHED AND {condition} THEN {_insert({name: text})}"
     else:
         clause = f"WHEN MATCHED AND {condition} THEN DELETE"
-    return f"{_matching(change, source)} {clause}"
+    return f"{_merge_into(change, source)} {clause}"
 
 
-def _matching(change: Change, source: str) -> str:
+def _merge_into(change: Change, source: str) -> str:
     using = identifier(source) if change.operation == MERGE else NOTHING
     return (
         f"MERGE INTO {table_name(change.table)} AS target USING {using} AS source "
