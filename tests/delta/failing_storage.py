@@ -77,10 +77,15 @@ class Found:
 
 
 class Process:
-    """The driver process, seen from the tests."""
+    """The driver process, seen from the tests.
+
+    Attributes:
+        cells: How many it has run.
+    """
 
     def __init__(self, folder: Path, classes: Path) -> None:
         """Start it."""
+        self.cells = 0
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.delta.failing_storage", str(folder), str(classes)],
             cwd=ROOT,
@@ -92,6 +97,7 @@ class Process:
 
     def run(self, cell: Cell) -> Found:
         """Run one cell."""
+        self.cells += 1
         assert self._process.stdin is not None and self._process.stdout is not None
         print(json.dumps(asdict(cell)), file=self._process.stdin, flush=True)
         for line in self._process.stdout:
