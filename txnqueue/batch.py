@@ -144,9 +144,10 @@ class Batch:
 
     @property
     def lease_over(self) -> bool:
-        """Whether a lease of the batch has ended by this client's clock."""
+        """Whether the lease of unsettled messages has ended by this client's clock."""
         now_ms = self._client.runtime.now_ms()
-        return any(one.claim.ends_at_ms(now_ms) <= now_ms for one in self._account.held)
+        unsettled = [one for one in self._account.held if self._account.rest(one)]
+        return any(one.claim.ends_at_ms(now_ms) <= now_ms for one in unsettled)
 
     def __repr__(self) -> str:
         """Show the number of messages, their queues and the end of the lease."""

@@ -102,7 +102,7 @@ class Heartbeat:
                 self.beats += 1
             except LeaseLost as error:  # told by ``lost``, unless the block has just settled it
                 self._errors[error.claim] = error
-                if len(self._unsettled()) <= 1:
+                if self._errors.keys() >= set(self._unsettled()):
                     return
             except Exception as error:
                 logger.warning("heartbeat failed, the next one tries again: %s", error)

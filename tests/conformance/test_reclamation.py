@@ -31,18 +31,52 @@ SCHEMA = "n long"
 KEPT: Any = {"transaction_seconds_max": 0, "payload_retention_days": 2}
 
 
-class CountingPayload(MemoryPayload):
-    """Counts what a maintenance asks of the tables, which keep files for a week as Delta's do."""
+CALLS = ("slices", "drop", "vacuum", "removed_files", "files_kept_seconds", "orphans", "rows")
 
-    def __init__(self) -> None:
+
+class CountingPayload(MemoryPayload):
+    """Counts what a maintenance asks of the tables, which keep files for a week as Delta's do.
+
+    How old files are is told by the clock of the storage, which is right.
+    """
+
+    def __init__(self, clock: Clock) -> None:
         super().__init__()
         self.calls: Counter[str] = Counter()
+        self.vacuumed: list[str] = []
+        self.clock, self.delete_seconds, self.hidden = clock, 0.0, False
+        self.old_files: list[tuple[str, int]] = []
+
+    def drop(self, payload_id: str, slices: Any) -> None:
+        super().drop(payload_id, slices)
+        self._deleted(payload_id)
+
+    def erase(self, payload_id: str, places: Any) -> None:
+        super().erase(payload_id, places)
+        self._deleted(payload_id)
+
+    def _deleted(self, payload_id: str) -> None:
+        self.clock.advance(self.delete_seconds)
+        self.old_files.append((payload_id, self.clock.now_ms))
+
+    def vacuum(self, payload_id: str, seconds_min: float, *, full: bool = False) -> str | None:
+        self.vacuumed.append(payload_id)
+        since_ms = self.clock.now_ms - self.files_kept_seconds(payload_id) * 1000
+        self.old_files = [
+            (owner, at) for owner, at in self.old_files if owner != payload_id or at > since_ms
+        ]
+        return None
+
+    def removed_files(self, payload_id: str) -> int | None:
+        if self.hidden:
+            return None
+        return sum(owner == payload_id for owner, _ in self.old_files)
 
     def files_kept_seconds(self, payload_id: str) -> float:
         return 7.0 * DAY
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("slices", "drop", "vacuum", "files", "files_kept_seconds", "orphans", "rows"):
+        if name in CALLS:
             self.calls[name] += 1
         return super().__getattribute__(name)
 
@@ -52,7 +86,7 @@ class Place:
 
     def __init__(self) -> None:
         self.store, self.clock, self.made = MemoryStore(), Clock(), 0
-        self.payload = self.store.payload = CountingPayload()
+        self.payload = self.store.payload = CountingPayload(self.clock)
         self.busy = self.manager("busy").create_queue("busy", SCHEMA, dead_letter=False)
 
     def manager(self, name: str = "m", injector: Injector | None = None) -> QueueManager:
@@ -278,7 +312,7 @@ def test_an_exchange_that_was_dropped_gives_its_payload_back(place: Place) -> No
     place.manager("x").release("bound", consumer=client_of(queue).consumer.id, reason="done")
     place.manager("x").queue("bound").purge()
     settle(place)
-    assert owner in place.removed() and not place.payload.files(owner)
+    assert owner in place.removed() and not place.payload.slices(owner)
 
 
 @pytest.mark.parametrize("how", ["moved", "prepared"])
@@ -322,7 +356,7 @@ def test_who_knows_nothing_of_a_drop_and_sends_late_leaves_nothing_behind(place:
     settle(place, 3)
     assert not place.removed()
     settle(place, 20)
-    assert place.removed() == {owner} and not place.payload.files(owner)
+    assert place.removed() == {owner} and not place.payload.slices(owner)
     with pytest.raises(QueueError):
         later.send([{"n": 2}])
     settle(place, 9)
@@ -365,25 +399,20 @@ def test_tables_that_cannot_be_listed_keep_nothing_else_from_being_done(
 
 
 def test_rows_staged_for_a_change_of_a_table_that_was_never_decided_go_with_their_files(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place,
 ) -> None:
     """Nothing but the table itself tells of them."""
-    owner, vacuumed = "change-0123456789ab", Counter[str]()
-
-    def counting(payload: MemoryPayload, payload_id: str, *_: Any, **how: Any) -> None:
-        vacuumed[payload_id] += 1
-
-    monkeypatch.setattr(MemoryPayload, "vacuum", counting)
+    owner, vacuumed = "change-0123456789ab", place.payload.vacuumed
     schema = schema_of(place.busy.info)
     settle(place, 2)
     place.payload.create(owner, schema)
     place.payload.stage(Send(owner, 3, "staged", schema, 1, None), [{"n": 1}])
     settle(place, inventory.COMPLETE_DAYS + 1)
-    assert not place.payload.slices(owner) and not vacuumed[owner]
+    assert not place.payload.slices(owner) and not vacuumed.count(owner)
     settle(place, inventory.FILES_DAYS + 1)
-    assert vacuumed[owner] == 1
+    assert vacuumed.count(owner) == 1
     settle(place, 3)
-    assert vacuumed[owner] == 1
+    assert vacuumed.count(owner) == 1
 
 
 @pytest.mark.parametrize("off_days", [-30, 30])
@@ -437,7 +466,7 @@ def ends_well(place: Place, what: str) -> None:
     settle(place, 12)
     facts = Counter(entry.body["name"] for entry in place.facts(model.PAYLOAD_REMOVED))
     assert facts == Counter(["gone", "gone-too"]), what
-    assert not any(place.payload.files(owner) for owner in place.removed()), what
+    assert not any(place.payload.slices(owner) for owner in place.removed()), what
     fresh = place.manager("fresh")
     assert 2 in [m["n"] for m in fresh.queue("live").peek_messages()], what
     assert fresh.history.verify().ok, what
@@ -501,7 +530,11 @@ def test_others_act_before_any_call_of_a_maintenance(
 
 
 def erased_from(
-    place: Place, queue: Queue, offset: int, monkeypatch: pytest.MonkeyPatch
+    place: Place,
+    queue: Queue,
+    offset: int,
+    monkeypatch: pytest.MonkeyPatch,
+    clerk: QueueManager | None = None,
 ) -> list[str]:
     """Erase a message of the only send to a queue; the list gets the owners that are vacuumed."""
     owned = queue.info.payload_id
@@ -509,12 +542,9 @@ def erased_from(
     number = vars(place.payload)["_slices"][owned, send_id]
     found = [(number, send_id, ((offset, offset),))]
     monkeypatch.setattr(CountingPayload, "matching", lambda *_: found)
-    assert place.manager("clerk").erase(queue.name, "any", reason="r").erased == 1
-    vacuumed: list[str] = []
-    monkeypatch.setattr(
-        CountingPayload, "vacuum", lambda _, owner, *__, **___: vacuumed.append(owner)
-    )
-    return vacuumed
+    clerk = clerk or place.manager("clerk")
+    assert clerk.erase(queue.name, "any", reason="r").erased == 1
+    return place.payload.vacuumed
 
 
 def test_the_files_of_what_was_erased_are_vacuumed_once_a_week_later(
@@ -550,6 +580,58 @@ def test_the_files_of_what_was_erased_are_vacuumed_though_nothing_can_be_archive
         batch.extend_lease(7 * DAY)
         assert place.keep().horizon == -1
         assert vacuumed.count(queue.info.payload_id) == max(0, day - 6), day
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("behind", ["who erases", "who maintains once", "nobody"])
+def test_files_of_what_was_erased_go_though_a_clock_is_behind(
+    place: Place, monkeypatch: pytest.MonkeyPatch, behind: str, *, hidden: bool
+) -> None:
+    """Less than a day where the files cannot be listed; however much where they can be."""
+    days = 0.9 if hidden else 8
+    place.payload.hidden = hidden
+    queue = place.queue("people")
+    queue.receive(1).accept()
+    for _ in range(3):
+        place.work()
+        place.keep()
+    late = Clock()
+    late.now_ms = place.clock.now_ms - round(days * DAY * 1000)
+    clerk = QueueManager(None, "memory", store=place.store, runtime=runtime(late, "late#1"))
+    erased_from(place, queue, 0, monkeypatch, clerk if behind == "who erases" else None)
+    place.keep(0)
+    place.keep(0.5)
+    if behind == "who maintains once":
+        late.now_ms = place.clock.now_ms - round(days * DAY * 1000)
+        place.work()
+        clerk.maintain(transaction_seconds_max=0)
+    owner = queue.info.payload_id
+    assert owner in [one for one, _ in place.payload.old_files], "vacuous"
+    for _ in range(18):
+        place.work()
+        place.keep()
+    assert owner not in [one for one, _ in place.payload.old_files]
+    place.payload.vacuumed.clear()
+    for _ in range(10):
+        place.work()
+        place.keep()
+    assert owner not in place.payload.vacuumed, "it is not searched for ever"
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_files_of_rows_whose_deletion_takes_long_go_a_week_after_its_end(
+    place: Place, *, hidden: bool
+) -> None:
+    place.payload.delete_seconds, place.payload.hidden = 30.0, hidden
+    queue = place.queue("once", 2)
+    queue.receive(2).accept()
+    for _ in range(30):
+        place.work()
+        place.keep(payload_retention_days=0)
+        place.payload.delete_seconds = 1.0
+        assert place.payload.calls["vacuum"] or not place.payload.vacuumed
+    assert queue.info.payload_id in place.payload.vacuumed, "vacuous"
+    assert queue.info.payload_id not in [one for one, _ in place.payload.old_files]
 
 
 def test_a_store_with_thirty_commits_a_day_gives_payload_back_within_days() -> None:

@@ -61,7 +61,7 @@ def untouched(manager: Any) -> Iterator[None]:
             for path in (root.rglob("*") if "/" in store.root else ())
             if path.is_file()
         )
-        staged = [] if files else [(n, store.payload.files(n)) for n in store.payload.orphans(())]
+        staged = [] if files else [(n, store.payload.slices(n)) for n in store.payload.orphans(())]
         return store.journal.version(), store.transient.used, staged, files
 
     before = state()

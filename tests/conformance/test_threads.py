@@ -171,6 +171,59 @@ def test_a_beat_that_fails_tells_whoever_still_has_messages(
         assert beating.lost
 
 
+def test_a_beat_that_meets_what_was_settled_meanwhile_does_not_stop_for_the_rest(
+    world: World, manager: QueueManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has listed both claims, and the block settles the first one before it extends them."""
+    orders = manager.create_queue("orders", "n long, key string", lanes=2, dead_letter=False)
+    orders.send(rows(1, 2))
+    batch = orders.receive()
+    listed, settled, extend = threading.Event(), threading.Event(), settlement.extend
+
+    def late(*given: Any) -> int:
+        if not listed.is_set():
+            listed.set()
+            assert settled.wait(30)
+        return extend(*given)
+
+    monkeypatch.setattr(settlement, "extend", late)
+    with batch.heartbeat(1_000, every_seconds=0.001) as beating:
+        assert listed.wait(30)
+        assert batch.accept(matching=batch.messages()[:1]) == 1
+        settled.set()
+        while not beating.beats:
+            assert beating._thread.is_alive()
+            threading.Event().wait(0.001)
+        assert not beating.lost
+    world.clock.advance(900)
+    assert len(world.manager("b").queue("orders").receive()) == 0
+    assert batch.accept() == 1
+
+
+def test_a_beat_that_fails_does_not_end_for_the_lease_of_what_was_settled(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
+    """The lease of the part that was settled is not extended any more, and ends."""
+    orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
+    orders.send(rows(1))
+    orders.send(rows(2), durable=False)
+    batch = orders.receive(lease_seconds=1_000)
+    (transient,) = (one for one in batch.messages() if one["n"] == 2)
+    assert batch.accept(matching=[transient]) == 1
+    world.clock.advance(900)
+    with batch.heartbeat(1_000, every_seconds=0.001) as beating:
+        while not beating.beats:
+            threading.Event().wait(0.001)
+        world.clock.advance(200)
+        left = failing(journal, Busy("others were faster"))
+        before = beating.beats
+        while left or beating.beats == before:
+            assert beating._thread.is_alive()
+            threading.Event().wait(0.001)
+        assert not beating.lost
+    assert batch.accept() == 1
+
+
 def failing(journal: Any, *errors: Any) -> Any:
     """Let the next appends of leases fail."""
     append, left = journal.append, list(errors)

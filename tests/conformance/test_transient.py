@@ -40,6 +40,7 @@ from txnqueue.errors import (
     TransactionFinished,
     TransactionUnknown,
 )
+from txnqueue.manager import QueueManager
 from txnqueue.messages.claim import ClaimPlanner
 from txnqueue.messages.receive import claim
 from txnqueue.protocols.dtx.branches import Branches
@@ -1013,3 +1014,43 @@ def test_nor_is_it_published_to_an_exchange_that_was_dropped(world: World) -> No
     with pytest.raises(TransactionAborted):
         staged.commit()
     assert queue.depth() == 0
+
+
+@in_memory
+def test_an_id_that_looks_generated_is_remembered_if_a_client_gave_it(world: World) -> None:
+    """It may be that of an earlier attempt, from an error or a log."""
+    queue, key = world.queue(durable=False), f"t7-{'0123456789abcdef' * 2}"
+    world.manager().run_transaction(
+        lambda tx: tx.queue(queue.name).send(rows(1)), transaction_id=key
+    )
+    queue.send(rows(2))
+    world.store.transient.tidy()
+    with world.manager().transaction(key) as tx:
+        assert tx.already_committed
+    assert queue.depth() == 2
+
+
+def test_what_a_removed_store_left_in_memory_is_not_of_the_one_made_anew_in_its_place() -> None:
+    """The process goes on, and a transaction that was committed in the first is new to the second.
+
+    In memory: stores on Delta of one root share what is transient by its root.
+    """
+    shared, world = transient.of_root("/removed"), World(MemoryStore())
+
+    def work(tx: Any) -> None:
+        tx.queue("lasting").send(rows(1))
+        tx.queue("passing").send(rows(1))
+
+    for _ in range(2):
+        store = MemoryStore()
+        store.transient = shared
+        manager = QueueManager(None, store=store, runtime=world.runtime("notebook"))
+        for name, durable in (("lasting", True), ("passing", False)):
+            options: Any = {"durable": durable, "dead_letter": False}
+            manager.create_queue(name, "n long, key string", **options)
+        assert manager.outcome("day-1").status is Status.UNDECIDED
+        manager.run_transaction(work, transaction_id="day-1")
+        again = QueueManager(None, store=store, runtime=world.runtime("again"))
+        again.run_transaction(work, transaction_id="day-1")
+        depths = [again.queue(name).depth() for name in ("lasting", "passing")]
+        assert depths == [1, 1]

@@ -515,3 +515,35 @@ def test_that_something_is_there_may_be_told_by_older_versions(present: bool) ->
     tail.add(1, [entry(sequence=1)])
     condition = Condition("lane/q/0", "lane/0", kinds=("claimed",), present=present)
     assert tail.breaks([condition]) is not present
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_an_error_after_the_statement_answers_all_who_wait(
+    requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it landed, they find out by the id of their append."""
+    landed: list[int] = []
+
+    def insert(units: Sequence[Unit], _metadata: object) -> tuple[int, int]:
+        landed.append(len(units))
+        return sum(len(one.entries) for one in units), len(landed)
+
+    tasks: deque[Callable[[], object]] = deque()
+    groups = Groups(SimpleNamespace(submit=tasks.append))
+    add = groups.tail.add
+
+    def no_room(*_: object) -> None:
+        monkeypatch.setattr(groups.tail, "add", add)
+        raise MemoryError
+
+    monkeypatch.setattr(groups.tail, "add", no_room)
+    answers = [groups.submit(Request((fact(f"{n}" * 32),), {}, insert)) for n in range(requests)]
+    while tasks:
+        tasks.popleft()()
+    assert landed == [requests]
+    for answer in answers:
+        with pytest.raises(MemoryError):
+            answer.result(timeout=0)
+    more = groups.submit(Request((fact("a" * 32),), {}, insert))
+    tasks.popleft()()
+    assert more.result(timeout=0).appended.version == 2

@@ -6,12 +6,14 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 import pytest
 
 import txnqueue
 from tests.conftest import LONG
+from tests.inside import client_of
 from tests.reports.views_folding import quick_session
 from txnqueue import QueueManager
 from txnqueue.errors import InvalidInput, PayloadRemoved, StoreCorrupt
@@ -152,6 +154,28 @@ def test_nothing_is_left_in_the_files_after_the_vacuum(spark: Any, tmp_path: Pat
         assert manager.history.verify().ok
         steps = manager.history.trace(f"{kept.send_id}:0").rows()
         assert [step["step"] for step in steps] == ["sent", "claimed", "accepted"]
+
+
+def test_no_file_of_the_newest_version_has_what_was_erased_though_its_user_wants_vectors(
+    spark: Any, tmp_path: Path
+) -> None:
+    """A deletion vector would leave the rows in a file that stays for ever."""
+    root = tmp_path / "store"
+    with QueueManager(quick_session(spark), str(root)) as manager:
+        queue = manager.create_queue("people", "name string, n long", dead_letter=False)
+        (table,) = (root / "payload").iterdir()
+        path = f"delta.{identifier(str(table))}"
+        wanted = "'delta.enableDeletionVectors' = 'true'"
+        spark.sql(f"ALTER TABLE {path} SET TBLPROPERTIES ({wanted})").collect()
+        queue.send([{"name": SECRET, "n": 1}, {"name": "bert", "n": 2}])
+        queue.receive(2).accept()
+        payload: Any = client_of(manager).store.payload
+        assert payload.removed_files(queue.info.payload_id) == 0
+        assert manager.erase("people", f"name = '{SECRET}'", reason="r").erased == 1
+        for file in spark.table(path).inputFiles():
+            names = pq.ParquetFile(urlsplit(file).path).read()["name"].to_pylist()
+            assert names == ["bert"], file
+        assert payload.removed_files(queue.info.payload_id) == 1
 
 
 @pytest.mark.parametrize("where", ["memory", *(["delta"] if LONG else [])])

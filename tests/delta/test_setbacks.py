@@ -99,6 +99,22 @@ def test_an_older_copy_in_the_place_of_a_store_is_told(kept: Kept) -> None:
     assert txnqueue.look(str(kept.root)).queue("q").depth() == 0
 
 
+@pytest.mark.parametrize("more", [2, 3])
+def test_an_older_copy_that_others_went_on_from_is_told(kept: Kept, more: int) -> None:
+    """Its versions are as many as those that the driver knows, or more, and are others."""
+    older = kept.root.with_name("older")
+    shutil.copytree(kept.root, older)
+    kept.send(1, 2)
+    kept.queue.depth()
+    other = QueueManager(kept.spark, str(older), actor="somebody else").queue("q")
+    for number in range(more):
+        other.send([{"i": number}])
+    shutil.rmtree(kept.root)
+    older.rename(kept.root)
+    kept.refused("is another one than before", kept.queue.depth, lambda: kept.queue.receive(1))
+    assert txnqueue.look(str(kept.root)).queue("q").depth() == more
+
+
 @pytest.mark.skipif(not LONG, reason="twenty commits: in the long run")
 def test_verify_names_what_was_taken_away_long_ago(kept: Kept) -> None:
     kept.send(1)

@@ -311,8 +311,9 @@ class FaultyPayload(_Faulty):
     def orphans(self, known: Any) -> Any:
         return self._through("orphans", known)
 
-    def files(self, payload_id: str) -> Any:
-        return self._injector.call("payload_files", lambda: self._inner.files(payload_id))
+    def removed_files(self, payload_id: str) -> Any:
+        removed = self._inner.removed_files
+        return self._injector.call("payload_files", lambda: removed(payload_id))
 
     def files_kept_seconds(self, payload_id: str) -> Any:
         return self._inner.files_kept_seconds(payload_id)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import txnqueue
+from tests.inside import client_of
 from tests.stores import copying, upgrading
 from txnqueue.errors import FilesNotReadable, PayloadRemoved, StoreSetBack, TxnQueueError
 from txnqueue.storage.files.delta_log import DeltaLog
@@ -179,6 +180,34 @@ def test_an_older_copy_in_the_place_of_a_store_is_told(store: Path, tmp_path: Pa
     with pytest.raises(StoreSetBack, match="ends at version 21, but was at 28 before"):
         before.refresh()
     assert txnqueue.look(str(store)).list_queues()
+
+
+def test_what_is_read_of_the_journal_and_of_the_archive_is_of_one_moment(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread refreshes the look between both."""
+    first = next(moments(store))
+    cut(store, tmp_path / "older", first, first)
+    look = txnqueue.look(str(tmp_path / "older"))
+    before = look.entries()
+    shutil.copytree(store, tmp_path / "older", dirs_exist_ok=True, copy_function=replaced)
+    looked: Any = client_of(look).store
+    files = looked.archive_files
+    table = files.table
+
+    def late(*given: Any, **more: Any) -> Any:
+        look.refresh()
+        return table(*given, **more)
+
+    monkeypatch.setattr(files, "table", late)
+    assert look.entries().equals(before)
+    assert look.entries().num_rows > before.num_rows
+
+
+def replaced(source: str, target: str) -> None:
+    """Copy what is missing."""
+    if not os.path.exists(target):
+        os.link(source, target)
 
 
 def test_a_log_that_was_copied_with_a_gap_is_told(store: Path) -> None:

@@ -33,7 +33,10 @@ Vacuum = bool | Literal["full"]
 """Whether a maintenance removes files: by Delta's log, or in full by listing the folders."""
 FACTS_MAX = 100
 """How many owners one append records as removed."""
-_FILES_MS = inventory.FILES_DAYS * 86_400_000
+_DAY_MS = 86_400_000
+_FILES_MS = inventory.FILES_DAYS * _DAY_MS
+_CLOCKS_DIFFER_MS = _DAY_MS
+"""Files that cannot be seen are taken for gone that much later, because clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,12 +293,14 @@ class Reclamation:
             at_ms = min(one.done.recorded_at_ms, self._now_ms)
             self._erased_ms[one.payload_id] = max(at_ms, self._erased_ms.get(one.payload_id, at_ms))
             if one.done.version > self._before.version:
-                first, last = self._deleted.get(one.payload_id, (at_ms, at_ms))
-                self._deleted[one.payload_id] = (min(first, at_ms), max(last, at_ms))
+                # Whoever erased may have a clock that is behind: it was done by now at the latest.
+                first, _ = self._deleted.get(one.payload_id, (at_ms, at_ms))
+                self._deleted[one.payload_id] = (min(first, at_ms), self._now_ms)
 
     def _note_deleted(self, owner: str) -> None:
-        first, _ = self._deleted.get(owner, (self._now_ms, 0))
-        self._deleted[owner] = (first, self._now_ms)
+        now_ms = self._client.runtime.now_ms()  # its rows were deleted in this very run
+        first, _ = self._deleted.get(owner, (now_ms, 0))
+        self._deleted[owner] = (first, now_ms)
 
     def _clear(self, ended: Mapping[str, Entry], owners: set[str]) -> None:
         """Check that dropped owners have no rows and files left, and record those that have none.
@@ -322,7 +327,7 @@ class Reclamation:
             if self._known[owner]:  # of a client that did not know of the drop: deleted as usual
                 return False
             reason = self._payload.vacuum(owner, self._terms.seconds_min, full=True)
-            left = self._payload.files(owner)
+            left = self._payload.removed_files(owner)
         except Exception as error:
             self._fail(owner, error)
             return False
@@ -360,16 +365,29 @@ class Reclamation:
                 if reason is not None:
                     self._skipped.append(f"vacuum: {reason}")
                 elif owner in self._overdue():
-                    self._note_removed(owner, payload.files_kept_seconds(owner))
+                    kept_seconds = payload.files_kept_seconds(owner)
+                    self._note_removed(owner, kept_seconds, payload.removed_files(owner))
             except Exception as error:
                 self._fail(owner, error)
 
-    def _note_removed(self, owner: str, kept_seconds: float) -> None:
-        """Note that the files of rows deleted at least this long ago are gone."""
+    def _note_removed(self, owner: str, kept_seconds: float, left: int | None) -> None:
+        """Note that files of deleted rows are gone: all, or those that are old enough.
+
+        Clocks may say that more are gone than are, as those of this run, of the one that deleted
+        and of the storage may differ: so what is left on disk counts, wherever it can be seen.
+
+        Args:
+            owner: The owner of the rows.
+            kept_seconds: How long such files are kept.
+            left: How many there still are; None: unknown.
+        """
         first, last = self._deleted.pop(owner)
         gone_ms = self._now_ms - round(kept_seconds * 1000)
-        if last > gone_ms:
+        sure_ms = gone_ms - _CLOCKS_DIFFER_MS if left is None else gone_ms
+        if left != 0 and last > sure_ms:
             self._deleted[owner] = (max(first, gone_ms), last)
+        elif left:  # by a clock that was behind, or a killed driver left them: again in a week
+            self._note_deleted(owner)
 
     def _fail(self, owner: str, error: Exception) -> None:
         logger.warning("payload not maintained owner=%s", owner, exc_info=True)

@@ -82,6 +82,7 @@ class Cache:
             )
         self.layout = newest.sequence or 0
         self._store_id = str(newest.body["store_id"])
+        self.store.transient.belong_to(self._store_id)
         self._know(entry for entry in found if entry.shard == model.CATALOG)
         # Last, because it tells other threads that all of the above is set.
         self._slice_width = int(newest.body.get("slice_width", SLICE_WIDTH_UNSAID))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from txnqueue.core.settings import RetryPolicy
+from txnqueue.platform import clock
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -69,7 +70,7 @@ class Runtime:
     """
 
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    monotonic: Callable[[], float] = time.monotonic
+    monotonic: Callable[[], float] = clock.monotonic
     sleep: Callable[[float], None] = time.sleep
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex
     dice: Callable[[], float] = random.random

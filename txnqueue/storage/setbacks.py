@@ -172,6 +172,17 @@ def gone(root: str) -> StoreNotFound:
     )
 
 
+def replaced(root: str, version: int) -> StoreSetBack:
+    """Build the error for a client that finds another commit where it knows one."""
+    return StoreSetBack(
+        f"Version {version} of the journal of the store at {root!r} is another one than before: "
+        "an older copy of the store has taken its place, and others went on from there. Stop its "
+        "drivers, and open it again.",
+        root=root,
+        version=version,
+    )
+
+
 def older(root: str, version: int, known: int) -> StoreSetBack:
     """Build the error for a client that finds the journal at an older version than it knows."""
     return StoreSetBack(

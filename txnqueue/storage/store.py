@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from txnqueue.platform import clock
 from txnqueue.storage.journal import Journal
 from txnqueue.storage.journal.memory import MemoryJournal, Step, _no_step
 from txnqueue.storage.payload import PayloadStore
@@ -79,7 +79,7 @@ class DeltaStore:
         spark: SparkSession,
         root: str,
         *,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = clock.monotonic,
         several_drivers: bool = False,
     ) -> None:
         """Name the store; nothing is read or written yet.

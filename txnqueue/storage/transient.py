@@ -220,6 +220,7 @@ class TransientStore:
         self.deciding: set[str] = set()
         self.elsewhere: dict[str, AttemptOwner] = {}
         self.ended_elsewhere = 0
+        self._store_id: str | None = None
         self._checkpoints: dict[str, QueueState] = {}
         self._tidy_at = (TIDY_ENTRIES_MIN, TIDY_BYTES_MIN)
 
@@ -245,6 +246,18 @@ class TransientStore:
 
     def close(self) -> None:
         """Do nothing, because all managers of the process share the store."""
+
+    def belong_to(self, store_id: str) -> None:
+        """Forget everything if another store was at this root before."""
+        with self.lock:
+            if self._store_id not in (None, store_id):
+                self.journal.forget(lambda _: False)
+                self.journal.prepared = {}
+                self.payload.keep(())
+                self.folds.clear()
+                self._checkpoints = {}
+                self.elsewhere.clear()
+            self._store_id = store_id
 
     def waiting(self) -> list[AttemptOwner]:
         """List the attempts whose work is prepared here without a decision under way."""
@@ -371,9 +384,14 @@ class TransientStore:
 
 
 def _is_answer(entry: Entry) -> bool:
-    """Return whether an entry shows a client that its transaction id was committed."""
+    """Return whether an entry shows a client that its transaction id was committed.
+
+    A client may give an id that has the form of a generated one: that of an earlier attempt.
+    """
     key = entry.transaction_key
-    return entry.kind == model.COMMITTED and key is not None and not model.is_generated_key(key)
+    if entry.kind != model.COMMITTED or key is None:
+        return False
+    return bool(entry.body.get("named")) or not model.is_generated_key(key)
 
 
 _stores: dict[str, TransientStore] = {}

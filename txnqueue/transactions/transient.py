@@ -170,7 +170,7 @@ class TransientWork:
                 memory.states.check_open(info)
             rolled_back = self._others(owner, kind)
             stamp = memory.stamp()
-            said = self._transaction.body(kind, stamp)
+            said = {**self._transaction.body(kind, stamp), "named": self._transaction.is_named}
             if kind == model.PREPARED:
                 said["claims"] = [
                     decisions.entry_to_json(entry)

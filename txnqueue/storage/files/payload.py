@@ -200,7 +200,7 @@ class FilesPayload:
         """Refuse: only maintenance asks."""
         _refuse()
 
-    def files(self, payload_id: str) -> int:
+    def removed_files(self, payload_id: str) -> int | None:
         """Refuse: only maintenance asks."""
         _refuse()
 

@@ -146,8 +146,9 @@ class FilesStore:
 
     def entries(self) -> pa.Table:
         """Read all entries, each once, in commit order, with the columns of ``entries.TABLE``."""
-        self._seen()
-        here, archived = self.journal_files.table(), self.archive_files.table()
+        journal, archive = self._seen()  # once: another thread may refresh it meanwhile
+        here = self.journal_files.table(moment=journal)
+        archived = self.archive_files.table(moment=archive)
         return in_commit_order(pa.concat_tables([here, archived]))
 
     def exists(self) -> bool:
@@ -201,6 +202,9 @@ class NoTransient:
     def transient(self) -> NoTransient:
         """Itself."""
         return self
+
+    def belong_to(self, store_id: str) -> None:
+        """Forget nothing."""
 
     def waiting(self) -> list[AttemptOwner]:
         """List the attempts whose work waits for an outcome: none."""

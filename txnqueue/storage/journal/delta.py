@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +13,7 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.settings import shown
 from txnqueue.errors import StatementRefused, StoreCorrupt, StoreNotFound, StoreSetBack
+from txnqueue.platform import clock
 from txnqueue.storage import setbacks
 from txnqueue.storage.journal import AppendConflict, Appended, Audit, Newest, Order, Reading
 from txnqueue.storage.journal.archive import IDS, DeltaArchive, name_ids
@@ -48,7 +48,7 @@ class DeltaJournal:
     def __init__(
         self,
         statements: Statements,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = clock.monotonic,
         groups: Groups | None = None,
     ) -> None:
         """Use the journal of a store, which need not exist yet.

@@ -151,8 +151,13 @@ class Groups:
             inserted, version = group[0].insert(units, metadata(group))
         except BaseException as error:
             self._fail(group, error)
-        else:
+            return
+        try:
             self._answer(group, units, inserted, version)
+        except BaseException as error:  # of memory: who gets it looks for what has landed
+            for request in group:
+                if not request.answer.done():
+                    request.answer.set_exception(error)
 
     def _answer(
         self, group: Sequence[Request], units: Sequence[Unit], inserted: int, version: int | None

@@ -27,6 +27,10 @@ BEGUN_SECONDS = 2.0
 """A log without a commit that does not change for so long was left by whoever began it."""
 
 
+REWRITTEN_SECONDS = 3_600.0
+"""The file of a commit may be written again, with the same content, within this time."""
+
+
 class _Begun:
     """What a log without a commit looked like, and since when."""
 
@@ -56,6 +60,8 @@ class CommitLog:
         self._table = table
         self._described: tuple[str, str] | None = None
         self._files: Any = None
+        self._newest: tuple[int, int, int] | None = None
+        """The version that was the newest one: its number, length, and time in milliseconds."""
 
     @property
     def table_id(self) -> str:
@@ -130,7 +136,7 @@ class CommitLog:
             commits, or if the storage does not respond.
 
         Raises:
-            StoreSetBack: The log ends before this version.
+            StoreSetBack: The log ends before this version, or has another one in its place.
         """
         if is_connect(self._statements.user):
             return False
@@ -230,13 +236,43 @@ class CommitLog:
             return False
         after, newest = (f"{folder}/{number:020d}.json" for number in (version + 1, version))
         if self._is_there(after):
+            if self._newest is not None and self._newest[0] == version:
+                self._check_is(version, self._status(newest))
             return False
-        if self._is_there(newest):
+        status = self._status(newest)
+        if status is not None:
+            self._check_is(version, status)
+            self._newest = version, *status
             return True
         last = self._last(folder)
         if last < version:
             raise setbacks.older(self._statements.names.root, last, version)
         return False
+
+    def _check_is(self, version: int, status: tuple[int, int] | None) -> None:
+        """Check that a version is the same as when it was the newest one.
+
+        Who finishes a commit for another may write its file once more, soon after.
+
+        Raises:
+            StoreSetBack: An older copy was put in the store's place, and others went on from it.
+        """
+        if self._newest is None or self._newest[0] != version or status is None:
+            return
+        _, length, written_ms = self._newest
+        if status[0] != length or abs(status[1] - written_ms) > REWRITTEN_SECONDS * 1000:
+            raise setbacks.replaced(self._statements.names.root, version)
+
+    def _status(self, name: str) -> tuple[int, int] | None:
+        """Return a file's length and time in milliseconds; None if there is no such file."""
+        path = self._path(name)
+        try:
+            found = self._files_of(path).getFileStatus(path)
+        except Exception:
+            if self._is_there(name):
+                raise
+            return None
+        return int(found.getLen()), int(found.getModificationTime())
 
     def _last(self, folder: str) -> int:
         """Return the newest commit in the folder; -1 if there is none."""

@@ -24,6 +24,7 @@ USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 MEANING = {
     "parquet.page.verify-checksum.enabled": "true",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
+    "spark.databricks.delta.delete.deletionVectors.persistent": "false",
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.databricks.delta.merge.optimizeInsertOnlyMerge.enabled": "true",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",

@@ -23,6 +23,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from txnqueue.errors import SecondDriver
+from txnqueue.platform import clock
 from txnqueue.platform.log_store import ATOMIC, CONDITIONAL_PUT, scheme_of
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.exceptions import conflicts, is_absent
@@ -201,7 +202,7 @@ class Admission:
         *,
         alone: bool = True,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = clock.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Query nothing yet.
@@ -446,15 +447,16 @@ class TableRegister:
         """Read the writer, and when the journal was last written to."""
         detail = f"DESCRIBE DETAIL {self._table}"
         try:
-            (row,) = self._session().sql(detail).select("properties", "lastModified").collect()
+            found = self._session().sql(detail)
+            # As a number: Spark Connect gives an instant without the hour's fold.
+            (row,) = found.selectExpr("properties", "unix_millis(lastModified) AS at_ms").collect()
         except Exception as error:
             if is_absent(error):
                 return None
             raise
         said = _said(row["properties"].get(self.PROPERTY))
         driver = said.get("driver")
-        heard_at_ms = round(row["lastModified"].timestamp() * 1000)
-        return Registration(None if driver is None else str(driver), heard_at_ms, said)
+        return Registration(None if driver is None else str(driver), row["at_ms"], said)
 
     def write(self, driver: str | None, about: Mapping[str, object]) -> int:
         """Write the registration as a property of the table."""

@@ -320,8 +320,12 @@ class PayloadStore(Protocol):
         """Return how long, in seconds, an owner's table keeps the files of deleted rows."""
         ...
 
-    def files(self, payload_id: str) -> int:
-        """Count the files of an owner's rows, including deleted ones, where that is possible."""
+    def removed_files(self, payload_id: str) -> int | None:
+        """Count the files on disk that the newest version of an owner's table does not name.
+
+        Returns:
+            How many; None if the table's folder cannot be listed.
+        """
         ...
 
     def orphans(self, known: Collection[str]) -> dict[str, int]:

@@ -325,18 +325,27 @@ class DeltaPayload:
         """Return how long an owner's table keeps the files of deleted rows."""
         return self._statements.files_kept(self._statements.names.payload(payload_id))[0]
 
-    def files(self, payload_id: str) -> int:
-        """Count the files of an owner's rows; none are visible in a catalog."""
+    def removed_files(self, payload_id: str) -> int | None:
+        """Count the files on disk that the newest version of an owner's table does not name.
+
+        What is written meanwhile is counted, too. The folder of a catalog's table may be hidden.
+        """
         names = self._statements.names
-        if not names.by_path:
-            return 0
+        detail = f"DESCRIBE DETAIL {names.payload(payload_id)}"
 
         def statement() -> int:
+            (row,) = self._session.sql(detail).select("location", "numFiles").collect()
+            folder = f"{names.root}/payload/{payload_id}" if names.by_path else row["location"]
             reader = self._session.read.format("binaryFile").option("recursiveFileLookup", "true")
-            folder = verbatim(f"{names.root}/payload/{payload_id}")
-            return reader.load(folder).select("path").count()
+            there = reader.load(verbatim(folder)).select("path").count()
+            return max(there - int(row["numFiles"]), 0)
 
-        return self._statements.run(statement)
+        try:
+            return self._statements.run(statement)
+        except Exception:
+            if names.by_path:
+                raise
+            return None
 
     def orphans(self, known: Collection[str]) -> dict[str, int]:
         """List the tables of unknown owners, with the time of creation.

@@ -210,9 +210,9 @@ class MemoryPayload:
         """Return how long, in seconds, files of deleted rows are kept; there are none."""
         return 0.0
 
-    def files(self, payload_id: str) -> int:
-        """Count the sends of an owner that have rows."""
-        return sum(owner == payload_id for owner, _ in [*self._sends])
+    def removed_files(self, payload_id: str) -> int | None:
+        """Count the files of deleted rows, which leave nothing behind."""
+        return 0
 
     def orphans(self, known: Collection[str]) -> dict[str, int]:
         """List the tables of unknown owners, with the time of creation."""
