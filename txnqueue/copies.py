@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from txnqueue.batch import Batch
+from txnqueue.core import ranges
+from txnqueue.core.model import Range
 from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.types import Rows
 
@@ -50,7 +52,10 @@ def _of_table(found: pa.Table) -> tuple[pa.Table, dict[str, str]]:
 
 
 def _of_frame(found: DataFrame, parts: Sequence[Part]) -> tuple[DataFrame, dict[str, str]]:
-    """Write a frame of messages as rows in the order of their parts."""
+    """Write a frame of messages as rows in the order of their parts.
+
+    A message that is in two parts has two rows, which both lie where the first part is.
+    """
     import pyarrow as pa
     from pyspark.sql import functions as F
 
@@ -62,9 +67,9 @@ def _of_frame(found: DataFrame, parts: Sequence[Part]) -> tuple[DataFrame, dict[
     columns = _columns([ORIGIN, *sorted(row["name"] for row in names)], found.columns)
     bits = piece_bits(parts)  # a row is compared with the spans of its piece, and not of its send
     spans = [
-        (rank, part.send_id, piece, first, last)
-        for rank, part in enumerate(parts)
-        for first, last in part.ranges
+        (rank, send_id, piece, first, last)
+        for rank, send_id, left in _each_once(parts)
+        for first, last in left
         for piece in range(first >> bits, (last >> bits) + 1)
     ]
     send_id, offset = (F.col(f"{MESSAGE_COLUMN}.{name}") for name in ("send_id", "send_offset"))
@@ -80,6 +85,15 @@ def _of_frame(found: DataFrame, parts: Sequence[Part]) -> tuple[DataFrame, dict[
         for name, column in columns.items()
     }
     return rows.withColumns(values).drop(MESSAGE_COLUMN), columns
+
+
+def _each_once(parts: Sequence[Part]) -> Iterator[tuple[int, str, tuple[Range, ...]]]:
+    """Yield the rank and the send of each part, and its ranges that no earlier part has."""
+    seen: dict[str, tuple[Range, ...]] = {}
+    for rank, part in enumerate(parts):
+        known = seen.get(part.send_id, ())
+        yield rank, part.send_id, ranges.difference(part.ranges, known)
+        seen[part.send_id] = ranges.normalised((*known, *part.ranges))
 
 
 def _columns(wanted: Iterable[str], taken: Collection[str]) -> dict[str, str]:

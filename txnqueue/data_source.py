@@ -42,9 +42,15 @@ from txnqueue.storage.payload.types import IN_UTC
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
     from pyspark.sql.types import DataType, StructType
 
     from txnqueue.storage.store import Store
+else:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:  # before Spark 4.2, which has no limits either
+        SupportsTriggerAvailableNow = object
 
 _BOTH = {"path", "root", "queue", "messagesperpartition"}
 _BATCH = _BOTH | {"asof"}
@@ -60,7 +66,8 @@ class QueueDataSource(DataSource):
     need txnqueue, which ``register`` sends to a Connect server, and a store with a path.
 
     A batch has the messages that were in the queue after a commit. A stream has all messages that
-    are posted to it, each once, whatever consumers do with them: its offset is a commit_seq, and
+    are posted to it, once for each time, whatever consumers do with them: a message that was moved
+    away and back, or redriven, has two rows with one _message_id. Its offset is a commit_seq, and
     a commit is never split. Columns: the payload's as of the start of the query, and
     _commit_seq long (the commit that posted the message), _lane int, _message_id string.
 
@@ -323,6 +330,13 @@ class _Reader:
         for name in _ADDED:  # they are as the schema says, unless the user gave it another type
             if name in self._schema.names:
                 there = there.add(self._schema[name])
+        narrowed = next(_narrowed(self._schema, there), None)
+        if narrowed is not None:
+            raise InvalidInput(
+                f"The column {narrowed!r} of the queue {looked.queue!r} is double, and schema() "
+                "makes it float, which would round its values: give it as double, and cast it.",
+                name=narrowed,
+            )
         lacking = next(_lacking(self._schema, there), None)
         if lacking is not None:  # the user gave a schema, or the queue is another one by now
             raise InvalidInput(
@@ -348,8 +362,11 @@ class _BatchReader(_Reader, DataSourceReader):
         ]
 
 
-class _StreamReader(_Reader, DataSourceStreamReader):
+class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The messages posted to a queue, commit by commit."""
+
+    _upto: int | None = None
+    """Where a query ends that reads what there is at its start, in batches; None: it goes on."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         """Check the options; nothing is read yet."""
@@ -393,6 +410,8 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         """Return the last commit up to which there is something to read."""
         looked = _Looked(self._options)
         last = last_posting(looked.past, looked.info)
+        if self._upto is not None:
+            last = min(last, self._upto)
         if start is None:
             return _offset(looked, last)
         self._check_offset(looked, start)
@@ -401,6 +420,11 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         if rows_max is None or last <= begun:
             return _offset(looked, max(last, begun))
         return _offset(looked, _filled(postings(looked.past, looked.info, begun), rows_max, last))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note where the query ends: without that, Spark reads everything in one batch."""
+        looked = _Looked(self._options)
+        self._upto = last_posting(looked.past, looked.info)
 
     def getDefaultReadLimit(self) -> Any:
         """Return the most messages that a batch has."""
@@ -508,6 +532,17 @@ def _lacking(given: DataType, there: DataType, path: str = "") -> Iterator[str]:
     elif isinstance(given, MapType) and isinstance(there, MapType):
         yield from _lacking(given.keyType, there.keyType, path)
         yield from _lacking(given.valueType, there.valueType, path)
+
+
+def _narrowed(given: StructType, there: StructType) -> Iterator[str]:
+    """List the columns whose values Arrow would round without an error (pure)."""
+    from pyspark.sql.types import DoubleType, FloatType
+
+    for field in given.fields:
+        if field.name in there.names:
+            both = field.dataType, there[field.name].dataType
+            if isinstance(both[0], FloatType) and isinstance(both[1], DoubleType):
+                yield field.name
 
 
 def _filled(found: Sequence[Posting], rows_max: int, last: int) -> int:

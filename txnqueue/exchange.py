@@ -452,14 +452,14 @@ class Exchange:
                     name=self.name,
                 )
 
-        target = self._info.exchange_id or "default"
-        made = Sink(self._client, target, name, write, inside=self._bound)
+        target = self._info.exchange_id
         if self.name == exchanges.DEFAULT_EXCHANGE:
             queue = self._named(key, column)
+            target = queue.info.queue_id
             options.check(queue.schema, queue.info.settings, queue.name)
         else:
             options.check(schema_of(self._info), QueueSettings(), self.name)
-        return made
+        return Sink(self._client, target, name, write, inside=self._bound)
 
     # -------------------------------------------------------------------------- helpers
 

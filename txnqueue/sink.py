@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
 SinkHandler = Callable[["DataFrame", Transaction], object]
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
-_GROUP = "spark.jobGroup.id"
 """Spark's local properties about a streaming query, on the thread that calls the function of
-``foreachBatch``; the job group is the query's run, unless the function has set another one."""
-
+``foreachBatch``."""
+_written: dict[tuple[str, str, str], tuple[int, str | None]] = {}
+"""By store, query and target: the batch that a sink of this process wrote last, or writes now, and
+the run of the query."""
+_lock = threading.Lock()
 _LONGEST_QUERY, _LONGEST_BATCH = "0" * 36, 2**63 - 1
 
 
@@ -91,6 +94,10 @@ class Sink:
             TransactionFinished: The handler left the transaction prepared or in doubt.
         """
         batch = _MicroBatch.of(rows, batch_id)
+        with _once(self._client.cache.store_id, self._target, batch):
+            self._write_once(rows, batch)
+
+    def _write_once(self, rows: DataFrame, batch: _MicroBatch) -> None:
         attempt = Attempt(
             self._client,
             _id_of(batch.query, self._target, batch.batch),
@@ -137,7 +144,8 @@ class _MicroBatch:
     Attributes:
         query: The query's id, which stays the same as long as the query has its checkpoint.
         batch: The batch's number in the query.
-        run: The run of the query, which calls its function once per batch; None: unknown.
+        run: The run of the query, which calls its function once per batch; None: this version of
+            Spark does not tell.
         planned_ms: When Spark decided which rows the batch has, as the checkpoint records;
             None: unknown.
     """
@@ -167,7 +175,7 @@ class _MicroBatch:
                 "foreachBatch gives.",
                 name="batch_id",
             )
-        return cls(query, int(number), _run_of(found(_GROUP)), _planned_ms(rows, query, number))
+        return cls(query, int(number), *_run_and_plan(rows, query, number))
 
     def check_is(self, committed: Mapping[str, object]) -> None:
         """Check that the batch committed under the same id is this one.
@@ -178,12 +186,6 @@ class _MicroBatch:
         Raises:
             InvalidInput: This batch has, or may have, other rows, which would be lost.
         """
-        if self.run is not None and committed.get("run") == self.run:
-            raise InvalidInput(
-                f"Batch {self.batch} of the query was already written here by another call in "
-                "this run: give each sink in a foreachBatch its own name, sink(name=...).",
-                name="name",
-            )
         planned_ms = committed.get("planned_ms")
         if None not in (planned_ms, self.planned_ms) and planned_ms != self.planned_ms:
             raise InvalidInput(
@@ -198,22 +200,49 @@ def _nothing(_key: str) -> None:
     return None
 
 
-def _run_of(group: str | None) -> str | None:
-    """Read the run of a query from its job group; None: the group is not a query's."""
+@contextmanager
+def _once(store_id: str, target: str, batch: _MicroBatch) -> Iterator[None]:
+    """Let one call in a run write a batch to a target; one that failed may be made again.
+
+    In each run, and not only in the first one: a second sink of one name would take the first
+    one's commit for its own, and lose its rows.
+
+    Raises:
+        InvalidInput: Another call has written it in this run, or is about to.
+    """
+    key, mine = (store_id, batch.query, target), (batch.batch, batch.run)
+    with _lock:
+        if _written.get(key) == mine:
+            raise InvalidInput(
+                f"Batch {batch.batch} of the query was already written here by another call in "
+                "this run: give each further sink in a foreachBatch a name of its own, "
+                "sink(name=...), and leave that of the first one as it is.",
+                name="name",
+            )
+        _written[key] = mine
     try:
-        return str(uuid.UUID(group))
-    except (TypeError, ValueError):
-        return None
+        yield
+    except BaseException:
+        with _lock:
+            _written.pop(key, None)
+        raise
 
 
-def _planned_ms(rows: Any, query: str, batch: str) -> int | None:
-    """Ask Spark when a batch was planned; None: this version of Spark does not tell."""
+def _run_and_plan(rows: Any, query: str, batch: str) -> tuple[str | None, int | None]:
+    """Ask Spark for the run of a query, and when a batch was planned; None: it does not tell.
+
+    The job group is the run as well, unless the function has set another one.
+    """
     from py4j.protocol import Py4JError
 
+    run, planned_ms = None, None
     state = rows.sparkSession._jsparkSession.sharedState()
     try:
         running = {str(each.getKey()): each for each in state.activeStreamingQueries().entrySet()}
-        planned = running[query].getValue().offsetLog().offsetSeqMetadataForBatchId(int(batch))
-        return int(planned.get().batchTimestampMs())
+        execution = running[query].getValue()
+        run = str(execution.runId())
+        planned = execution.offsetLog().offsetSeqMetadataForBatchId(int(batch))
+        planned_ms = int(planned.get().batchTimestampMs())
     except (Py4JError, KeyError):
-        return None
+        pass
+    return run, planned_ms

@@ -127,8 +127,7 @@ def test_each_table_is_searched_with_the_columns_of_all_queues_of_the_name(
         asked[owner] = schema.names
         return []
 
-    for kind in ("matching", "find"):
-        monkeypatch.setattr(MemoryPayload, kind, search)
+    monkeypatch.setattr(MemoryPayload, "matching", search)
     manager.erase(name, "person = 'anna'", reason="r")
     inherited = ["n", "key", "person"]
     tables = {one.info.payload_id: inherited for one in (old, events, other)}

@@ -278,8 +278,9 @@ def test_a_search_in_a_queue_that_is_older_than_the_history_may_miss_messages(
     sent = {one.name: one.send(rows(7)).send_id for one in (queue, fresh)}
     for one in (queue, fresh):
         # SQL needs Spark; what matters here is what is said of the rest.
-        there = [(sent[one.name], 0)]
-        monkeypatch.setattr(client_of(keeper).store.payload, "find", lambda *_, there=there: there)
+        there = [(0, sent[one.name], ((0, 0),))]
+        payload = client_of(keeper).store.payload
+        monkeypatch.setattr(payload, "matching", lambda *_, there=there: there)
         ask: Any = {"queue": one.name, "where": "n > 0"}
         steps = [step["step"] for step in keeper.history.trace(**ask, partial=True).rows()]
         assert steps == ["sent"]

@@ -464,9 +464,9 @@ def test_a_search_says_that_payload_was_removed(
     work(queue, 3)
     sent = queue.send(rows(7))
     keeper = world.manager("keeper")
-    there = (sent.send_id, 0)
+    there = (0, sent.send_id, ((0, 0),))
     # SQL needs Spark; what matters here is what is said of the rest.
-    monkeypatch.setattr(client_of(keeper).store.payload, "find", lambda *given: [there])
+    monkeypatch.setattr(client_of(keeper).store.payload, "matching", lambda *given: [there])
     ask = {"queue": queue.name, "where": "n > 0"}
     assert [step["step"] for step in keeper.history.trace(**ask).rows()] == ["sent"]
     assert keeper.maintain(**AT_ONCE).slices >= 3

@@ -356,6 +356,20 @@ def test_keys_of_a_merge_are_compared_as_the_table_does(lake: Lake) -> None:
     assert lake.sql("SELECT count, v FROM {t}", path) == [(1, "y")]
 
 
+@pytest.mark.parametrize("kind", ["BIGINT", "DECIMAL(20,0)"])
+def test_keys_of_a_merge_are_compared_in_the_type_that_holds_both(lake: Lake, kind: str) -> None:
+    """Two long numbers are one double: the merge would fail when it is applied."""
+    path = lake.table("k double, v string", "(9007199254740992.0D, 'x')")
+    numbers = f"CAST({2**53} + id AS {kind}) AS k"
+    frame = lake.spark.range(2).selectExpr(numbers, "CAST(id AS STRING) AS v")
+    with lake.manager().transaction() as tx:
+        with pytest.raises(InvalidInput, match=r" 2 times"):
+            tx.table(path).merge(frame, on="k", update={"v": "source.v"})
+        tx.table(path).merge(frame.where("v = '1'"), on="k", update={"v": "source.v"})
+    assert tx.receipt is not None and tx.receipt.applied
+    assert lake.sql("SELECT v FROM {t}", path) == [("1",)]
+
+
 def test_what_rows_lack_the_table_fills_in(lake: Lake, demanding: str) -> None:
     """Appends with different columns, and one that gives what the table would fill in."""
     short = {key: FULL[key] for key in ("k", "a b", "total")}

@@ -329,3 +329,53 @@ def test_many_copies_stand_in_the_order_of_what_they_copy(
     found = second.peek_messages(99)
     assert [message["header0"] for message in found] == list(range(16))
     assert all("txnqueue.origin" in (message["_message"]["headers"] or {}) for message in found)
+
+
+def test_many_copies_of_what_is_in_a_batch_twice_are_two_each(
+    manager: QueueManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"copied{next(_NUMBERS)}" for _ in range(3)]
+    first, second, out = (manager.create_queue(name, "i long", dead_letter=False) for name in names)
+    news = manager.create_exchange(f"news{names[0]}", "fanout", "i long")
+    news.bind(first)
+    news.bind(second)
+    news.publish([{"i": n} for n in range(3)])
+    assert second.move(first.name, limit=2) == 2
+    batch = first.receive(9)
+    for most in (10_000, 0):
+        monkeypatch.setattr(copies, "_ROWS_HERE_MAX", most)
+        out.resend(batch)
+        taken = out.receive(99)
+        assert sorted(message["i"] for message in taken.messages()) == [0, 0, 1, 1, 2]
+        taken.accept()
+
+
+def test_a_predicate_tells_two_copies_of_a_message_apart(
+    manager: QueueManager,
+) -> None:
+    """Two queues got it from an exchange, and rejected it; their dead letters are in one queue."""
+    names = [f"apart{next(_NUMBERS)}" for _ in range(3)]
+    dead = manager.create_queue(names[2], "i long", dead_letter=False)
+    news = manager.create_exchange(f"news{names[0]}", "fanout", "i long")
+    for name in names[:2]:
+        news.bind(manager.create_queue(name, "i long"))
+    news.publish([{"i": n} for n in range(4)])
+    for name in names[:2]:
+        manager.queue(name).receive(9).reject(reason=f"of {name}")
+        assert manager.queue(f"{name}.dead").move(dead.name) == 4
+    mine = f"_message.origin.queue = '{names[0]}.dead'"
+
+    def left() -> list[tuple[int, str]]:
+        found = dead.peek_messages(99)
+        return sorted((one["i"], one["_message"]["origin"]["queue"]) for one in found)
+
+    assert {one["_message"]["origin"]["queue"] for one in dead.peek_messages(99, mine)} == {
+        f"{names[0]}.dead"
+    }
+    assert dead.purge(f"{mine} AND i = 0") == 1
+    batch = dead.receive(9, where=f"{mine} AND i = 1")
+    assert [message["i"] for message in batch.messages()] == [1]
+    batch.accept()
+    assert dead.redrive(f"{mine} AND i = 2") == 1
+    both = [f"{name}.dead" for name in names[:2]]
+    assert left() == [(0, both[1]), (1, both[1]), (2, both[1]), (3, both[0]), (3, both[1])]

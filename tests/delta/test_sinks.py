@@ -57,10 +57,10 @@ class Query:
         """Run the query to its end."""
         self.start(function, checkpoint).awaitTermination()
 
-    def fail(self, function: Function, message: str) -> None:
+    def fail(self, function: Function, message: str, checkpoint: str = "checkpoint") -> None:
         """Run the query, which fails."""
         with pytest.raises(Exception, match=message):
-            self.run(function)
+            self.run(function, checkpoint)
 
     def lose_checkpoint(self) -> None:
         """Delete the checkpoint."""
@@ -330,11 +330,102 @@ def test_two_sinks_of_a_batch_need_names(manager: QueueManager, query: Query) ->
         return called
 
     query.file(1, 2, 3)
-    query.fail(halves(None, None), "give each sink")
-    query.fail(halves(None, None, queue=hints), "give each sink")
+    for _ in range(3):  # whoever starts it again does not lose what the second one would write
+        query.fail(halves(None, None), "give each further sink")
+        query.fail(halves(None, None, queue=hints), "give each further sink")
     assert numbers(orders) == numbers(hints) == [2]
     query.run(halves(None, "odd"))
     assert numbers(orders) == [1, 2, 3]
+
+
+def test_two_sinks_of_a_batch_need_names_whatever_their_function_does(
+    manager: QueueManager, query: Query
+) -> None:
+    """A job group of its own, handlers, or threads."""
+    from pyspark import InheritableThread
+
+    orders = manager.create_queue("orders", SCHEMA, dead_letter=False)
+    context, again = query.spark.sparkContext, "give each further sink"
+
+    def grouped(rows: Any, batch_id: int) -> None:
+        context.setJobGroup("ingest", "small and large orders")
+        orders.sink()(rows.where("n < 2"), batch_id)
+        orders.sink()(rows.where("n >= 2"), batch_id)
+
+    def handled(rows: Any, batch_id: int) -> None:
+        for part in ("n < 2", "n >= 2"):
+            manager.sink(lambda found, tx: tx.queue("orders").send(found))(
+                rows.where(part), batch_id
+            )
+
+    def threads(rows: Any, batch_id: int) -> None:
+        def write(part: str) -> None:
+            try:
+                orders.sink()(rows.where(part), batch_id)
+            except InvalidInput as error:
+                errors.append(error)
+
+        errors: list[InvalidInput] = []
+        both = [InheritableThread(write, args=(part,)) for part in ("n < 2", "n >= 2")]
+        for one in both:
+            one.start()
+        for one in both:
+            one.join()
+        (error,) = errors
+        raise error
+
+    query.file(1, 2)
+    for function in (grouped, handled, threads):
+        for _ in range(2):
+            query.fail(function, again, checkpoint=function.__name__)
+    assert len(orders.peek_messages(9)) == 3  # of the first sink of each
+
+
+def test_a_call_that_fails_may_be_made_again_in_the_same_run(
+    manager: QueueManager, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = manager.create_queue("orders", SCHEMA, dead_letter=False)
+    tries: list[int] = []
+
+    def patient(rows: Any, batch_id: int) -> None:
+        def write(found: Any, tx: Any) -> None:
+            tries.append(batch_id)
+            tx.queue("orders").send(found)
+            if len(tries) == 1:
+                raise OSError("once")
+
+        sink = manager.sink(write)
+        try:
+            sink(rows, batch_id)
+        except OSError:
+            sink(rows, batch_id)
+
+    query.file(1, 2)
+    query.run(patient)
+    assert numbers(orders) == [1, 2]
+
+
+def test_sinks_of_the_default_exchange_write_to_the_queues_that_they_name(
+    manager: QueueManager, query: Query
+) -> None:
+    options: Any = {"dead_letter": False}
+    first, second = (manager.create_queue(name, SCHEMA, **options) for name in ("a", "b"))
+
+    def write(rows: Any, batch_id: int) -> None:
+        manager.exchange().sink(routing_key="a")(rows.where("n = 1"), batch_id)
+        manager.exchange().sink(routing_key="b")(rows.where("n = 2"), batch_id)
+        if dies:
+            raise OSError("it dies")
+
+    query.file(1, 2)
+    dies = True
+    query.fail(write, "it dies")
+    assert (numbers(first), numbers(second)) == ([1], [2])
+    manager.drop_queue("b")
+    second = manager.create_queue("b", SCHEMA, **options)
+    dies = False
+    query.run(write)
+    assert (numbers(first), numbers(second)) == ([1], [2])
 
 
 def test_a_batch_without_rows_writes_nothing_down(manager: QueueManager, query: Query) -> None:

@@ -327,9 +327,6 @@ class FaultyPayload(_Faulty):
     def table(self, schema: Any, parts: Any) -> Any:
         return self._through("table", schema, parts)
 
-    def find(self, schema: Any, payload_id: str, where: str, limit: int) -> Any:
-        return self._through("find", schema, payload_id, where, limit)
-
     def texts(self, column: str, parts: Any) -> Any:
         return self._through("texts", column, parts)
 

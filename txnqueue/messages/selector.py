@@ -203,6 +203,8 @@ def _no_id(said: object) -> InvalidInput:
 
 _Same = tuple[PositionId, int]
 """A position, and the failed deliveries of some messages of it: a predicate may ask for both."""
+_Due = tuple[Segment, tuple[Range, ...]]
+"""A segment, and which of its messages are to be examined."""
 Wanted = dict[_Same, tuple[Range, ...]]
 """The selected offsets, by position and failed deliveries."""
 
@@ -312,11 +314,12 @@ class Selector:
         """
         due = self._due(segments)
         while some := list(islice(due, _PIECES_MAX)):
-            self._examine(some, lane)
+            for apart in _rounds(some):
+                self._examine(apart, lane)
             if self._look_max is not None:
                 return
 
-    def _examine(self, due: Sequence[tuple[Segment, tuple[Range, ...]]], lane: int) -> None:
+    def _examine(self, due: Sequence[_Due], lane: int) -> None:
         """Examine messages by one query.
 
         Raises:
@@ -348,7 +351,7 @@ class Selector:
                 self._note(self._seen, same, new)
                 self._note(self._wanted, same, mine)
 
-    def _due(self, segments: Sequence[Segment]) -> Iterator[tuple[Segment, tuple[Range, ...]]]:
+    def _due(self, segments: Sequence[Segment]) -> Iterator[_Due]:
         """Yield the messages to examine next, by segment."""
         left = self._look_max
         for segment in segments:
@@ -379,6 +382,25 @@ class Selector:
                 if sum(ranges.count(part.ranges) for part in parts) <= LOOK_MIN:
                     frame = frame.coalesce(1)  # few are sorted where they are read
             return islands(places_of(frame))
+
+
+def _rounds(due: Iterable[_Due]) -> list[list[_Due]]:
+    """Divide what is to be examined, so that no message is in one query twice.
+
+    A message that is in the queue twice has one payload, but its copies may have come from
+    different queues, for different reasons: a predicate may select one of them. Nearly always
+    there is one round.
+    """
+    rounds: list[list[_Due]] = []
+    ends: dict[str, list[int]] = defaultdict(list)
+    for one in sorted(due, key=lambda each: each[0].first):
+        segment, taken = one[0], ends[one[0].position.send_id]
+        nth = next((n for n, end in enumerate(taken) if end < segment.first), len(taken))
+        taken[nth : nth + 1] = [segment.last]
+        if nth == len(rounds):
+            rounds.append([])
+        rounds[nth].append(one)
+    return rounds
 
 
 def _same(segment: Segment) -> _Same:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
@@ -15,10 +16,10 @@ from txnqueue.client import archive
 from txnqueue.client.archive import Past
 from txnqueue.client.cache import Cache
 from txnqueue.client.client import Client
-from txnqueue.core import markup, model
+from txnqueue.core import markup, model, ranges
 from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.instants import FIRST_MS, LAST_MS, by_then_ms, is_instant
-from txnqueue.core.model import Entry
+from txnqueue.core.model import Entry, Range
 from txnqueue.core.redelivery import CLOCKS_APART_MS
 from txnqueue.core.settings import (
     QueueInfo,
@@ -31,7 +32,7 @@ from txnqueue.core.settings import (
 )
 from txnqueue.core.state import catalog, erasures, retention
 from txnqueue.core.state.topology import Topology
-from txnqueue.errors import InvalidInput, PayloadRemoved, StoreCorrupt
+from txnqueue.errors import InvalidInput, LimitExceeded, PayloadRemoved, StoreCorrupt
 from txnqueue.reports.audit_report import AuditReport, audit
 from txnqueue.reports.digest import HistoryDigest, chain_after, computed
 from txnqueue.reports.report import Report
@@ -42,6 +43,7 @@ from txnqueue.storage.journal import EntryFilter, Newest, Order
 from txnqueue.types import ChangeRow, TraceStep
 
 TRACED_MAX = 1_000
+"""The maximum number of messages that one trace follows."""
 LOOKED = 10
 """How many of the newest versions of the journal a notebook reads."""
 _OR_INSTANT = ", or a datetime with a time zone"
@@ -122,6 +124,7 @@ class History:
 
         Raises:
             InvalidInput: Neither a message id nor a queue and a predicate were given, or both.
+            LimitExceeded: More than 1,000 messages match.
             PayloadRemoved: The predicate cannot be applied to all that was sent to the queue.
             HistoryRemoved: Messages that match may have existed before the history's beginning.
         """
@@ -364,14 +367,59 @@ class History:
         infos = infos or [self._client.cache.queue(name)]
         topology = Topology.of(entries)
         payload = self._client.store.payload
-        found: list[tuple[str, int]] = []
         named = [info.schema for info in infos]
+        owners: dict[str, QueueInfo | ExchangeInfo] = {one.payload_id: one for one in infos}
         for info in infos:
-            owners: list[QueueInfo | ExchangeInfo] = [info, *topology.owners(info.queue_id)]
-            for owner in owners:
-                schema = payload.schema(owner.schema, *named)
-                found += payload.find(schema, owner.payload_id, where, TRACED_MAX)
-        return found[:TRACED_MAX], {info.queue_id for info in infos}
+            owners |= {one.payload_id: one for one in topology.owners(info.queue_id)}
+        meant = {
+            (payload_id, send_id): part
+            for payload_id, owner in owners.items()
+            for _, send_id, part in payload.matching(
+                payload.schema(owner.schema, *named), payload_id, where
+            )
+        }
+        queue_ids = {info.queue_id for info in infos}
+        return self._sent(name, meant, queue_ids), queue_ids
+
+    def _sent(
+        self, name: str, meant: Mapping[tuple[str, str], tuple[Range, ...]], queue_ids: set[str]
+    ) -> list[tuple[str, int]]:
+        """Keep those rows that became messages of some queues.
+
+        Others were published for other queues, or by transactions that did not commit. What was
+        sent before the history's beginning cannot be told from these.
+
+        Args:
+            name: The name of the queues.
+            meant: The rows that match, by the owner of the payload and the send.
+            queue_ids: The queues.
+
+        Raises:
+            LimitExceeded: They are more than one trace follows.
+        """
+        past = self._client.cache.past()
+        if past.beginning < 0:
+            backlogs = [model.backlog_shard(queue_id) for queue_id in queue_ids]
+            came: dict[tuple[str, str], list[Range]] = defaultdict(list)
+            for entry in past.find(EntryFilter(shards=backlogs, kinds=[model.POSTED])):
+                came[entry.body["payload"], entry.body["send"]].extend(entry.ranges)
+            meant = {
+                place: ranges.intersection(part, ranges.normalised(came[place]))
+                for place, part in meant.items()
+                if place in came
+            }
+        if sum(map(ranges.count, meant.values())) > TRACED_MAX:
+            raise LimitExceeded(
+                f"More than {TRACED_MAX} messages of {name!r} match where=: trace fewer of them at "
+                "a time.",
+                name="where",
+            )
+        return [
+            (send_id, offset)
+            for (_, send_id), part in meant.items()
+            for first, last in part
+            for offset in range(first, last + 1)
+        ]
 
     def _check_there(self, name: str | None, queue_ids: set[str], past: Past) -> None:
         """Check that no payload that was searched had been removed.

@@ -146,12 +146,6 @@ class FilesPayload:
 
     # ------------------------------------------------------------- not for read-only stores
 
-    def find(
-        self, schema: StructType, payload_id: str, where: str, limit: int
-    ) -> list[tuple[str, int]]:
-        """Refuse: a predicate is SQL, which only Spark evaluates."""
-        raise FilesNotReadable("where= is SQL, which only Spark evaluates: use QueueManager.")
-
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
         """Refuse: a DataFrame needs a session."""
         raise FilesNotReadable("A DataFrame needs a session: use QueueManager.")

@@ -351,54 +351,6 @@ class PayloadStore(Protocol):
         """
         ...
 
-    def find(
-        self, schema: StructType, payload_id: str, where: str, limit: int
-    ) -> list[tuple[str, int]]:
-        """Find the places of rows that match a predicate, whatever happened to them.
-
-        This includes rows of undecided and rolled-back sends, which only the journal
-        distinguishes.
-
-        Args:
-            schema: The columns of the payload; those that the table lacks are null.
-            payload_id: The owner of the payload table.
-            where: A SQL predicate over these columns.
-            limit: The maximum number.
-
-        Returns:
-            Send ids and offsets, in the same order at every call.
-
-        Raises:
-            InvalidInput: The predicate cannot be evaluated.
-            PlatformMissing: There is no session to evaluate it.
-        """
-        ...
-
-
-def places_where(
-    frame: DataFrame, where: str, limit: int, order: Sequence[str], folder: str = ""
-) -> list[tuple[str, int]]:
-    """Find the places of the first messages that match a user's predicate.
-
-    Args:
-        frame: The payload's columns, ``_send_id`` and ``_send_offset``.
-        where: A SQL predicate.
-        limit: The maximum number.
-        order: The columns that order the places.
-        folder: What the paths of the payload's files contain.
-
-    Returns:
-        Send ids and offsets.
-
-    Raises:
-        InvalidInput: The predicate cannot be evaluated.
-        StoreCorrupt: A file of the payload is damaged.
-    """
-    with evaluating("where", where, folder):
-        found = frame.where(where).orderBy(*order).limit(limit)
-        rows = found.select("_send_id", "_send_offset").collect()
-    return [(row[0], row[1]) for row in rows]
-
 
 @contextmanager
 def evaluating(name: str, value: object, folder: str) -> Iterator[None]:

@@ -29,7 +29,7 @@ from txnqueue.storage.journal.tables import (
     literals,
     verbatim,
 )
-from txnqueue.storage.payload import Part, Run, Send, StagedPlace, places_where, staging
+from txnqueue.storage.payload import Part, Run, Send, StagedPlace, staging
 from txnqueue.storage.payload.data_files import DataFiles
 from txnqueue.storage.payload.file_frame import FILES_MAX, file_frame, may_show
 from txnqueue.storage.payload.islands import islands, staged_places
@@ -389,14 +389,6 @@ class DeltaPayload:
             if owner is not None and table_name.lower() == row["tableName"].lower():
                 found[owner] = int(log[-1]["at"])
         return found
-
-    def find(
-        self, schema: StructType, payload_id: str, where: str, limit: int
-    ) -> list[tuple[str, int]]:
-        """Find the places of rows that match a SQL predicate, on the user's session."""
-        rows = self._searched(schema, payload_id)
-        order = ["_slice", "_send_id", "_send_offset"]
-        return places_where(rows, where, limit, order, self.folder)
 
     def matching(self, schema: StructType, payload_id: str, where: str) -> list[StagedPlace]:
         """Find all rows whose columns and headers match a predicate, on the user's session."""

@@ -14,7 +14,7 @@ from txnqueue.core.model import Range
 from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import PayloadRemoved, PlatformMissing
 from txnqueue.storage.journal.memory import Step, _no_step
-from txnqueue.storage.payload import Part, Run, Send, StagedPlace, places_where
+from txnqueue.storage.payload import Part, Run, Send, StagedPlace
 from txnqueue.storage.payload.arrangement import Arranged, arrange, widened
 from txnqueue.storage.payload.frames import is_frame
 from txnqueue.storage.payload.islands import staged_places
@@ -218,15 +218,6 @@ class MemoryPayload:
         """List the tables of unknown owners, with the time of creation."""
         self.step("list payload")
         return {one: self.made_ms.get(one, 0) for one in [*self._columns] if one not in known}
-
-    def find(
-        self, schema: StructType, payload_id: str, where: str, limit: int
-    ) -> list[tuple[str, int]]:
-        """Find the places of rows that match a SQL predicate, on the session if there is one."""
-        frame = self._all_rows(schema, payload_id)
-        if frame is None:
-            return []
-        return places_where(frame, where, limit, ["_send_rank", "_send_offset"])
 
     def matching(self, schema: StructType, payload_id: str, where: str) -> list[StagedPlace]:
         """Find all rows that match a SQL predicate, on the session if there is one."""

@@ -167,12 +167,16 @@ def emptied(info: TableInfo, given: Collection[str]) -> list[str]:
 def compared_key(name: str, kind: DataType, info: TableInfo) -> str:
     """Return a key of a merge's rows as a value that is equal if it matches the same rows.
 
-    Texts are compared with a column of another type as values of that type, where '1' is '01'.
+    Texts are compared with a column of another type as values of that type, where '1' is '01';
+    other values in the type that holds both: two neighbours of a long one are one double.
     """
     column = next(c for c in info.schema.fields if c.name == name)
-    alike = not isinstance(kind, StringType) or sql_type(kind) == sql_type(column.dataType)
-    key = identifier(name)
-    return key if alike else f"try_cast({key} AS {sql_type(column.dataType)})"
+    key, wanted = identifier(name), sql_type(column.dataType)
+    if sql_type(kind) == wanted:
+        return key
+    if isinstance(kind, StringType):
+        return f"try_cast({key} AS {wanted})"
+    return f"coalesce({key}, CAST(NULL AS {wanted}))"
 
 
 def rules(info: TableInfo, given: Collection[str]) -> dict[str, str]:
