@@ -159,6 +159,32 @@ def test_a_stream_goes_on_after_a_restart_and_begins_anew_without_its_checkpoint
     assert len({row["_message_id"] for row in log.rows()}) == 3
 
 
+def test_a_stream_that_reads_what_there_is_does_so_in_batches_of_the_size_that_was_asked_for(
+    spark: Any, manager: QueueManager, tmp_path: Path
+) -> None:
+    queue = manager.create_queue("many", "n long")
+    for n in range(5):
+        queue.send([{"n": n}])
+    log = Log(spark, manager.root, queue.name, tmp_path)
+    log.run(maxMessagesPerTrigger="2")
+    assert [row["n"] for row in log.rows()] == list(range(5))
+    batches = (tmp_path / "checkpoint" / "commits").iterdir()
+    assert sorted(one.name for one in batches if one.name.isdigit()) == ["0", "1", "2"]
+    log.run(maxMessagesPerTrigger="2")
+    queue.send([{"n": 5}])
+    log.run(maxMessagesPerTrigger="2")
+    assert [row["n"] for row in log.rows()] == list(range(6))
+
+
+def test_a_schema_that_would_round_values_is_refused(spark: Any, manager: QueueManager) -> None:
+    queue = manager.create_queue("halves", "x double, y float")
+    queue.send([{"x": 0.1, "y": 0.5}])
+    source = QueueDataSource({"path": manager.root, "queue": queue.name})
+    with pytest.raises(InvalidInput, match=r"'x' .* is double"):
+        source.reader(schema_from(spark, "x float, y float")).partitions()
+    assert source.reader(schema_from(spark, "x double, y double")).partitions()
+
+
 @pytest.mark.skipif(not LONG, reason="four processes with a Java of their own")
 @pytest.mark.timeout(900)
 def test_killed_queries_copy_each_message_once(spark: Any, tmp_path: Path) -> None:

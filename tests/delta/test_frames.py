@@ -15,7 +15,10 @@ from tests.delta.counting import Cost
 from tests.inside import client_of
 from txnqueue import QueueManager, copies
 from txnqueue.admin import creation
+from txnqueue.errors import LimitExceeded
+from txnqueue.reports import history
 from txnqueue.storage.payload import data_files, file_frame, queries
+from txnqueue.storage.store import MemoryStore
 
 pytestmark = pytest.mark.spark
 _NUMBERS = itertools.count(1)
@@ -348,6 +351,33 @@ def test_many_copies_of_what_is_in_a_batch_twice_are_two_each(
         taken = out.receive(99)
         assert sorted(message["i"] for message in taken.messages()) == [0, 0, 1, 1, 2]
         taken.accept()
+
+
+def test_a_search_of_the_history_finds_what_was_sent_to_the_queue_and_nothing_else(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what was rolled back, nor what an exchange published for other queues."""
+    monkeypatch.setattr(history, "TRACED_MAX", 3)
+    manager = QueueManager(spark, "memory", store=MemoryStore(spark))
+    mine, others = (manager.create_queue(name, "i long", dead_letter=False) for name in "ab")
+    news = manager.create_exchange("news", "direct", "i long")
+    news.bind(mine, "a")
+    news.bind(others, "b")
+    transaction = manager.transaction()
+    mine.send([{"i": 1}] * 5, transaction=transaction)
+    transaction.rollback()
+    news.publish([{"i": 1}] * 5, routing_key="b")
+    sent = mine.send([{"i": 1}, {"i": 2}, {"i": 1}])
+    news.publish([{"i": 1}], routing_key="a")
+    steps = manager.history.trace(queue="a", where="i = 1").rows()
+    assert [(step["step"], step["queue"]) for step in steps] == [
+        ("sent", "a"),
+        ("sent", "a"),
+        ("published", "a"),
+    ]
+    assert {step["message_id"] for step in steps} > {f"{sent.send_id}:0", f"{sent.send_id}:2"}
+    with pytest.raises(LimitExceeded, match="trace fewer"):
+        manager.history.trace(queue="a", where="i > 0")
 
 
 def test_a_predicate_tells_two_copies_of_a_message_apart(
