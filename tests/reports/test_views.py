@@ -410,12 +410,6 @@ def test_trace_finds_messages_by_a_predicate(lake: Any) -> None:
     assert steps[0]["step"] == "sent"
     assert len({step["message_id"] for step in steps}) == 1
     assert lake.anna.history.trace(queue="in-voices.eu", where="order_id = 1000").rows() == []
-    payload = client_of(lake.anna).store.payload
-    info = lake.orders.info
-    places = payload.find(lake.orders.schema, info.payload_id, "order_id < 12", 100)
-    assert len(places) == 12
-    again = payload.find(lake.orders.schema, info.payload_id, "order_id < 12", 5)
-    assert again == places[:5]
     for where in ("nowhere = 1", "order_id", "order_id =", "cast(customer AS int) = 1", 3):
         with pytest.raises(InvalidInput) as caught:
             lake.anna.history.trace(queue="orders", where=where).rows()
