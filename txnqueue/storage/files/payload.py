@@ -21,7 +21,7 @@ from txnqueue.storage.files.arrays import texts
 from txnqueue.storage.files.delta_log import DataFile, DeltaLog
 from txnqueue.storage.files.entries import path_of
 from txnqueue.storage.files.integrity import understanding
-from txnqueue.storage.payload import Part, Run, Send
+from txnqueue.storage.payload import Part, Run, Send, StagedPlace
 from txnqueue.storage.payload.described import Described
 from txnqueue.storage.payload.message_info import MESSAGE_INFO, message_info
 
@@ -145,6 +145,10 @@ class FilesPayload:
         )
 
     # ------------------------------------------------------------- not for read-only stores
+
+    def matching(self, schema: StructType, payload_id: str, where: str) -> list[StagedPlace]:
+        """Refuse: a predicate is SQL, which only Spark evaluates."""
+        raise FilesNotReadable("where= is SQL, which only Spark evaluates: use QueueManager.")
 
     def frame(self, schema: StructType, parts: Sequence[Part]) -> DataFrame:
         """Refuse: a DataFrame needs a session."""
