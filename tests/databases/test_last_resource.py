@@ -18,13 +18,14 @@ from tests.inside import attempt_of, client_of
 from tests.postgres import connect, insert, values
 from txnqueue.core.receipt import Status
 from txnqueue.errors import (
+    DatabaseUnavailable,
     DecidedByDatabase,
     InvalidInput,
     TransactionAborted,
     TransactionFinished,
     TransactionUnknown,
 )
-from txnqueue.transactions import commit
+from txnqueue.transactions import commit, participants
 from txnqueue.transactions.participants import DECISIONS
 
 _KEYS = (f"key-{n}" for n in itertools.count())
@@ -88,20 +89,21 @@ def test_a_last_resource_rolls_back_with_the_rest(world: World, file: str) -> No
 
 def test_a_last_resource_that_cannot_commit_rolls_everything_back(world: World, file: str) -> None:
     class Refusing(sqlite3.Connection):
-        refused = False
+        refuses = False
 
         def commit(self) -> None:
-            if not Refusing.refused:
-                Refusing.refused = True
+            if self.refuses:
+                self.refuses = False
                 raise sqlite3.OperationalError("disk full")
             super().commit()
 
-    connection = sqlite3.connect(file, factory=Refusing)
+    connection: Any = sqlite3.connect(file, factory=Refusing)
     manager = world.manager("A")
     manager.queue("in").send([{"i": 1}])
     with pytest.raises(TransactionAborted), manager.transaction() as tx:
         tx.queue("in").receive(1)
         insert(tx.enlist("ledger", connection, last=True), 1)
+        connection.refuses = True
     assert values(connection) == [] and manager.queue("in").depth() == 1
 
 
@@ -268,7 +270,7 @@ def test_nobody_decides_for_the_last_resource(world: World, file: str) -> None:
 
 def test_interrupted_before_its_commit_the_row_says_nothing(world: World, file: str) -> None:
     class Interrupted(sqlite3.Connection):
-        armed = True
+        armed = False
 
         def commit(self) -> None:
             if self.armed:
@@ -276,12 +278,13 @@ def test_interrupted_before_its_commit_the_row_says_nothing(world: World, file: 
                 raise KeyboardInterrupt
             super().commit()
 
-    connection, key = sqlite3.connect(file, factory=Interrupted), next(_KEYS)
-    manager = world.manager("A")
+    connection: Any = sqlite3.connect(file, factory=Interrupted)
+    manager, key = world.manager("A"), next(_KEYS)
     manager.queue("in").send([{"i": 1}])
     with pytest.raises(KeyboardInterrupt), manager.transaction(key) as tx:
         tx.queue("in").receive(1)
         insert(tx.enlist("ledger", connection, last=True), 1)
+        connection.armed = True
     world.clock.advance(61)
     manager.recover({"ledger": connection})
     assert values(connection) == [] and manager.queue("in").depth() == 1
@@ -479,6 +482,76 @@ def test_postgres_with_other_work_open_is_refused(world: World, database: str) -
     tx.rollback()
     assert values(connection) == [1]
     connection.close()
+
+
+def role(database: str, *statements: str) -> Any:
+    """Connect as a user who may do what these statements grant, and create nothing."""
+    with connect(database) as owner:
+        for statement in ("DROP OWNED BY job", "DROP ROLE job"):
+            with contextlib.suppress(Exception), owner.transaction():
+                owner.execute(statement)
+        for statement in ("CREATE ROLE job LOGIN", "GRANT ALL ON ledger TO job", *statements):
+            owner.execute(statement)
+    return connect(database.replace("user=postgres", "user=job"))
+
+
+def test_who_may_not_create_the_table_of_decisions_uses_the_one_that_is_there(
+    world: World, database: str
+) -> None:
+    granted = f"GRANT SELECT, INSERT ON {DECISIONS} TO job"
+    with role(database, participants._CREATE, granted) as connection:
+        with world.manager("A").transaction() as tx:
+            insert(tx.enlist("ledger", connection, last=True), 1)
+        assert tx.status is Status.COMMITTED and values(connection) == [1]
+
+
+def test_who_can_neither_use_nor_create_the_table_of_decisions_is_told(
+    world: World, database: str
+) -> None:
+    tx = world.manager("A").transaction()
+    with role(database) as connection:
+        with pytest.raises(DatabaseUnavailable, match="grant"):
+            tx.enlist("ledger", connection, last=True)
+        assert values(connection) == [], "it can be used for other work"
+
+
+def test_the_table_of_decisions_may_be_created_by_another_client_meanwhile(
+    world: World, database: str
+) -> None:
+    """PostgreSQL says of two that one breaks a constraint, even with IF NOT EXISTS."""
+    with connect(database) as connection, connect(database) as faster:
+        cursor = connection.cursor
+
+        class Slow:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(connection, name)
+
+            def cursor(self) -> Any:
+                return SimpleNamespace(execute=self._execute, fetchall=lambda: [])
+
+            def _execute(self, statement: str) -> None:
+                if statement == participants._CREATE:
+                    faster.execute(statement)
+                    faster.commit()
+                    statement = statement.replace("IF NOT EXISTS ", "")
+                cursor().execute(statement)
+
+        participants._provide_table(Slow())
+        with world.manager("A").transaction() as tx:
+            insert(tx.enlist("ledger", connection, last=True), 1)
+        assert values(connection) == [1]
+
+
+def test_who_creates_the_table_of_decisions_holds_up_nobody(world: World, database: str) -> None:
+    with connect(database) as one, connect(database) as two:
+        two.execute("SET lock_timeout = 1")
+        two.commit()
+        tx, other = (world.manager(name).transaction() for name in "AB")
+        insert(tx.enlist("ledger", one, last=True), 1)
+        insert(other.enlist("ledger", two, last=True), 2)
+        tx.commit()
+        other.commit()
+        assert values(one) == [1, 2]
 
 
 @pytest.mark.parametrize("committed", [False, True])

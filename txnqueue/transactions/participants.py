@@ -114,6 +114,7 @@ class LastResource:
 
         Raises:
             InvalidInput: The connection is in autocommit mode, or has other work open.
+            DatabaseUnavailable: There is no table of decisions, and none can be created.
         """
         _check_transactional(name, connection)
         if _has_work_open(connection):
@@ -125,7 +126,10 @@ class LastResource:
         self.name = name
         self.connection = connection
         self._attempt = attempt
-        _execute(connection, _CREATE)
+        if _is_always_inside(connection):  # work that it may have belongs to the transaction
+            _execute(connection, _CREATE)
+        else:
+            _provide_table(connection)
         _begin(connection)
 
     def decide(self) -> bool:
@@ -397,16 +401,20 @@ def _check_transactional(name: str, connection: object) -> None:
 
 
 def _has_work_open(connection: object) -> bool:
-    """Return whether a connection says that its transaction has work already.
-
-    sqlite3 with ``autocommit=False`` is in a transaction at any time, and does not say in which.
-    """
+    """Return whether a connection says that its transaction has work already."""
     of_psycopg = getattr(getattr(connection, "info", None), "transaction_status", 0)
     begun = getattr(connection, "in_transaction", False) is True
-    always = getattr(connection, "autocommit", None) is False and isinstance(
+    return (begun and not _is_always_inside(connection)) or of_psycopg in _AT_WORK
+
+
+def _is_always_inside(connection: object) -> bool:
+    """Return whether a connection is in a transaction at any time, and does not say in which.
+
+    That of sqlite3 is with ``autocommit=False``.
+    """
+    return getattr(connection, "autocommit", None) is False and isinstance(
         getattr(connection, "isolation_level", None), str
     )
-    return (begun and not always) or of_psycopg in _AT_WORK
 
 
 def _begin(connection: Any) -> None:
@@ -426,6 +434,41 @@ _CREATE = (
     f"CREATE TABLE IF NOT EXISTS {DECISIONS} "
     "(attempt varchar(32) PRIMARY KEY, decision varchar(16) NOT NULL)"
 )
+
+
+def _provide_table(connection: Any) -> None:
+    """Create the table of decisions unless it is there: not every user may create one.
+
+    It is committed at once, so that nobody who creates it too waits for the user's work.
+
+    Raises:
+        DatabaseUnavailable: It is not there, and cannot be created.
+    """
+    if _has_table(connection):
+        return
+    try:
+        _execute(connection, _CREATE)
+        connection.commit()
+    except Exception as error:
+        connection.rollback()
+        if not _has_table(connection):  # another client may have been faster
+            raise DatabaseUnavailable(
+                f"The table {DECISIONS} cannot be read or created: let somebody who may create it "
+                f"execute {_CREATE!r}, and grant the connection's user SELECT and INSERT on it."
+            ) from error
+
+
+def _has_table(connection: Any) -> bool:
+    """Return whether the table of decisions can be read; leave no transaction open."""
+    try:
+        _execute(connection, f"SELECT decision FROM {DECISIONS} WHERE 1 = 0").fetchall()
+    except Exception as error:
+        logger.debug("no table of decisions error=%s", error)
+        return False
+    else:
+        return True
+    finally:
+        connection.rollback()
 
 
 def resolve(connection: Any, attempt: str) -> bool:
@@ -454,7 +497,7 @@ def decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
         DatabaseUnavailable: No decision can be read or written.
     """
     connection.rollback()  # an uncommitted row decides nothing
-    _execute(connection, _CREATE)
+    _provide_table(connection)
     failed: Exception | None = None
     for _ in range(2):
         cursor = _execute(
@@ -467,7 +510,6 @@ def decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
         if not may_decide:
             return None
         try:
-            _execute(connection, _CREATE)
             _execute(connection, _insert(attempt, model.ROLLED_BACK))
             connection.commit()
             return False
