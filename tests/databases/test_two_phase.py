@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sqlite3
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from tests.inside import attempt_of
 from tests.postgres import connect, insert, values
 from txnqueue.core.receipt import Status
 from txnqueue.errors import LimitExceeded, TransactionAborted
+from txnqueue.transactions import participants
 
 _KEYS = (f"key-{n}" for n in itertools.count())
 
@@ -83,6 +86,77 @@ def test_a_branch_that_cannot_prepare_aborts_everything(world: World, database: 
             insert(worse, 5, "late")  # found out at the preparation only
         assert values(reader) == [] and reader.tpc_recover() == []
         assert manager.queue("in").depth() == 1
+
+
+def pass_over(connection: Any) -> None:
+    """Insert a row, and pass over what the database says of another."""
+    from psycopg import IntegrityError
+
+    insert(connection, 1)
+    with contextlib.suppress(IntegrityError):
+        insert(connection, 1000)
+
+
+def roll_back(connection: Any) -> None:
+    insert(connection, 1)
+    connection.cursor().execute("ROLLBACK")
+    insert(connection, 2)
+
+
+@pytest.mark.parametrize("work", [pass_over, roll_back])
+def test_what_postgres_rolls_back_while_the_block_goes_on_is_committed_nowhere(
+    world: World, database: str, work: Any
+) -> None:
+    """It prepares a failed transaction, or one that begins after a rollback, without an error."""
+    manager = world.manager("A")
+    manager.queue("in").send([{"i": 7}])
+    with connect(database) as connection, connect(database) as reader:
+        with pytest.raises(TransactionAborted, match="prepare"), manager.transaction() as tx:
+            tx.queue("in").receive(1)
+            work(tx.enlist("ledger", connection))
+        assert values(reader) == [] and reader.tpc_recover() == []
+        assert manager.queue("in").depth() == 1
+
+
+def test_what_a_handler_rolls_back_to_a_savepoint_of_its_own_is_its_own_matter(
+    world: World, database: str
+) -> None:
+    from psycopg import IntegrityError
+
+    with connect(database) as connection, connect(database) as reader:
+        with world.manager("A").transaction() as tx:
+            insert(tx.enlist("ledger", connection), 1)
+            with contextlib.suppress(IntegrityError), connection.transaction():
+                insert(connection, 1000)
+            insert(connection, 2)
+        assert values(reader) == [1, 2]
+
+
+def test_a_branch_that_has_failed_before_its_work_is_not_prepared(
+    world: World, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(participants, "_MARK", "SELECT 1 / 0")
+    manager = world.manager("A")
+    with connect(database) as connection:
+        with pytest.raises(TransactionAborted, match="prepare"), manager.transaction() as tx:
+            tx.queue("in").send([{"i": 1}])
+            tx.enlist("ledger", connection)
+        assert connection.tpc_recover() == [] and manager.queue("in").depth() == 0
+
+
+def test_a_database_without_savepoints_commits(world: World) -> None:
+    class Plain(Hiding):
+        def cursor(self) -> Any:
+            return SimpleNamespace(execute=self._refuse)
+
+        def _refuse(self, statement: str) -> None:
+            raise SyntaxError(statement)
+
+    database = Plain()
+    with world.manager("A").transaction() as tx:
+        tx.queue("in").send([{"i": 1}])
+        tx.enlist("billing", database)
+    assert len(database.prepared) == 1 and tx.status is Status.COMMITTED
 
 
 def test_prepared_work_waits_in_both(world: World, database: str) -> None:

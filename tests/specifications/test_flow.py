@@ -24,6 +24,7 @@ from txnqueue.errors import (
     InvalidInput,
     QueueNotFound,
     StatementRefused,
+    TransactionAborted,
     TransactionError,
     TransactionFinished,
     TransactionUnknown,
@@ -624,6 +625,16 @@ def test_what_a_database_refuses_rolls_everything_back(
     over = lambda p: p.execute("bank", "INSERT INTO ledger VALUES (1000)")  # noqa: E731
     flow = broker.flow(broker.out(), over, data_sources=[source])
     with pytest.raises(Exception, match="check"):
+        flow.process()
+    assert broker.sent() == [] and broker.waiting() == [1]
+
+    def passing_over(processing: Processing) -> None:
+        processing.execute("bank", "INSERT INTO ledger VALUES (9)")
+        with contextlib.suppress(Exception):
+            over(processing)
+
+    flow.nodes[1] = passing_over
+    with pytest.raises(TransactionAborted, match="prepare"):
         flow.process()
     assert broker.sent() == [] and broker.waiting() == [1]
     flow.nodes[1] = lambda p: p.execute("bank", "INSERT INTO ledger VALUES (10)")

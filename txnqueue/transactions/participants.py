@@ -40,8 +40,11 @@ PART_LENGTH_MAX = 64
 """The most bytes in either part of a branch's name (XA)."""
 DECISIONS = "txnqueue_decisions"
 """The table in which a last resource records decisions: one row per attempt."""
-_AT_WORK = (1, 2, 3)
+_FAILED = 3
+_AT_WORK = (1, 2, _FAILED)
 """What psycopg says of a connection with a transaction open: active, open, or failed."""
+_MARK = "SAVEPOINT txnqueue"
+_RELEASE = "RELEASE SAVEPOINT txnqueue"
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
 
 
@@ -77,10 +80,13 @@ class TwoPhase:
             FORMAT_ID, key, branch_of(transaction.owner, transaction.client.cache.store_id, number)
         )
         connection.tpc_begin(self.xid)
+        self._marked = _mark(connection)
 
     def prepare(self) -> None:
-        """Prepare the branch."""
+        """Prepare the branch, unless the database has rolled back its work."""
         if not self._prepared:
+            if self._marked or _status(self.connection) == _FAILED:
+                _execute(self.connection, _RELEASE)
             self.connection.tpc_prepare()
             self._prepared = True
 
@@ -402,9 +408,18 @@ def _check_transactional(name: str, connection: object) -> None:
 
 def _has_work_open(connection: object) -> bool:
     """Return whether a connection says that its transaction has work already."""
-    of_psycopg = getattr(getattr(connection, "info", None), "transaction_status", 0)
     begun = getattr(connection, "in_transaction", False) is True
-    return (begun and not _is_always_inside(connection)) or of_psycopg in _AT_WORK
+    return (begun and not _is_always_inside(connection)) or _status(connection) in _AT_WORK
+
+
+def _status(connection: object) -> int:
+    """Return what psycopg says of a connection's transaction; 0, as if there were none, for others.
+
+    PostgreSQL carries out a COMMIT or PREPARE TRANSACTION of one that has failed as a rollback, and
+    the driver raises nothing.
+    """
+    status: int = getattr(getattr(connection, "info", None), "transaction_status", 0)
+    return status
 
 
 def _is_always_inside(connection: object) -> bool:
@@ -426,6 +441,25 @@ def _begin(connection: Any) -> None:
     level = getattr(connection, "isolation_level", None)
     if isinstance(level, str) and getattr(connection, "in_transaction", None) is False:
         _execute(connection, f"BEGIN {level}")
+
+
+def _mark(connection: Any) -> bool:
+    """Mark where the work begins, by a savepoint that is lost if the work is rolled back meanwhile.
+
+    Its release then fails: after an error that a handler passed over and that had the database
+    roll back, after the handler's own COMMIT or ROLLBACK, and in another session of a driver that
+    connects again by itself.
+
+    Returns:
+        Whether it is marked; false if the database does not know these statements.
+    """
+    try:
+        for statement in (_MARK, _RELEASE, _MARK):
+            _execute(connection, statement)
+    except Exception as error:
+        logger.debug("no savepoint error=%s", error)
+        return False
+    return True
 
 
 # --------------------------------------------------------------------- the last resource
