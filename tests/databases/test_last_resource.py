@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import sqlite3
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -154,6 +155,7 @@ def test_a_slow_client_is_not_decided_against_while_it_may_still_commit(
         helper = world.manager("B")
         client_of(helper).runtime.now_ms = lambda: world.clock.now_ms - behind_seconds * 1000
         found.append(helper.recover({"ledger": sqlite3.connect(file)}).prepared)
+        begin_again(connection)
         insert(connection, 1)
         return decide()
 
@@ -161,6 +163,12 @@ def test_a_slow_client_is_not_decided_against_while_it_may_still_commit(
     tx.commit()
     assert found == [(key,)], "it waits for its client"
     assert tx.status is Status.COMMITTED and values(connection) == [1]
+
+
+def begin_again(connection: sqlite3.Connection) -> None:
+    """Begin as a connection does that is enlisted."""
+    connection.execute("BEGIN")
+    connection.execute("SAVEPOINT txnqueue")
 
 
 @pytest.mark.parametrize("ahead_seconds", [0, 10**8])
@@ -215,6 +223,7 @@ def test_recovering_before_the_row_forbids_it(world: World, file: str) -> None:
     def asleep() -> bool:
         connection.rollback()  # sqlite3 would lock the file
         world.manager("B").recover({"ledger": sqlite3.connect(file)}, branch_seconds_min=0)
+        begin_again(connection)
         insert(connection, 1)
         return decide()
 
@@ -428,6 +437,42 @@ def test_sqlite_that_is_always_in_a_transaction_is_the_last_resource(
             if fails:
                 raise ZeroDivisionError
     assert values(sqlite3.connect(file)) == [0, 1] * (not fails)
+
+
+def forget_what_was_seen(connection: sqlite3.Connection) -> None:
+    with contextlib.suppress(sqlite3.IntegrityError):
+        connection.execute("INSERT OR ROLLBACK INTO seen VALUES (5)")
+
+
+@pytest.mark.parametrize("end", [forget_what_was_seen, sqlite3.Connection.rollback])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_sqlite_rolls_back_while_the_block_goes_on_is_committed_nowhere(
+    world: World, file: str, end: Callable[[sqlite3.Connection], None], goes_on: bool
+) -> None:
+    connection = sqlite3.connect(file)
+    connection.execute("CREATE TABLE seen (n integer UNIQUE)")
+    connection.execute("INSERT INTO seen VALUES (5)")
+    connection.commit()
+    manager = world.manager("A")
+    manager.queue("in").send([{"i": 1}])
+    with pytest.raises(TransactionAborted, match="ledger"), manager.transaction() as tx:
+        tx.queue("in").receive(1)
+        insert(tx.enlist("ledger", connection, last=True), 1)
+        end(connection)
+        if goes_on:
+            insert(connection, 2)
+    assert values(connection) == [] and manager.queue("in").depth() == 1
+
+
+def test_a_last_resource_without_savepoints_commits(
+    world: World, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To some databases, a statement that they do not know is a failure of the transaction."""
+    monkeypatch.setattr(participants, "_RELEASE", "UNKNOWN")
+    with connect(database) as connection:
+        with world.manager("A").transaction() as tx:
+            insert(tx.enlist("ledger", connection, last=True), 1)
+        assert values(connection) == [1]
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -137,6 +137,10 @@ class LastResource:
         else:
             _provide_table(connection)
         _begin(connection)
+        self._marked = _mark(connection)
+        if not self._marked:  # to some databases, a statement that they do not know is a failure
+            connection.rollback()
+            _begin(connection)
 
     def decide(self) -> bool:
         """Commit the database's work with a decision row, unless another client decided already.
@@ -146,6 +150,8 @@ class LastResource:
         """
         try:
             _execute(self.connection, _insert(self._attempt, model.COMMITTED))
+            if self._marked:  # released last: that commits if it was the first statement of all
+                _execute(self.connection, _RELEASE)
             self.connection.commit()
         except Exception as error:  # an error is not an outcome; the row tells it
             logger.warning("last resource name=%s error=%s", self.name, error)
