@@ -516,6 +516,46 @@ def test_postgres_without_two_phase_commit_is_the_last_resource(
         one.close()
 
 
+def half_failed(tx: Any, connection: Any) -> Any:
+    """Insert a row beside the transaction, and pass over what the database says of another."""
+    from psycopg.errors import CheckViolation
+
+    log = tx.auxiliary("log", connection)
+    insert(log, 1)
+    with contextlib.suppress(CheckViolation):
+        insert(log, 1000)
+    return log
+
+
+def test_an_auxiliary_commit_that_postgres_would_carry_out_as_a_rollback_fails(
+    world: World, database: str
+) -> None:
+    from psycopg.errors import InFailedSqlTransaction
+
+    manager = world.manager("A")
+    manager.queue("in").send([{"i": 1}])
+    with connect(database) as connection:
+        with pytest.raises(InFailedSqlTransaction), manager.transaction() as tx:
+            tx.queue("in").receive(1)
+            half_failed(tx, connection).commit()
+        assert manager.queue("in").depth() == 1
+        insert(connection, 2)  # the failed transaction is over
+        connection.commit()
+        assert values(connection) == [2]
+
+
+def test_an_auxiliary_that_has_failed_in_postgres_is_logged_and_rolled_back_at_the_end(
+    world: World, database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connect(database) as connection:
+        with world.manager("A").transaction() as tx:
+            half_failed(tx, connection)
+        assert "current transaction is aborted" in caplog.text
+        insert(connection, 2)
+        connection.commit()
+        assert values(connection) == [2]
+
+
 def test_postgres_with_other_work_open_is_refused(world: World, database: str) -> None:
     connection = connect(database)
     insert(connection, 1)

@@ -628,13 +628,17 @@ def test_what_a_database_refuses_rolls_everything_back(
         flow.process()
     assert broker.sent() == [] and broker.waiting() == [1]
 
-    def passing_over(processing: Processing) -> None:
-        processing.execute("bank", "INSERT INTO ledger VALUES (9)")
-        with contextlib.suppress(Exception):
-            over(processing)
+    def passing_over(processing: Processing, uncoordinated: bool) -> None:
+        for n in (9, 1000):
+            with contextlib.suppress(Exception):
+                insert = f"INSERT INTO ledger VALUES ({n})"
+                processing.execute("bank", insert, uncoordinated=uncoordinated)
 
-    flow.nodes[1] = passing_over
+    flow.nodes[1] = partial(passing_over, uncoordinated=False)
     with pytest.raises(TransactionAborted, match="prepare"):
+        flow.process()
+    flow.nodes[1] = partial(passing_over, uncoordinated=True)
+    with pytest.raises(DataSourceFailed, match="bank"):
         flow.process()
     assert broker.sent() == [] and broker.waiting() == [1]
     flow.nodes[1] = lambda p: p.execute("bank", "INSERT INTO ledger VALUES (10)")

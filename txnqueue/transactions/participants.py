@@ -150,7 +150,7 @@ class LastResource:
         """
         try:
             _execute(self.connection, _insert(self._attempt, model.COMMITTED))
-            if self._marked:  # released last: that commits if it was the first statement of all
+            if self._marked:  # last, because the release of what began a transaction commits it
                 _execute(self.connection, _RELEASE)
             self.connection.commit()
         except Exception as error:  # an error is not an outcome; the row tells it
@@ -200,9 +200,14 @@ class Auxiliary:
         return cursor
 
     def commit(self) -> None:
-        """Commit the work since the last commit or rollback, whatever the transaction's outcome."""
+        """Commit the work since the last commit or rollback, whatever the transaction's outcome.
+
+        Raises:
+            Exception: The database's error; in PostgreSQL also if an earlier statement has failed,
+                which rolls back the others.
+        """
         self._check()
-        self.connection.commit()
+        _commit(self.connection)
 
     def rollback(self) -> None:
         """Roll back the work since the last commit or rollback."""
@@ -214,7 +219,10 @@ class Auxiliary:
         check_flag("commit", commit)
         if not self._resolved:
             self._ended = True
-            (self.connection.commit if commit else self.connection.rollback)()
+            if commit:
+                _commit(self.connection)
+            else:
+                self.connection.rollback()
             self._resolved = True
 
     def _check(self) -> None:
@@ -426,6 +434,16 @@ def _status(connection: object) -> int:
     """
     status: int = getattr(getattr(connection, "info", None), "transaction_status", 0)
     return status
+
+
+def _commit(connection: Any) -> None:
+    """Commit; if the transaction has failed, roll it back and raise the database's error."""
+    if _status(connection) == _FAILED:
+        try:
+            _execute(connection, "SELECT 1")  # refused, with the reason
+        finally:
+            connection.rollback()
+    connection.commit()
 
 
 def _is_always_inside(connection: object) -> bool:
