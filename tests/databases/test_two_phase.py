@@ -286,6 +286,32 @@ def test_a_branch_prepared_during_a_recovery_is_not_confirmed(world: World, data
         assert values(recovering) == [1]
 
 
+def test_two_databases_of_one_cluster_are_recovered_at_once(
+    world: World, database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PostgreSQL lists the branches of both in each of them."""
+    with connect(database) as owner:
+        owner.autocommit = True
+        owner.execute("DROP DATABASE IF EXISTS other")
+        owner.execute("CREATE DATABASE other TEMPLATE template0")
+    elsewhere = database.replace("dbname=postgres", "dbname=other")
+    with connect(elsewhere) as other:
+        other.execute("CREATE TABLE ledger (n integer)")
+    with connect(database) as one, connect(elsewhere) as two:
+        tx = world.manager("A").transaction(next(_KEYS))
+        for name, connection in (("one", one), ("two", two)):
+            insert(tx.enlist(name, connection), 1)
+            attempt_of(tx).participants._branches[name].commit = dying(lambda: None, "unheard")
+        with pytest.raises(Crash):
+            tx.commit()
+        one.close()
+        two.close()
+    with connect(database) as one, connect(elsewhere) as two:
+        assert world.manager("B").recover({"one": one, "two": two}).databases == ()
+        assert values(one) == [1] == values(two)
+    assert not caplog.text
+
+
 def test_an_id_too_long_for_a_branch_is_refused(world: World, database: str) -> None:
     with connect(database) as connection, pytest.raises(LimitExceeded):
         world.manager("A").transaction("x" * 65).enlist("ledger", connection)

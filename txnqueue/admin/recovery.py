@@ -217,8 +217,11 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
                 name=name,
             )
         return
-    found = connection.tpc_recover()
-    branches = [(xid, owner) for xid in found if (owner := owner_of(xid, store_id)) is not None]
+    branches = [
+        (xid, owner)
+        for xid in connection.tpc_recover()
+        if (owner := owner_of(xid, store_id)) is not None and _is_here(connection, xid)
+    ]
     left = set()
     for xid, owner in branches:
         left_behind = seconds_min <= 0 or _age_seconds(client, xid) >= seconds_min
@@ -240,6 +243,22 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
         if participant == name and entry.attempt not in left:
             owner = AttemptOwner.of(entry)
             client.add_confirmations([confirmation(name, owner, client.stamp())])
+
+
+def _is_here(connection: Any, xid: Any) -> bool:
+    """Return whether a branch is of a connection's database, the only one where it can be ended.
+
+    PostgreSQL lists the branches of all databases of its cluster. It is asked for its own name,
+    because a pool may have the client connect by another one.
+    """
+    database = getattr(xid, "database", None)
+    if database is None:
+        return True
+    cursor = connection.cursor()
+    cursor.execute("SELECT 1 WHERE current_database() = %s", (database,))
+    found = cursor.fetchone()
+    connection.rollback()  # no branch can be ended inside a transaction
+    return found is not None
 
 
 def _decided(client: Client, owner: AttemptOwner, *, may_abort: bool) -> str | None:
