@@ -286,6 +286,23 @@ def test_a_branch_prepared_during_a_recovery_is_not_confirmed(world: World, data
         assert values(recovering) == [1]
 
 
+@pytest.mark.parametrize("undone", [True, False])
+def test_a_commit_of_which_no_branch_is_left_is_confirmed_with_a_warning(
+    world: World, caplog: pytest.LogCaptureFixture, undone: bool
+) -> None:
+    """Somebody may have rolled it back in the database, or this may be another database."""
+    database, key = Hiding(), next(_KEYS)
+    with world.manager("A").transaction(key) as tx:
+        tx.queue("in").send([{"i": 1}])
+        tx.enlist("billing", database)
+    if undone:
+        database.tpc_rollback(*database.prepared)
+    caplog.clear()
+    assert world.manager("B").recover({"billing": database}).databases == ()
+    told = f"it counts as committed name=billing transaction_id={key}" in caplog.text
+    assert told == undone == (not database.committed)
+
+
 def test_two_databases_of_one_cluster_are_recovered_at_once(
     world: World, database: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -222,7 +222,7 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
         for xid in connection.tpc_recover()
         if (owner := owner_of(xid, store_id)) is not None and _is_here(connection, xid)
     ]
-    left = set()
+    left, ended = set(), set()
     for xid, owner in branches:
         left_behind = seconds_min <= 0 or _age_seconds(client, xid) >= seconds_min
         try:
@@ -236,12 +236,19 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
         end = connection.tpc_commit if decided == model.COMMITTED else connection.tpc_rollback
         try:
             end(xid)
+            ended.add(owner.attempt)
         except Exception as error:  # the next recovery tries again; the others go on
             logger.warning("branch not ended name=%s xid=%s error=%s", name, xid, error)
             left.add(owner.attempt)
     for participant, entry in listed:
         if participant == name and entry.attempt not in left:
             owner = AttemptOwner.of(entry)
+            if owner.attempt not in ended:  # its client committed it, or it is not where we look
+                logger.warning(
+                    "no branch is prepared, so it counts as committed name=%s transaction_id=%s",
+                    name,
+                    owner.key,
+                )
             client.add_confirmations([confirmation(name, owner, client.stamp())])
 
 
