@@ -303,17 +303,23 @@ def test_a_commit_of_which_no_branch_is_left_is_confirmed_with_a_warning(
     assert told == undone == (not database.committed)
 
 
-def test_two_databases_of_one_cluster_are_recovered_at_once(
-    world: World, database: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """PostgreSQL lists the branches of both in each of them."""
+@pytest.fixture
+def elsewhere(database: str) -> str:
+    """Create another database of the cluster."""
     with connect(database) as owner:
         owner.autocommit = True
         owner.execute("DROP DATABASE IF EXISTS other")
         owner.execute("CREATE DATABASE other TEMPLATE template0")
-    elsewhere = database.replace("dbname=postgres", "dbname=other")
-    with connect(elsewhere) as other:
-        other.execute("CREATE TABLE ledger (n integer)")
+    other = database.replace("dbname=postgres", "dbname=other")
+    with connect(other) as connection:
+        connection.execute("CREATE TABLE ledger (n integer)")
+    return other
+
+
+def test_two_databases_of_one_cluster_are_recovered_at_once(
+    world: World, database: str, elsewhere: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PostgreSQL lists the branches of both in each of them."""
     with connect(database) as one, connect(elsewhere) as two:
         tx = world.manager("A").transaction(next(_KEYS))
         for name, connection in (("one", one), ("two", two)):
@@ -327,6 +333,23 @@ def test_two_databases_of_one_cluster_are_recovered_at_once(
         assert world.manager("B").recover({"one": one, "two": two}).databases == ()
         assert values(one) == [1] == values(two)
     assert not caplog.text
+
+
+def test_a_branch_in_another_database_of_the_cluster_is_not_taken_for_committed(
+    world: World, database: str, elsewhere: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connect(database) as connection:
+        tx = world.manager("A").transaction(next(_KEYS))
+        insert(tx.enlist("ledger", connection), 1)
+        attempt_of(tx).participants._branches["ledger"].commit = dying(lambda: None, "unheard")
+        with pytest.raises(Crash):
+            tx.commit()
+        connection.close()
+    with connect(database) as right, connect(elsewhere) as wrong:
+        assert world.manager("B").recover({"ledger": wrong}).databases == ("ledger",)
+        assert "this is another database" in caplog.text
+        assert world.manager("B").recover({"ledger": right}).databases == ()
+        assert values(right) == [1]
 
 
 def test_an_id_too_long_for_a_branch_is_refused(world: World, database: str) -> None:
