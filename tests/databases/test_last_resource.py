@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import sqlite3
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +19,14 @@ from tests.inside import attempt_of, client_of
 from tests.postgres import connect, insert, values
 from txnqueue.core.receipt import Status
 from txnqueue.errors import (
+    DatabaseUnavailable,
     DecidedByDatabase,
     InvalidInput,
     TransactionAborted,
     TransactionFinished,
     TransactionUnknown,
 )
-from txnqueue.transactions import commit
+from txnqueue.transactions import commit, participants
 from txnqueue.transactions.participants import DECISIONS
 
 _KEYS = (f"key-{n}" for n in itertools.count())
@@ -88,20 +90,21 @@ def test_a_last_resource_rolls_back_with_the_rest(world: World, file: str) -> No
 
 def test_a_last_resource_that_cannot_commit_rolls_everything_back(world: World, file: str) -> None:
     class Refusing(sqlite3.Connection):
-        refused = False
+        refuses = False
 
         def commit(self) -> None:
-            if not Refusing.refused:
-                Refusing.refused = True
+            if self.refuses:
+                self.refuses = False
                 raise sqlite3.OperationalError("disk full")
             super().commit()
 
-    connection = sqlite3.connect(file, factory=Refusing)
+    connection: Any = sqlite3.connect(file, factory=Refusing)
     manager = world.manager("A")
     manager.queue("in").send([{"i": 1}])
     with pytest.raises(TransactionAborted), manager.transaction() as tx:
         tx.queue("in").receive(1)
         insert(tx.enlist("ledger", connection, last=True), 1)
+        connection.refuses = True
     assert values(connection) == [] and manager.queue("in").depth() == 1
 
 
@@ -152,6 +155,7 @@ def test_a_slow_client_is_not_decided_against_while_it_may_still_commit(
         helper = world.manager("B")
         client_of(helper).runtime.now_ms = lambda: world.clock.now_ms - behind_seconds * 1000
         found.append(helper.recover({"ledger": sqlite3.connect(file)}).prepared)
+        begin_again(connection)
         insert(connection, 1)
         return decide()
 
@@ -159,6 +163,12 @@ def test_a_slow_client_is_not_decided_against_while_it_may_still_commit(
     tx.commit()
     assert found == [(key,)], "it waits for its client"
     assert tx.status is Status.COMMITTED and values(connection) == [1]
+
+
+def begin_again(connection: sqlite3.Connection) -> None:
+    """Begin as a connection does that is enlisted."""
+    connection.execute("BEGIN")
+    connection.execute("SAVEPOINT txnqueue")
 
 
 @pytest.mark.parametrize("ahead_seconds", [0, 10**8])
@@ -213,6 +223,7 @@ def test_recovering_before_the_row_forbids_it(world: World, file: str) -> None:
     def asleep() -> bool:
         connection.rollback()  # sqlite3 would lock the file
         world.manager("B").recover({"ledger": sqlite3.connect(file)}, branch_seconds_min=0)
+        begin_again(connection)
         insert(connection, 1)
         return decide()
 
@@ -268,7 +279,7 @@ def test_nobody_decides_for_the_last_resource(world: World, file: str) -> None:
 
 def test_interrupted_before_its_commit_the_row_says_nothing(world: World, file: str) -> None:
     class Interrupted(sqlite3.Connection):
-        armed = True
+        armed = False
 
         def commit(self) -> None:
             if self.armed:
@@ -276,12 +287,13 @@ def test_interrupted_before_its_commit_the_row_says_nothing(world: World, file: 
                 raise KeyboardInterrupt
             super().commit()
 
-    connection, key = sqlite3.connect(file, factory=Interrupted), next(_KEYS)
-    manager = world.manager("A")
+    connection: Any = sqlite3.connect(file, factory=Interrupted)
+    manager, key = world.manager("A"), next(_KEYS)
     manager.queue("in").send([{"i": 1}])
     with pytest.raises(KeyboardInterrupt), manager.transaction(key) as tx:
         tx.queue("in").receive(1)
         insert(tx.enlist("ledger", connection, last=True), 1)
+        connection.armed = True
     world.clock.advance(61)
     manager.recover({"ledger": connection})
     assert values(connection) == [] and manager.queue("in").depth() == 1
@@ -427,6 +439,42 @@ def test_sqlite_that_is_always_in_a_transaction_is_the_last_resource(
     assert values(sqlite3.connect(file)) == [0, 1] * (not fails)
 
 
+def forget_what_was_seen(connection: sqlite3.Connection) -> None:
+    with contextlib.suppress(sqlite3.IntegrityError):
+        connection.execute("INSERT OR ROLLBACK INTO seen VALUES (5)")
+
+
+@pytest.mark.parametrize("end", [forget_what_was_seen, sqlite3.Connection.rollback])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_sqlite_rolls_back_while_the_block_goes_on_is_committed_nowhere(
+    world: World, file: str, end: Callable[[sqlite3.Connection], None], goes_on: bool
+) -> None:
+    connection = sqlite3.connect(file)
+    connection.execute("CREATE TABLE seen (n integer UNIQUE)")
+    connection.execute("INSERT INTO seen VALUES (5)")
+    connection.commit()
+    manager = world.manager("A")
+    manager.queue("in").send([{"i": 1}])
+    with pytest.raises(TransactionAborted, match="ledger"), manager.transaction() as tx:
+        tx.queue("in").receive(1)
+        insert(tx.enlist("ledger", connection, last=True), 1)
+        end(connection)
+        if goes_on:
+            insert(connection, 2)
+    assert values(connection) == [] and manager.queue("in").depth() == 1
+
+
+def test_a_last_resource_without_savepoints_commits(
+    world: World, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To some databases, a statement that they do not know is a failure of the transaction."""
+    monkeypatch.setattr(participants, "_RELEASE", "UNKNOWN")
+    with connect(database) as connection:
+        with world.manager("A").transaction() as tx:
+            insert(tx.enlist("ledger", connection, last=True), 1)
+        assert values(connection) == [1]
+
+
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("last", [False, True])
 def test_every_statement_on_sqlite_is_rolled_back_with_the_rest(
@@ -468,6 +516,46 @@ def test_postgres_without_two_phase_commit_is_the_last_resource(
         one.close()
 
 
+def half_failed(tx: Any, connection: Any) -> Any:
+    """Insert a row beside the transaction, and pass over what the database says of another."""
+    from psycopg.errors import CheckViolation
+
+    log = tx.auxiliary("log", connection)
+    insert(log, 1)
+    with contextlib.suppress(CheckViolation):
+        insert(log, 1000)
+    return log
+
+
+def test_an_auxiliary_commit_that_postgres_would_carry_out_as_a_rollback_fails(
+    world: World, database: str
+) -> None:
+    from psycopg.errors import InFailedSqlTransaction
+
+    manager = world.manager("A")
+    manager.queue("in").send([{"i": 1}])
+    with connect(database) as connection:
+        with pytest.raises(InFailedSqlTransaction), manager.transaction() as tx:
+            tx.queue("in").receive(1)
+            half_failed(tx, connection).commit()
+        assert manager.queue("in").depth() == 1
+        insert(connection, 2)  # the failed transaction is over
+        connection.commit()
+        assert values(connection) == [2]
+
+
+def test_an_auxiliary_that_has_failed_in_postgres_is_logged_and_rolled_back_at_the_end(
+    world: World, database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connect(database) as connection:
+        with world.manager("A").transaction() as tx:
+            half_failed(tx, connection)
+        assert "current transaction is aborted" in caplog.text
+        insert(connection, 2)
+        connection.commit()
+        assert values(connection) == [2]
+
+
 def test_postgres_with_other_work_open_is_refused(world: World, database: str) -> None:
     connection = connect(database)
     insert(connection, 1)
@@ -479,6 +567,76 @@ def test_postgres_with_other_work_open_is_refused(world: World, database: str) -
     tx.rollback()
     assert values(connection) == [1]
     connection.close()
+
+
+def role(database: str, *statements: str) -> Any:
+    """Connect as a user who may do what these statements grant, and create nothing."""
+    with connect(database) as owner:
+        for statement in ("DROP OWNED BY job", "DROP ROLE job"):
+            with contextlib.suppress(Exception), owner.transaction():
+                owner.execute(statement)
+        for statement in ("CREATE ROLE job LOGIN", "GRANT ALL ON ledger TO job", *statements):
+            owner.execute(statement)
+    return connect(database.replace("user=postgres", "user=job"))
+
+
+def test_who_may_not_create_the_table_of_decisions_uses_the_one_that_is_there(
+    world: World, database: str
+) -> None:
+    granted = f"GRANT SELECT, INSERT ON {DECISIONS} TO job"
+    with role(database, participants._CREATE, granted) as connection:
+        with world.manager("A").transaction() as tx:
+            insert(tx.enlist("ledger", connection, last=True), 1)
+        assert tx.status is Status.COMMITTED and values(connection) == [1]
+
+
+def test_who_can_neither_use_nor_create_the_table_of_decisions_is_told(
+    world: World, database: str
+) -> None:
+    tx = world.manager("A").transaction()
+    with role(database) as connection:
+        with pytest.raises(DatabaseUnavailable, match="grant"):
+            tx.enlist("ledger", connection, last=True)
+        assert values(connection) == [], "it can be used for other work"
+
+
+def test_the_table_of_decisions_may_be_created_by_another_client_meanwhile(
+    world: World, database: str
+) -> None:
+    """PostgreSQL says of two that one breaks a constraint, even with IF NOT EXISTS."""
+    with connect(database) as connection, connect(database) as faster:
+        cursor = connection.cursor
+
+        class Slow:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(connection, name)
+
+            def cursor(self) -> Any:
+                return SimpleNamespace(execute=self._execute, fetchall=lambda: [])
+
+            def _execute(self, statement: str) -> None:
+                if statement == participants._CREATE:
+                    faster.execute(statement)
+                    faster.commit()
+                    statement = statement.replace("IF NOT EXISTS ", "")
+                cursor().execute(statement)
+
+        participants._provide_table(Slow())
+        with world.manager("A").transaction() as tx:
+            insert(tx.enlist("ledger", connection, last=True), 1)
+        assert values(connection) == [1]
+
+
+def test_who_creates_the_table_of_decisions_holds_up_nobody(world: World, database: str) -> None:
+    with connect(database) as one, connect(database) as two:
+        two.execute("SET lock_timeout = 1")
+        two.commit()
+        tx, other = (world.manager(name).transaction() for name in "AB")
+        insert(tx.enlist("ledger", one, last=True), 1)
+        insert(other.enlist("ledger", two, last=True), 2)
+        tx.commit()
+        other.commit()
+        assert values(one) == [1, 2]
 
 
 @pytest.mark.parametrize("committed", [False, True])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sqlite3
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from tests.inside import attempt_of
 from tests.postgres import connect, insert, values
 from txnqueue.core.receipt import Status
 from txnqueue.errors import LimitExceeded, TransactionAborted
+from txnqueue.transactions import participants
 
 _KEYS = (f"key-{n}" for n in itertools.count())
 
@@ -83,6 +86,77 @@ def test_a_branch_that_cannot_prepare_aborts_everything(world: World, database: 
             insert(worse, 5, "late")  # found out at the preparation only
         assert values(reader) == [] and reader.tpc_recover() == []
         assert manager.queue("in").depth() == 1
+
+
+def pass_over(connection: Any) -> None:
+    """Insert a row, and pass over what the database says of another."""
+    from psycopg import IntegrityError
+
+    insert(connection, 1)
+    with contextlib.suppress(IntegrityError):
+        insert(connection, 1000)
+
+
+def roll_back(connection: Any) -> None:
+    insert(connection, 1)
+    connection.cursor().execute("ROLLBACK")
+    insert(connection, 2)
+
+
+@pytest.mark.parametrize("work", [pass_over, roll_back])
+def test_what_postgres_rolls_back_while_the_block_goes_on_is_committed_nowhere(
+    world: World, database: str, work: Any
+) -> None:
+    """It prepares a failed transaction, or one that begins after a rollback, without an error."""
+    manager = world.manager("A")
+    manager.queue("in").send([{"i": 7}])
+    with connect(database) as connection, connect(database) as reader:
+        with pytest.raises(TransactionAborted, match="prepare"), manager.transaction() as tx:
+            tx.queue("in").receive(1)
+            work(tx.enlist("ledger", connection))
+        assert values(reader) == [] and reader.tpc_recover() == []
+        assert manager.queue("in").depth() == 1
+
+
+def test_what_a_handler_rolls_back_to_a_savepoint_of_its_own_is_its_own_matter(
+    world: World, database: str
+) -> None:
+    from psycopg import IntegrityError
+
+    with connect(database) as connection, connect(database) as reader:
+        with world.manager("A").transaction() as tx:
+            insert(tx.enlist("ledger", connection), 1)
+            with contextlib.suppress(IntegrityError), connection.transaction():
+                insert(connection, 1000)
+            insert(connection, 2)
+        assert values(reader) == [1, 2]
+
+
+def test_a_branch_that_has_failed_before_its_work_is_not_prepared(
+    world: World, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(participants, "_MARK", "SELECT 1 / 0")
+    manager = world.manager("A")
+    with connect(database) as connection:
+        with pytest.raises(TransactionAborted, match="prepare"), manager.transaction() as tx:
+            tx.queue("in").send([{"i": 1}])
+            tx.enlist("ledger", connection)
+        assert connection.tpc_recover() == [] and manager.queue("in").depth() == 0
+
+
+def test_a_database_without_savepoints_commits(world: World) -> None:
+    class Plain(Hiding):
+        def cursor(self) -> Any:
+            return SimpleNamespace(execute=self._refuse)
+
+        def _refuse(self, statement: str) -> None:
+            raise SyntaxError(statement)
+
+    database = Plain()
+    with world.manager("A").transaction() as tx:
+        tx.queue("in").send([{"i": 1}])
+        tx.enlist("billing", database)
+    assert len(database.prepared) == 1 and tx.status is Status.COMMITTED
 
 
 def test_prepared_work_waits_in_both(world: World, database: str) -> None:
@@ -210,6 +284,72 @@ def test_a_branch_prepared_during_a_recovery_is_not_confirmed(world: World, data
         assert world.manager("B").recover({"ledger": recovering}).databases == ()
         recovering.rollback()
         assert values(recovering) == [1]
+
+
+@pytest.mark.parametrize("undone", [True, False])
+def test_a_commit_of_which_no_branch_is_left_is_confirmed_with_a_warning(
+    world: World, caplog: pytest.LogCaptureFixture, undone: bool
+) -> None:
+    """Somebody may have rolled it back in the database, or this may be another database."""
+    database, key = Hiding(), next(_KEYS)
+    with world.manager("A").transaction(key) as tx:
+        tx.queue("in").send([{"i": 1}])
+        tx.enlist("billing", database)
+    if undone:
+        database.tpc_rollback(*database.prepared)
+    caplog.clear()
+    assert world.manager("B").recover({"billing": database}).databases == ()
+    told = f"it counts as committed name=billing transaction_id={key}" in caplog.text
+    assert told == undone == (not database.committed)
+
+
+@pytest.fixture
+def elsewhere(database: str) -> str:
+    """Create another database of the cluster."""
+    with connect(database) as owner:
+        owner.autocommit = True
+        owner.execute("DROP DATABASE IF EXISTS other")
+        owner.execute("CREATE DATABASE other TEMPLATE template0")
+    other = database.replace("dbname=postgres", "dbname=other")
+    with connect(other) as connection:
+        connection.execute("CREATE TABLE ledger (n integer)")
+    return other
+
+
+def test_two_databases_of_one_cluster_are_recovered_at_once(
+    world: World, database: str, elsewhere: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PostgreSQL lists the branches of both in each of them."""
+    with connect(database) as one, connect(elsewhere) as two:
+        tx = world.manager("A").transaction(next(_KEYS))
+        for name, connection in (("one", one), ("two", two)):
+            insert(tx.enlist(name, connection), 1)
+            attempt_of(tx).participants._branches[name].commit = dying(lambda: None, "unheard")
+        with pytest.raises(Crash):
+            tx.commit()
+        one.close()
+        two.close()
+    with connect(database) as one, connect(elsewhere) as two:
+        assert world.manager("B").recover({"one": one, "two": two}).databases == ()
+        assert values(one) == [1] == values(two)
+    assert not caplog.text
+
+
+def test_a_branch_in_another_database_of_the_cluster_is_not_taken_for_committed(
+    world: World, database: str, elsewhere: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connect(database) as connection:
+        tx = world.manager("A").transaction(next(_KEYS))
+        insert(tx.enlist("ledger", connection), 1)
+        attempt_of(tx).participants._branches["ledger"].commit = dying(lambda: None, "unheard")
+        with pytest.raises(Crash):
+            tx.commit()
+        connection.close()
+    with connect(database) as right, connect(elsewhere) as wrong:
+        assert world.manager("B").recover({"ledger": wrong}).databases == ("ledger",)
+        assert "this is another database" in caplog.text
+        assert world.manager("B").recover({"ledger": right}).databases == ()
+        assert values(right) == [1]
 
 
 def test_an_id_too_long_for_a_branch_is_refused(world: World, database: str) -> None:

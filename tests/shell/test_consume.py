@@ -21,6 +21,8 @@ from txnqueue.testing import memory_manager, plain_schema
 
 SEEN: list[list[int]] = []
 """What the handlers of this module were handed."""
+ASKING = {"with": signal.SIGTERM}
+"""The signal with which they ask to stop."""
 
 
 def refuse_three(batch: Any, tx: Any) -> None:
@@ -57,13 +59,13 @@ def die_at_the_fourth(batch: Any, tx: Any) -> None:
 
 def terminate_in_the_second(batch: Any, tx: Any) -> None:
     if len(SEEN) == 1:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), ASKING["with"])
     remember(batch, tx)
 
 
 def terminate_and_hang(batch: Any, tx: Any) -> None:
     remember(batch, tx)
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), ASKING["with"])
     signal.pause()
 
 
@@ -257,18 +259,27 @@ def test_killed_after_three_batches_and_repeated_twice_everything_happens_once(
     assert {f"night/{n}" for n in range(10)} <= set(committed)
 
 
+@pytest.fixture(params=[signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+def asked_with(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(ASKING, "with", request.param)
+    return str(request.param.name)
+
+
+@pytest.mark.usefixtures("asked_with")
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_sigterm_lets_the_batch_finish_and_gives_the_rest_back(shell: Shell, ahead: int) -> None:
+def test_a_signal_lets_the_batch_finish_and_gives_the_rest_back(shell: Shell, ahead: int) -> None:
     said = consume(shell, "terminate_in_the_second", "--batch-size", 3, "--ahead", ahead)
     assert SEEN == [[0, 1, 2], [3, 4, 5]]
     assert said["stopped"] and not said["finished"] and said["messages"] == 6
     assert shell.json("depth", "orders")[0] == {"queue": "orders", "available": 4, "in_flight": 0}
 
 
-def test_a_batch_that_goes_on_too_long_after_sigterm_is_rolled_back(shell: Shell) -> None:
+def test_a_batch_that_goes_on_too_long_after_a_signal_is_rolled_back(
+    shell: Shell, asked_with: str
+) -> None:
     name = "tests.shell.test_consume:terminate_and_hang"
     said = shell("consume", "orders", "--handler", name, "--grace-seconds", 0.1, code=130).stderr
-    assert said.endswith("txnqueue: interrupted: not finished 0.1 seconds after SIGTERM\n")
+    assert said.endswith(f"txnqueue: interrupted: not finished 0.1 seconds after {asked_with}\n")
     assert len(SEEN) == 1
     assert shell.json("depth", "orders")[0] == {"queue": "orders", "available": 10, "in_flight": 0}
 
@@ -282,10 +293,21 @@ def test_what_is_claimed_ahead_goes_back_with_a_batch_that_goes_on_too_long(shel
 
 
 def test_the_signals_are_put_back() -> None:
-    before = signal.getsignal(signal.SIGTERM)
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+    before = [signal.getsignal(number) for number in numbers]
     with on_sigterm(5) as stop:
         assert not stop()
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_after_nohup_a_closed_terminal_stops_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with on_sigterm(5) as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop()
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_sigterm_at_the_very_end_leaves_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:

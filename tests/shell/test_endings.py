@@ -219,6 +219,36 @@ with on_sigterm(60) as stop:
 """
 
 
+OF_CHILDREN = """
+import multiprocessing, signal
+from txnqueue.cli.signals import on_sigterm
+
+with on_sigterm(600) as stop:
+    for _ in range(30):
+        child = multiprocessing.get_context("fork").Process(target=signal.pause)
+        child.start()
+        child.terminate()
+        child.join(20)
+        if child.exitcode is None:
+            child.kill()
+            raise SystemExit("it goes on")
+        print(child.exitcode, stop())
+"""
+
+
+def test_sigterm_ends_the_children_of_a_handler_however_young_they_are() -> None:
+    """A ``multiprocessing.Pool`` ends its workers so, and waits for them."""
+    done = subprocess.run(
+        [sys.executable, "-c", OF_CHILDREN],
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "-15 False\n" * 30
+
+
 @pytest.mark.spark
 def test_sigterm_for_all_processes_of_a_job_leaves_it_its_java_until_it_ends() -> None:
     """Airflow ends a task so; the batch in hand could not be finished without Java."""

@@ -24,6 +24,7 @@ from txnqueue.errors import (
     InvalidInput,
     QueueNotFound,
     StatementRefused,
+    TransactionAborted,
     TransactionError,
     TransactionFinished,
     TransactionUnknown,
@@ -624,6 +625,20 @@ def test_what_a_database_refuses_rolls_everything_back(
     over = lambda p: p.execute("bank", "INSERT INTO ledger VALUES (1000)")  # noqa: E731
     flow = broker.flow(broker.out(), over, data_sources=[source])
     with pytest.raises(Exception, match="check"):
+        flow.process()
+    assert broker.sent() == [] and broker.waiting() == [1]
+
+    def passing_over(processing: Processing, uncoordinated: bool) -> None:
+        for n in (9, 1000):
+            with contextlib.suppress(Exception):
+                insert = f"INSERT INTO ledger VALUES ({n})"
+                processing.execute("bank", insert, uncoordinated=uncoordinated)
+
+    flow.nodes[1] = partial(passing_over, uncoordinated=False)
+    with pytest.raises(TransactionAborted, match="prepare"):
+        flow.process()
+    flow.nodes[1] = partial(passing_over, uncoordinated=True)
+    with pytest.raises(DataSourceFailed, match="bank"):
         flow.process()
     assert broker.sent() == [] and broker.waiting() == [1]
     flow.nodes[1] = lambda p: p.execute("bank", "INSERT INTO ledger VALUES (10)")

@@ -20,6 +20,7 @@ from txnqueue.core.state import AttemptOwner, Claim, TransactionState
 from txnqueue.core.state.branch import TIMED_OUT, Branch, is_branch
 from txnqueue.core.state.confirmations import (
     confirmation,
+    manifest_participants,
     owner_of,
     participant_stream,
     unconfirmed,
@@ -219,27 +220,82 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
         return
     found = connection.tpc_recover()
     branches = [(xid, owner) for xid in found if (owner := owner_of(xid, store_id)) is not None]
-    left = set()
-    for xid, owner in branches:
-        left_behind = seconds_min <= 0 or _age_seconds(client, xid) >= seconds_min
-        try:
-            decided = _decided(client, owner, may_abort=left_behind)
-        except HistoryRemoved as error:  # only an operator can end it, at the database
-            logger.warning("branch left in doubt name=%s xid=%s error=%s", name, xid, error)
-            decided = None
-        if decided is None:
-            left.add(owner.attempt)
-            continue
-        end = connection.tpc_commit if decided == model.COMMITTED else connection.tpc_rollback
-        try:
-            end(xid)
-        except Exception as error:  # the next recovery tries again; the others go on
-            logger.warning("branch not ended name=%s xid=%s error=%s", name, xid, error)
+    elsewhere: Counter[str] = Counter()
+    left: set[str] = set()
+    ended: set[str] = set()
+    for branch in branches:
+        xid, owner = branch
+        if not _is_here(connection, xid):
+            elsewhere[owner.attempt] += 1
+        elif _end_branch(client, name, connection, branch, seconds_min=seconds_min):
+            ended.add(owner.attempt)
+        else:
             left.add(owner.attempt)
     for participant, entry in listed:
-        if participant == name and entry.attempt not in left:
-            owner = AttemptOwner.of(entry)
+        if participant != name or entry.attempt in left:
+            continue
+        owner = AttemptOwner.of(entry)
+        if owner.attempt in ended or _counts_as_committed(name, entry, elsewhere[owner.attempt]):
             client.add_confirmations([confirmation(name, owner, client.stamp())])
+
+
+def _counts_as_committed(name: str, entry: model.Entry, elsewhere: int) -> bool:
+    """Return whether a commit is confirmed of which no branch is prepared in a database.
+
+    Its client may have died after it committed the branch. Only if all its branches are prepared
+    in other databases, this is certainly the wrong one.
+    """
+    wrong = elsewhere == len(manifest_participants(entry.body))
+    logger.warning(
+        "no branch is prepared, so %s name=%s transaction_id=%s",
+        "this is another database" if wrong else "it counts as committed",
+        name,
+        entry.stream,
+    )
+    return not wrong
+
+
+def _end_branch(
+    client: Client,
+    name: str,
+    connection: Any,
+    branch: tuple[Any, AttemptOwner],
+    *,
+    seconds_min: float,
+) -> bool:
+    """End a branch as its attempt was decided, or is now; return whether that is done."""
+    xid, owner = branch
+    left_behind = seconds_min <= 0 or _age_seconds(client, xid) >= seconds_min
+    try:
+        decided = _decided(client, owner, may_abort=left_behind)
+    except HistoryRemoved as error:  # only an operator can end it, at the database
+        logger.warning("branch left in doubt name=%s xid=%s error=%s", name, xid, error)
+        return False
+    if decided is None:
+        return False
+    end = connection.tpc_commit if decided == model.COMMITTED else connection.tpc_rollback
+    try:
+        end(xid)
+    except Exception as error:  # the next recovery tries again; the others go on
+        logger.warning("branch not ended name=%s xid=%s error=%s", name, xid, error)
+        return False
+    return True
+
+
+def _is_here(connection: Any, xid: Any) -> bool:
+    """Return whether a branch is of a connection's database, the only one where it can be ended.
+
+    PostgreSQL lists the branches of all databases of its cluster. It is asked for its own name,
+    because a pool may have the client connect by another one.
+    """
+    database = getattr(xid, "database", None)
+    if database is None:
+        return True
+    cursor = connection.cursor()
+    cursor.execute("SELECT 1 WHERE current_database() = %s", (database,))
+    found = cursor.fetchone()
+    connection.rollback()  # no branch can be ended inside a transaction
+    return found is not None
 
 
 def _decided(client: Client, owner: AttemptOwner, *, may_abort: bool) -> str | None:

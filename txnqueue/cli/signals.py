@@ -1,4 +1,7 @@
-"""End a job when the scheduler asks: SIGTERM lets it finish its batch, or roll it back."""
+"""End a job when the scheduler asks: SIGTERM lets it finish its batch, or roll it back.
+
+So does SIGHUP, which comes when the terminal is closed, unless it is ignored, as after ``nohup``.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import FrameType
+from typing import Any
 
 from txnqueue.core.settings import LEASE_SECONDS_MAX, check_number
 
@@ -40,13 +44,20 @@ def check_grace(grace_seconds: float) -> None:
 
 
 _starting_java = False
+_outside: dict[int, Any] = {}
+"""How this process took the signals of ``on_sigterm`` before, which is how its children take them.
+
+A child that only asked its own copy of the job to stop would not end: for example, a
+``multiprocessing.Pool`` ends its workers by SIGTERM, and waits for them.
+"""
+_forking = threading.local()
 
 
 @contextmanager
 def starting_java() -> Iterator[None]:
-    """Let processes that are started in the block ignore SIGTERM, and print on stderr.
+    """Let processes that are started in the block ignore SIGTERM and SIGHUP, and print on stderr.
 
-    Schedulers send it to the whole group of a job's processes. A Java that ended at once would take
+    They are sent to the whole group of a job's processes. A Java that ended at once would take
     the batch with it that this process is to finish; it ends when this process does. What Java
     prints, for example while Spark fetches jars, is no part of a command's result.
     """
@@ -62,41 +73,69 @@ def starting_java() -> Iterator[None]:
 @cache
 def _prepare_children() -> None:
     if hasattr(os, "register_at_fork"):  # where processes begin as copies of others
-        os.register_at_fork(after_in_child=_prepare_java)
+        os.register_at_fork(
+            before=_hold_back, after_in_parent=_let_through, after_in_child=_prepare_child
+        )
+
+
+def _hold_back() -> None:
+    """Let signals wait until a new child is prepared: it forgets those that it hears before."""
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, tuple(_outside))
+
+
+def _let_through() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+def _prepare_child() -> None:
+    for number, handler in _outside.items():
+        signal.signal(number, handler)
+    _outside.clear()
+    if _starting_java:
+        _prepare_java()
+    _let_through()
 
 
 def _prepare_java() -> None:
-    if not _starting_java:
-        return
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     if sys.stdout is not None:  # closed ones may be other files by now
         os.dup2(os.open(os.devnull, os.O_WRONLY) if sys.stderr is None else 2, 1)
 
 
 @contextmanager
 def on_sigterm(grace_seconds: float) -> Iterator[Stop]:
-    """Ask for a stop at SIGTERM, and interrupt what goes on longer than it is given.
+    """Ask for a stop at SIGTERM or SIGHUP, and interrupt what goes on longer than it is given.
 
     Args:
         grace_seconds: So long the batch at hand may go on; then it is rolled back, and what
             it held is given back.
     """
-    stop = Stop()
+    stop, asked_by = Stop(), "SIGTERM"
 
-    def terminated(_number: int, _frame: FrameType | None) -> None:
+    def asked(number: int, _frame: FrameType | None) -> None:
+        nonlocal asked_by
         if not stop():
+            asked_by = signal.Signals(number).name
             stop.ask()
             signal.setitimer(signal.ITIMER_REAL, max(grace_seconds, 0.001))
 
     def too_late(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(f"not finished {grace_seconds} seconds after SIGTERM")
+        raise KeyboardInterrupt(f"not finished {grace_seconds} seconds after {asked_by}")
 
-    # While SIGTERM sets the timer somebody has to hear it: else it would end the process.
-    alarmed_before = signal.signal(signal.SIGALRM, too_late)
-    terminated_before = signal.signal(signal.SIGTERM, terminated)
+    heard = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        heard.append(signal.SIGHUP)
+    _prepare_children()
+    # While the others set the timer somebody has to hear it: else it would end the process.
+    _outside[signal.SIGALRM] = signal.signal(signal.SIGALRM, too_late)
+    for number in heard:
+        _outside[number] = signal.signal(number, asked)
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGTERM, terminated_before)
+        for number in heard:
+            signal.signal(number, _outside[number])
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, alarmed_before)
+        signal.signal(signal.SIGALRM, _outside[signal.SIGALRM])
+        _outside.clear()

@@ -40,8 +40,11 @@ PART_LENGTH_MAX = 64
 """The most bytes in either part of a branch's name (XA)."""
 DECISIONS = "txnqueue_decisions"
 """The table in which a last resource records decisions: one row per attempt."""
-_AT_WORK = (1, 2, 3)
+_FAILED = 3
+_AT_WORK = (1, 2, _FAILED)
 """What psycopg says of a connection with a transaction open: active, open, or failed."""
+_MARK = "SAVEPOINT txnqueue"
+_RELEASE = "RELEASE SAVEPOINT txnqueue"
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
 
 
@@ -77,10 +80,13 @@ class TwoPhase:
             FORMAT_ID, key, branch_of(transaction.owner, transaction.client.cache.store_id, number)
         )
         connection.tpc_begin(self.xid)
+        self._marked = _mark(connection)
 
     def prepare(self) -> None:
-        """Prepare the branch."""
+        """Prepare the branch, unless the database has rolled back its work."""
         if not self._prepared:
+            if self._marked or _status(self.connection) == _FAILED:
+                _execute(self.connection, _RELEASE)
             self.connection.tpc_prepare()
             self._prepared = True
 
@@ -114,6 +120,7 @@ class LastResource:
 
         Raises:
             InvalidInput: The connection is in autocommit mode, or has other work open.
+            DatabaseUnavailable: There is no table of decisions, and none can be created.
         """
         _check_transactional(name, connection)
         if _has_work_open(connection):
@@ -125,8 +132,15 @@ class LastResource:
         self.name = name
         self.connection = connection
         self._attempt = attempt
-        _execute(connection, _CREATE)
+        if _is_always_inside(connection):  # work that it may have belongs to the transaction
+            _execute(connection, _CREATE)
+        else:
+            _provide_table(connection)
         _begin(connection)
+        self._marked = _mark(connection)
+        if not self._marked:  # to some databases, a statement that they do not know is a failure
+            connection.rollback()
+            _begin(connection)
 
     def decide(self) -> bool:
         """Commit the database's work with a decision row, unless another client decided already.
@@ -136,6 +150,8 @@ class LastResource:
         """
         try:
             _execute(self.connection, _insert(self._attempt, model.COMMITTED))
+            if self._marked:  # last, because the release of what began a transaction commits it
+                _execute(self.connection, _RELEASE)
             self.connection.commit()
         except Exception as error:  # an error is not an outcome; the row tells it
             logger.warning("last resource name=%s error=%s", self.name, error)
@@ -184,9 +200,14 @@ class Auxiliary:
         return cursor
 
     def commit(self) -> None:
-        """Commit the work since the last commit or rollback, whatever the transaction's outcome."""
+        """Commit the work since the last commit or rollback, whatever the transaction's outcome.
+
+        Raises:
+            Exception: The database's error; in PostgreSQL also if an earlier statement has failed,
+                which rolls back the others.
+        """
         self._check()
-        self.connection.commit()
+        _commit(self.connection)
 
     def rollback(self) -> None:
         """Roll back the work since the last commit or rollback."""
@@ -198,7 +219,10 @@ class Auxiliary:
         check_flag("commit", commit)
         if not self._resolved:
             self._ended = True
-            (self.connection.commit if commit else self.connection.rollback)()
+            if commit:
+                _commit(self.connection)
+            else:
+                self.connection.rollback()
             self._resolved = True
 
     def _check(self) -> None:
@@ -397,16 +421,39 @@ def _check_transactional(name: str, connection: object) -> None:
 
 
 def _has_work_open(connection: object) -> bool:
-    """Return whether a connection says that its transaction has work already.
-
-    sqlite3 with ``autocommit=False`` is in a transaction at any time, and does not say in which.
-    """
-    of_psycopg = getattr(getattr(connection, "info", None), "transaction_status", 0)
+    """Return whether a connection says that its transaction has work already."""
     begun = getattr(connection, "in_transaction", False) is True
-    always = getattr(connection, "autocommit", None) is False and isinstance(
+    return (begun and not _is_always_inside(connection)) or _status(connection) in _AT_WORK
+
+
+def _status(connection: object) -> int:
+    """Return what psycopg says of a connection's transaction; 0, as if there were none, for others.
+
+    PostgreSQL carries out a COMMIT or PREPARE TRANSACTION of one that has failed as a rollback, and
+    the driver raises nothing.
+    """
+    status: int = getattr(getattr(connection, "info", None), "transaction_status", 0)
+    return status
+
+
+def _commit(connection: Any) -> None:
+    """Commit; if the transaction has failed, roll it back and raise the database's error."""
+    if _status(connection) == _FAILED:
+        try:
+            _execute(connection, "SELECT 1")  # refused, with the reason
+        finally:
+            connection.rollback()
+    connection.commit()
+
+
+def _is_always_inside(connection: object) -> bool:
+    """Return whether a connection is in a transaction at any time, and does not say in which.
+
+    That of sqlite3 is with ``autocommit=False``.
+    """
+    return getattr(connection, "autocommit", None) is False and isinstance(
         getattr(connection, "isolation_level", None), str
     )
-    return (begun and not always) or of_psycopg in _AT_WORK
 
 
 def _begin(connection: Any) -> None:
@@ -420,12 +467,66 @@ def _begin(connection: Any) -> None:
         _execute(connection, f"BEGIN {level}")
 
 
+def _mark(connection: Any) -> bool:
+    """Mark where the work begins, by a savepoint that is lost if the work is rolled back meanwhile.
+
+    Its release then fails: after an error that a handler passed over and that had the database
+    roll back, after the handler's own COMMIT or ROLLBACK, and in another session of a driver that
+    connects again by itself.
+
+    Returns:
+        Whether it is marked; false if the database does not know these statements.
+    """
+    try:
+        for statement in (_MARK, _RELEASE, _MARK):
+            _execute(connection, statement)
+    except Exception as error:
+        logger.debug("no savepoint error=%s", error)
+        return False
+    return True
+
+
 # --------------------------------------------------------------------- the last resource
 
 _CREATE = (
     f"CREATE TABLE IF NOT EXISTS {DECISIONS} "
     "(attempt varchar(32) PRIMARY KEY, decision varchar(16) NOT NULL)"
 )
+
+
+def _provide_table(connection: Any) -> None:
+    """Create the table of decisions unless it is there: not every user may create one.
+
+    It is committed at once, so that nobody who creates it too waits for the user's work.
+
+    Raises:
+        DatabaseUnavailable: It is not there, and cannot be created.
+    """
+    if _has_table(connection):
+        return
+    try:
+        _execute(connection, _CREATE)
+        connection.commit()
+    except Exception as error:
+        connection.rollback()
+        if not _has_table(connection):  # another client may have been faster
+            raise DatabaseUnavailable(
+                f"The table {DECISIONS} cannot be read or created: let somebody who may create it "
+                f"execute {_CREATE!r}, and grant the connection's user SELECT and INSERT on it."
+            ) from error
+
+
+def _has_table(connection: Any) -> bool:
+    """Return whether the table of decisions can be read; leave no transaction open."""
+    try:
+        _execute(connection, f"SELECT decision FROM {DECISIONS} WHERE 1 = 0").fetchall()
+    except Exception as error:
+        logger.debug("no table of decisions error=%s", error)
+        return False
+    else:
+        return True
+    finally:
+        connection.rollback()
 
 
 def resolve(connection: Any, attempt: str) -> bool:
@@ -454,7 +555,7 @@ def decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
         DatabaseUnavailable: No decision can be read or written.
     """
     connection.rollback()  # an uncommitted row decides nothing
-    _execute(connection, _CREATE)
+    _provide_table(connection)
     failed: Exception | None = None
     for _ in range(2):
         cursor = _execute(
@@ -467,7 +568,6 @@ def decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
         if not may_decide:
             return None
         try:
-            _execute(connection, _CREATE)
             _execute(connection, _insert(attempt, model.ROLLED_BACK))
             connection.commit()
             return False
