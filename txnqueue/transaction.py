@@ -228,6 +228,8 @@ class Transaction:
             The connection.
 
         Raises:
+            DatabaseUnavailable: The last resource has no table of decisions, and none can be
+                created.
             InvalidInput: The database cannot take part this way, or not in a drain with
                 ``ahead=1``.
             LimitExceeded: The transaction's id is too long for a branch.
