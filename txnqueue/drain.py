@@ -31,6 +31,7 @@ from txnqueue.messages.claim import Wanting
 from txnqueue.messages.receive import VersionLimit, lease_of, now
 from txnqueue.messages.selector import Selector
 from txnqueue.results import DrainResult
+from txnqueue.storage.journal.exceptions import damage_below
 from txnqueue.transaction import Transaction, call_handler, rolled_back_by_handler
 from txnqueue.transactions import commit
 from txnqueue.transactions.attempt import Attempt
@@ -312,7 +313,12 @@ class Drain:
         return self._steps.claim(self._wanted())
 
     def _call(self, current: Claimed) -> BaseException | None:
-        """Pass a batch to the handler, and return the exception that it raised, if any."""
+        """Pass a batch to the handler, and return the exception that it raised, if any.
+
+        Raises:
+            StoreError: It met a file of the payload that cannot be read, which is no failure of
+                the handler's: it ends the drain.
+        """
         tx = current.attempt
         tx.charges = self._charges.next_counts
         blocks = self._client.blocks
@@ -320,6 +326,9 @@ class Drain:
             blocks.append(tx)
             call_handler(self._handler, current.batch, Transaction(tx))
         except BaseException as error:
+            unreadable = damage_below(self._client.payload.folder, error)
+            if unreadable is not None:
+                raise unreadable from error
             return error
         finally:
             if tx in blocks:
