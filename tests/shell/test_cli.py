@@ -222,6 +222,16 @@ def test_an_unexpected_error_is_1_and_names_itself(shell: Any) -> None:
     assert "second" not in result.stderr
 
 
+def test_an_unexpected_error_of_java_is_said_in_javas_words(shell: Any) -> None:
+    def broken(options: object) -> None:
+        raise OSError(
+            "An error occurred while calling o65.sql.\n: java.io.IOException: torn\n\tat x"
+        )
+
+    result = CliRunner().invoke(app, ["list"], obj=broken)
+    assert "unexpected OSError: java.io.IOException: torn (" in result.stderr
+
+
 @pytest.mark.parametrize("kind", [errors.Busy, errors.TransactionAborted, errors.StoreBusy])
 def test_conflicts_ask_the_scheduler_to_try_again(kind: Callable[[], Exception]) -> None:
     def busy(options: object) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from txnqueue.cli.presentation import lines_of
 from txnqueue.core.settings import shown
 from txnqueue.errors import InvalidInput
 
@@ -274,8 +275,7 @@ _ARROW: dict[str, Callable[[StructType, str], Any]] = {
 
 def _said(error: BaseException) -> str:
     """Take the line of an error that is about the file: Spark buries it under its own."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    lines = [line for line in lines if not line.startswith("An error occurred while c")] or lines
+    lines = lines_of(error) or [type(error).__name__]
     telling = [line for line in lines if _MALFORMED.search(line)] or lines
     return _MALFORMED.sub(r"\1", telling[0])
 

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from txnqueue.cli.tables import fitted
 from txnqueue.core.markup import printable
+from txnqueue.core.settings import text_of
 from txnqueue.reports.report import plain
 
 if TYPE_CHECKING:
@@ -233,6 +234,13 @@ def written_address(host: str, port: int) -> str:
 def complain(message: str) -> None:
     """Print an error: one line on stderr, whatever is in the message."""
     remark(f"txnqueue: {printable(' '.join(message.split()))}")
+
+
+def lines_of(error: BaseException) -> list[str]:
+    """Split what an error says into lines, without what py4j puts before Java's own."""
+    lines = text_of(error).strip().splitlines()
+    said = [line for line in lines if not line.startswith("An error occurred while c")]
+    return [line.removeprefix(": ") for line in said or lines]
 
 
 def remark(text: str) -> None:
