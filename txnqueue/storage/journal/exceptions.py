@@ -132,7 +132,7 @@ def objection(error: BaseException) -> str | None:
     Python knows some of these errors only as errors of Java; their SQLSTATE tells.
     """
     found = _CONDITION.search(str(error))
-    return _first_line(found[0]) if found and found[1] in _OF_USERS else None
+    return first_line(found[0]) if found and found[1] in _OF_USERS else None
 
 
 def _unreadable(said: str) -> StoreError | None:
@@ -145,7 +145,7 @@ def _unreadable(said: str) -> StoreError | None:
     if not _is_damage(said):
         return None
     return StoreCorrupt(
-        f"A file of the store is damaged: {_first_line(said)} Stop writing to the store, keep it "
+        f"A file of the store is damaged: {first_line(said)} Stop writing to the store, keep it "
         "as it is, and put the file back from a copy."
     )
 
@@ -156,7 +156,7 @@ def _is_damage(said: str) -> bool:
     return any(sign in said for sign in signs) or bool(_READING_PARQUET.match(first_cause))
 
 
-def _first_line(said: str) -> str:
+def first_line(said: str) -> str:
     """Find Spark's own message in a Java trace."""
     found = re.search(r"\[[A-Z][A-Z_.]+\] [^\n]*", said)
     return found[0].strip() if found else said.strip().partition("\n")[0]
@@ -199,7 +199,7 @@ def _leads_nowhere(error: BaseException) -> str | None:
     if isinstance(error, UnsupportedOperationException):
         return "its file system cannot hold tables"
     if isinstance(error, ParseException):
-        return _first_line(said)
+        return first_line(said)
     found = next((match for sign in _MISNAMED if (match := sign.search(said))), None)
     return found and found[0].strip()
 
