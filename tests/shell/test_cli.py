@@ -343,6 +343,23 @@ def test_a_missing_file_is_2(shell: Any, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------ receiving
 
 
+def test_a_file_that_this_user_must_not_read_is_told_from_a_missing_one(
+    shell: Any, three: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    result = shell("send", "orders", three, code=2)
+    assert "cannot be read: let this user read it" in result.stderr
+
+
+def test_what_java_says_of_a_file_is_said_in_javas_words() -> None:
+    error = OSError("An error occurred while calling o9.text.\n: : torn\n\tat x")
+    with (
+        pytest.raises(errors.InvalidInput, match="'a.csv' cannot be read: torn$"),
+        spelled_out("a.csv"),
+    ):
+        raise error
+
+
 def test_receive_prints_and_gives_back(shell: Any, three: str) -> None:
     shell("send", "orders", three)
     assert [row["id"] for row in shell.json("receive", "orders", "--limit", "2")] == [1, 2]

@@ -83,10 +83,13 @@ def _check_there(path: str) -> None:
     """Check that there is a local file, or a folder that Spark reads all of.
 
     Raises:
-        InvalidInput: There is none, or it has a folder that is no value of a partition.
+        InvalidInput: There is none, it has a folder that is no value of a partition, or this user
+            must not read it.
     """
     if not Path(path).exists():
         raise InvalidInput(f"There is no file {path!r}: check the path.")
+    if not os.access(path, os.R_OK):  # Spark would say that there is none
+        raise InvalidInput(f"{path!r} cannot be read: let this user read it.")
     for folder, names, _ in os.walk(path):
         inside = [name for name in names if not name.startswith(("_", ".")) and "=" not in name]
         if inside:

@@ -240,7 +240,7 @@ def lines_of(error: BaseException) -> list[str]:
     """Split what an error says into lines, without what py4j puts before Java's own."""
     lines = text_of(error).strip().splitlines()
     said = [line for line in lines if not line.startswith("An error occurred while c")]
-    return [line.removeprefix(": ") for line in said or lines]
+    return [line.lstrip(": ") for line in said or lines]
 
 
 def remark(text: str) -> None:
