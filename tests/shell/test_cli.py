@@ -354,7 +354,7 @@ def test_a_file_that_this_user_must_not_read_is_told_from_a_missing_one(
 def test_what_java_says_of_a_file_is_said_in_javas_words() -> None:
     error = OSError("An error occurred while calling o9.text.\n: : torn\n\tat x")
     with (
-        pytest.raises(errors.InvalidInput, match="'a.csv' cannot be read: torn$"),
+        pytest.raises(errors.InvalidInput, match=r"'a\.csv' cannot be read: torn$"),
         spelled_out("a.csv"),
     ):
         raise error
