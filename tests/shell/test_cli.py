@@ -529,6 +529,8 @@ def test_history_shows_events_states_and_paths(shell: Any, three: str) -> None:
     assert next(row for row in then if row["queue"] == "orders")["available"] == 3
     rows = shell.json("history", "--as-of", sent["commit_seq"], "--queue", "orders")
     assert [row["id"] for row in rows] == [1, 2, 3]
+    rows = shell.json("history", "--as-of", sent["commit_seq"], "--queue", "orders", "--limit", "2")
+    assert [row["id"] for row in rows] == [1, 2]
 
     steps = [row["step"] for row in shell.json("history", "--message", message)]
     assert steps == ["sent", "claimed", "accepted"]
@@ -548,6 +550,10 @@ def test_history_of_a_queue_that_was_dropped_is_still_there(shell: Any, three: s
         ("history", "--partial"),
         ("history", "--queue", "orders", "--partial"),
         ("history", "--digest", "--partial"),
+        ("history", "--limit", "1", "--as-of", "0"),
+        ("history", "--limit", "1", "--message", "x:0"),
+        ("history", "--limit", "1", "--digest"),
+        ("history", "--limit", "1", "--verify"),
         ("report", "--payload", "--no-verify"),
     ],
 )
