@@ -318,7 +318,8 @@ class Transaction:
         lease stay with their holder, unsettled.
 
         Args:
-            reason: Why; recorded in the journal.
+            reason: Why; recorded in the journal, unless the work is only staged, of which there is
+                no entry.
             counted: Whether the deliveries count; pass False if the messages were not looked at.
 
         Raises:
