@@ -29,7 +29,15 @@ from txnqueue.storage.journal.tables import (
     literals,
     verbatim,
 )
-from txnqueue.storage.payload import Part, Run, Send, StagedPlace, places_where, staging
+from txnqueue.storage.payload import (
+    Part,
+    Run,
+    Send,
+    StagedPlace,
+    places_where,
+    searched,
+    staging,
+)
 from txnqueue.storage.payload.data_files import DataFiles
 from txnqueue.storage.payload.file_frame import FILES_MAX, file_frame, may_show
 from txnqueue.storage.payload.islands import islands, staged_places
@@ -394,13 +402,14 @@ class DeltaPayload:
         self, schema: StructType, payload_id: str, where: str, limit: int
     ) -> list[tuple[str, int]]:
         """Find the places of rows that match a SQL predicate, on the user's session."""
-        rows = self._searched(schema, payload_id)
+        rows = searched(self._searched(schema, payload_id), where, self.folder)
         order = ["_slice", "_send_id", "_send_offset"]
         return places_where(rows, where, limit, order, self.folder)
 
     def matching(self, schema: StructType, payload_id: str, where: str) -> list[StagedPlace]:
         """Find all rows whose columns and headers match a predicate, on the user's session."""
-        return staged_places(self._searched(schema, payload_id), where, self.folder)
+        rows = searched(self._searched(schema, payload_id), where, self.folder)
+        return staged_places(rows, where, self.folder)
 
     def _searched(self, schema: StructType, payload_id: str) -> DataFrame:
         """Return all rows of an owner, with their headers and places, on the user's session."""
