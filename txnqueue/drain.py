@@ -395,7 +395,7 @@ class Drain:
         self._log("batch rolled back", None, error=describe_error(error))
         if fault is Fault.JOB:
             raise HandlerFailed(
-                f"The job itself is at fault, not a message: {describe_error(error)} Its batch "
+                f"The job itself is at fault, not a message: {_sentence(error)} Its batch "
                 "was released, and the delivery does not count: correct the job and run it again.",
                 result=self._result(finished=False),
             ) from error
@@ -405,7 +405,7 @@ class Drain:
         if self._failures_in_a_row >= self._errors_max:
             raise HandlerFailed(
                 f"{self._failures_in_a_row} batches in a row were rolled back, the last with "
-                f"{describe_error(error)}. Nothing of these batches was committed: correct the "
+                f"{_sentence(error)} Nothing of these batches was committed: correct the "
                 "handler, then drain again.",
                 result=self._result(finished=False),
             ) from error
@@ -445,6 +445,10 @@ class Drain:
         said = {**about, **details}
         text = " ".join(f"{key}={value}" for key, value in said.items())
         logger.info("%s %s", event, text, extra={"event": event, "details": said})
+
+
+def _sentence(error: Exception) -> str:
+    return f"{describe_error(error).removesuffix('.')}."
 
 
 def _check_ahead(ahead: int, queue: Queue) -> None:
