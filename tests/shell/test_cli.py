@@ -192,10 +192,12 @@ def test_an_operator_ends_the_leases_of_a_consumer(shell: Any, three: str) -> No
 def test_an_operator_takes_a_store_over_on_record(
     shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = []
-    monkeypatch.setattr(MemoryStore, "take_over", lambda self, about: said.append(about))
-    shell("take-over", "--reason", "its machine is gone")
-    assert said[0]["reason"] == "its machine is gone"
+    said: list[Any] = []
+    nothing = shell("take-over", "--reason", "its machine is gone").stdout
+    assert nothing == "There is nothing to take over: any driver may write here.\n"
+    monkeypatch.setattr(MemoryStore, "take_over", lambda self, about: not said.append(about))
+    taken = shell("take-over", "--reason", "its machine is gone").stdout
+    assert taken == "Taken over.\n" and said[0]["reason"] == "its machine is gone"
     shell("take-over", code=2)
 
 
@@ -887,11 +889,36 @@ def test_a_queue_is_dropped_unless_something_prepared_holds_it_back(shell: Any, 
     shell("send", "orders", three, code=3)
     manager.rollback("T")
     result = shell.json("drop", "orders", "--yes", "--reason", "replaced")
-    assert result == [{"queue": "orders", "dropped": True, "held_by": [], "messages": 3}]
+    assert result == [
+        {"queue": "orders", "dropped": True, "held_by": [], "messages": 3, "existed": True}
+    ]
     assert [row["queue"] for row in shell.json("list")] == ["orders.dead"]
     shell("drop", "orders", "--yes", code=3)
     shell("drop", "orders", "--yes", "--missing-ok")
     assert "queue_dropped" in [row["kind"] for row in shell.json("history", "--queue", "orders")]
+
+
+@pytest.mark.parametrize("what", [("drop", "queue"), ("drop-exchange", "exchange")])
+def test_what_was_not_there_is_not_said_to_be_dropped(shell: Any, what: tuple[str, str]) -> None:
+    words = (what[0], "nope", "--yes", "--missing-ok")
+    (said,) = shell.json(*words)
+    assert (said[what[1]], said["dropped"], said["existed"]) == ("nope", True, False)
+    assert shell(*words).stdout == f"{what[1].capitalize()} nope does not exist.\n"
+
+
+@pytest.mark.parametrize(
+    "words", [("drop", "orders"), ("purge", "orders"), ("drop-exchange", "events")]
+)
+def test_an_empty_reason_is_no_reason(shell: Any, words: tuple[str, str]) -> None:
+    for reason in ("", " "):
+        assert "give the reason" in shell(*words, "--yes", "--reason", reason, code=2).stderr
+
+
+def test_who_sends_back_from_the_queue_itself_is_told_where_its_dead_letters_are(
+    shell: Any,
+) -> None:
+    assert "are in orders.dead." in shell("redrive", "orders").stderr
+    assert shell("redrive", "orders.dead").stderr == ""
 
 
 def test_declared_queues_are_applied_once(shell: Any, tmp_path: Path) -> None:
@@ -1011,7 +1038,7 @@ def test_an_exchange_grows_and_is_dropped(shell: Any, three: str) -> None:
     tx.prepare()
     shell("drop-exchange", "events", code=2)
     held = shell.json("drop-exchange", "events", "--yes", code=75)
-    assert held == [{"exchange": "events", "dropped": False, "held_by": ["t"]}]
+    assert held == [{"exchange": "events", "dropped": False, "held_by": ["t"], "existed": True}]
     assert shell.json("exchanges")[0]["closing"]
     shell("publish", "events", three, code=3)
     assert shell.json("recover")[0]["exchange_drops"] == held

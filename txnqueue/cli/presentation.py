@@ -301,6 +301,8 @@ def told_of_exchange_drop(drop: ExchangeDropResult) -> str:
 
 
 def _told(what: str, drop: QueueDropResult | ExchangeDropResult, and_what: str = "") -> str:
+    if not drop.existed:
+        return f"{what} does not exist."
     if drop.dropped:
         return f"{what} is dropped{and_what}."
     return (
