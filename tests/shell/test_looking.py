@@ -89,6 +89,13 @@ def _reaching(folder: str, ask: Any) -> None:
         ask()
 
 
+def test_a_root_that_is_a_file_is_refused(store: str) -> None:
+    """It was advised to make a new store there."""
+    file = next(Path(store, "journal", "_delta_log").glob("*.json"))
+    refused = run(str(file), "list")
+    assert refused.exit_code == 2 and "is that of a file" in refused.stderr
+
+
 # ---------------------------------------------------------------------------- the sensor
 
 
