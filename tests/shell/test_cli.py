@@ -33,7 +33,7 @@ from txnqueue import errors  # noqa: E402
 from txnqueue.cli.console import Options, exit_code  # noqa: E402
 from txnqueue.cli.files import read_file, read_yaml, spelled_out  # noqa: E402
 from txnqueue.cli.main import app  # noqa: E402
-from txnqueue.cli.presentation import Printer  # noqa: E402
+from txnqueue.cli.presentation import REMEDIES, Printer  # noqa: E402
 from txnqueue.core.markup import printable  # noqa: E402
 from txnqueue.manager import QueueManager  # noqa: E402
 from txnqueue.protocols.dtx import Connection, Xid  # noqa: E402
@@ -222,6 +222,15 @@ def test_an_unexpected_error_is_1_and_names_itself(shell: Any) -> None:
     assert result.exit_code == 1
     assert "unexpected RuntimeError: first line" in result.stderr
     assert "second" not in result.stderr
+
+
+def test_errors_say_what_to_type_and_not_what_to_call(shell: Any, tmp_path: Path) -> None:
+    said = shell("create", "orders", "--schema", SCHEMA, code=3).stderr
+    assert "pass --exist-ok" in said and "exist_ok" not in said
+    said = CliRunner().invoke(app, ["list", "--root", str(tmp_path)]).stderr
+    assert "; txnqueue create makes a new store." in said
+    package = "".join(file.read_text() for file in (ROOT / "txnqueue").rglob("*.py"))
+    assert all(package.count(call) > 1 for call in REMEDIES), "no error says that any more"
 
 
 def test_an_unexpected_error_of_java_is_said_in_javas_words(shell: Any) -> None:

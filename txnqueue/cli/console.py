@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import typer
 
 from txnqueue import errors
-from txnqueue.cli.presentation import NotPrinted, Output, Printer, complain, lines_of, remark
+from txnqueue.cli.presentation import (
+    NotPrinted,
+    Output,
+    Printer,
+    complain,
+    in_the_shell,
+    lines_of,
+    remark,
+)
 from txnqueue.cli.signals import starting_java
 from txnqueue.core.settings import check_root
 from txnqueue.core.state.closure import is_closed
@@ -246,7 +254,7 @@ def exiting(*, verbose: bool) -> Iterator[None]:
         if verbose:
             remark(traceback.format_exc())
         if isinstance(error, (errors.TxnQueueError, NotPrinted)):
-            complain(str(error))
+            complain(in_the_shell(str(error)))
         else:
             first = next(iter(lines_of(error)), "")
             hint = "" if verbose else " (--verbose shows where)"

@@ -41,6 +41,20 @@ QUEUE_COLUMNS = (
 )  # fmt: skip
 
 
+REMEDIES = {
+    "create_queue makes": "txnqueue create makes",
+    "pass exist_ok=True": "pass --exist-ok",
+    "partial=True": "--partial",
+    "manager.take_over(reason)": "txnqueue take-over",
+    "manager.outcome(id)": "txnqueue outcome",
+    "manager.outcome()": "txnqueue outcome",
+    "manager.list_queues()": "txnqueue list",
+    "manager.list_exchanges()": "txnqueue exchanges",
+    "maintain(payload_retention_days=)": "txnqueue maintain --payload-retention-days",
+}
+"""What errors advise a program to call, and what to type instead."""
+
+
 class Output(str, enum.Enum):
     """How results are printed."""
 
@@ -229,6 +243,13 @@ def _let_go(stream: TextIO | None) -> None:
 def written_address(host: str, port: int) -> str:
     """Format the address of a listener, with IPv6 hosts in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def in_the_shell(message: str) -> str:
+    """Say what to type where an error says what to call."""
+    for call, typed in REMEDIES.items():
+        message = message.replace(call, typed)
+    return message
 
 
 def complain(message: str) -> None:
