@@ -31,6 +31,7 @@ from txnqueue.messages.claim import Wanting
 from txnqueue.messages.receive import VersionLimit, lease_of, now
 from txnqueue.messages.selector import Selector
 from txnqueue.results import DrainResult
+from txnqueue.storage.journal.exceptions import damage_below
 from txnqueue.transaction import Transaction, call_handler, rolled_back_by_handler
 from txnqueue.transactions import commit
 from txnqueue.transactions.attempt import Attempt
@@ -312,7 +313,12 @@ class Drain:
         return self._steps.claim(self._wanted())
 
     def _call(self, current: Claimed) -> BaseException | None:
-        """Pass a batch to the handler, and return the exception that it raised, if any."""
+        """Pass a batch to the handler, and return the exception that it raised, if any.
+
+        Raises:
+            StoreError: It met a file of the payload that cannot be read, which is no failure of
+                the handler's: it ends the drain.
+        """
         tx = current.attempt
         tx.charges = self._charges.next_counts
         blocks = self._client.blocks
@@ -320,6 +326,9 @@ class Drain:
             blocks.append(tx)
             call_handler(self._handler, current.batch, Transaction(tx))
         except BaseException as error:
+            unreadable = damage_below(self._client.payload.folder, error)
+            if unreadable is not None:
+                raise unreadable from error
             return error
         finally:
             if tx in blocks:
@@ -386,7 +395,7 @@ class Drain:
         self._log("batch rolled back", None, error=describe_error(error))
         if fault is Fault.JOB:
             raise HandlerFailed(
-                f"The job itself is at fault, not a message: {describe_error(error)} Its batch "
+                f"The job itself is at fault, not a message: {_sentence(error)} Its batch "
                 "was released, and the delivery does not count: correct the job and run it again.",
                 result=self._result(finished=False),
             ) from error
@@ -396,7 +405,7 @@ class Drain:
         if self._failures_in_a_row >= self._errors_max:
             raise HandlerFailed(
                 f"{self._failures_in_a_row} batches in a row were rolled back, the last with "
-                f"{describe_error(error)}. Nothing of these batches was committed: correct the "
+                f"{_sentence(error)} Nothing of these batches was committed: correct the "
                 "handler, then drain again.",
                 result=self._result(finished=False),
             ) from error
@@ -436,6 +445,10 @@ class Drain:
         said = {**about, **details}
         text = " ".join(f"{key}={value}" for key, value in said.items())
         logger.info("%s %s", event, text, extra={"event": event, "details": said})
+
+
+def _sentence(error: Exception) -> str:
+    return f"{describe_error(error).removesuffix('.')}."
 
 
 def _check_ahead(ahead: int, queue: Queue) -> None:

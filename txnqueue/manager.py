@@ -407,7 +407,7 @@ class QueueManager:
         self._client.open()
         Applier(self._client).waive(change, reason, table_gone=table_gone)
 
-    def take_over(self, reason: str) -> None:
+    def take_over(self, reason: str) -> bool:
         """Take the store over from another driver that was active recently, on record.
 
         This is for storage that supports one driver only, such as S3 without the library's log
@@ -418,12 +418,15 @@ class QueueManager:
         Args:
             reason: Why; recorded in the history of the journal's table.
 
+        Returns:
+            Whether there was anything to take over.
+
         Raises:
             SecondDriver: Another driver took the store over at the same time.
         """
         why = check_reason(reason)
         self._client.open()
-        self._client.store.take_over({**self._client.author(), "reason": why})
+        return self._client.store.take_over({**self._client.author(), "reason": why})
 
     def create_views(
         self, prefix: str = "", as_of: int | datetime.datetime | None = None
@@ -619,7 +622,7 @@ class QueueManager:
         at_once(self._client, "drop_queue")
         known = self._client.cache.queues()  # read anew: another client may have replaced the queue
         if missing_ok and name not in known:
-            return QueueDropResult(name, dropped=True)
+            return QueueDropResult(name, dropped=True, existed=False)
         return Queue(self._client, self._client.cache.queue(name)).drop(reason=reason)
 
     def declare(
@@ -1103,7 +1106,7 @@ class QueueManager:
         except ExchangeNotFound:
             if not missing_ok:
                 raise
-            return ExchangeDropResult(name, dropped=True)
+            return ExchangeDropResult(name, dropped=True, existed=False)
         return exchange.drop(reason=reason)
 
     def list_exchanges(self) -> list[str]:

@@ -697,6 +697,8 @@ class Queue:
         Raises:
             HandlerFailed: The handler failed ``errors_max`` times in a row, or by a mistake of
                 the job: a missing queue or table, wrong columns, ``NameError``.
+            StoreError: The handler met a file of the store that is damaged or cannot be read; no
+                delivery counts.
             QueueClosed: This queue, or one that the handler sent to, is being dropped.
             InvalidInput: ``ahead=1`` on an ordered queue, a function is async or has a yield, or a
                 run of another queue has this ``run_id``.

@@ -23,6 +23,7 @@ from txnqueue.errors import (
     TransactionNotGiven,
     TransactionUnknown,
 )
+from txnqueue.storage.journal.exceptions import damage_below
 from txnqueue.table import TableChanges
 from txnqueue.transactions import commit
 from txnqueue.transactions.attempt import Attempt
@@ -319,7 +320,8 @@ class Transaction:
         lease stay with their holder, unsettled.
 
         Args:
-            reason: Why; recorded in the journal.
+            reason: Why; recorded in the journal, unless the work is only staged, of which there is
+                no entry.
             counted: Whether the deliveries count; pass False if the messages were not looked at.
 
         Raises:
@@ -404,6 +406,10 @@ class Transaction:
                     commit.end_interrupted(attempt, interrupt, counted=True)
                     raise
             return None
+        unreadable = damage_below(attempt.client.payload.folder, error)
+        if unreadable is not None:
+            commit.roll_back_after(attempt, unreadable, counted=False)
+            raise unreadable from error
         commit.roll_back_after(attempt, error)
         return None
 

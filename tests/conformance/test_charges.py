@@ -22,11 +22,13 @@ from txnqueue.errors import (
     QueueNotFound,
     SchemaMismatch,
     StoreBusy,
+    StoreCorrupt,
     TableNotFound,
     TransactionAborted,
 )
 from txnqueue.messages.charges import Fault, fault_of
 from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.payload.memory import MemoryPayload
 
 pytestmark = in_memory
 
@@ -96,7 +98,7 @@ def test_what_no_message_can_cause_ends_the_drain_at_once_and_counts_no_delivery
 ) -> None:
     orders = world.queue(dead_letter=True, deliveries_max=1)
     orders.send(rows(1, 2))
-    with pytest.raises(HandlerFailed, match="job itself is at fault") as caught:
+    with pytest.raises(HandlerFailed, match=r"at fault.*[^.]\. Its batch was") as caught:
         world.open(orders, "b").drain(handler)
     assert isinstance(caught.value.__cause__, cause)
     assert (caught.value.result.errors, caught.value.result.failed) == (1, True)
@@ -133,6 +135,57 @@ def test_spark_not_understanding_the_query_is_the_jobs_mistake(world: World) -> 
         with pytest.raises(HandlerFailed):
             world.open(orders, "b").drain(handler)
     assert charged(orders) == [0]
+
+
+MISSING = (
+    "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file "
+    "file:///lake/payload/orders-1/a.parquet. File does not exist. SQLSTATE: KD001"
+)
+
+
+def reading(*_: Any) -> None:
+    """Meets what Spark says when a file is missing that the batch's DataFrame reads."""
+    raise OSError(f"An error occurred while calling o9.collectToPython.\n: {MISSING}")
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_damaged_file_that_a_handler_meets_ends_the_drain_and_counts_no_delivery(
+    world: World, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    """Of good messages it made dead letters, whose reason was a trace of Java."""
+    orders = world.queue(dead_letter=True, deliveries_max=2)
+    orders.send(rows(1, 2, 3))
+    monkeypatch.setattr(MemoryPayload, "folder", "/lake/payload/")
+    handled = 0
+
+    def handler(batch: Any, tx: Any) -> None:
+        nonlocal handled
+        handled += 1
+        if handled == 3:
+            reading()
+
+    with pytest.raises(StoreCorrupt, match=r"a\.parquet") as caught:
+        world.open(orders, "b").drain(handler, batch_size=1, ahead=ahead)
+    assert isinstance(caught.value.__cause__, OSError)
+    left = charged(orders)
+    assert left == [0] * len(left) and left
+
+
+def test_a_damaged_file_that_a_block_meets_counts_no_delivery(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = world.queue()
+    orders.send(rows(1))
+    monkeypatch.setattr(MemoryPayload, "folder", "/lake/payload/")
+    manager = world.manager("b")
+    with pytest.raises(StoreCorrupt, match=r"a\.parquet"), manager.transaction() as tx:
+        tx.queue(orders.name).receive(1)
+        reading()
+    assert charged(orders) == [0]
+    with pytest.raises(OSError, match="away"), manager.transaction() as tx:
+        tx.queue(orders.name).receive(1)
+        raise OSError("the user's own storage is away")
+    assert charged(orders) == [1]
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,10 @@ def test_a_wrong_declaration_changes_nothing_and_is_told_in_one_error(world: Wor
         ("list of queue names", {"drop": "b"}),
         ("both declared and listed", {"queues": {"b": fine}, "drop": ["b"]}),
         ("cannot be the name", {"queues": {"1 b": fine}}),
-        ("lanes=4", {"queues": {"b": fine, name: {"schema": "n long", "lanes": 4}}}),
+        (
+            f"queue '{name}': lanes=4",
+            {"queues": {"b": fine, name: {"schema": "n long", "lanes": 4}}},
+        ),
         ("not a schema|not a plain column", {"queues": {"b": {"schema": "n nothing"}}}),
     ]
     for told, declaration in wrong:
@@ -73,6 +76,30 @@ def test_a_wrong_declaration_changes_nothing_and_is_told_in_one_error(world: Wor
     with pytest.raises(SchemaMismatch, match="key"):
         manager.declare({"queues": {"b": fine, name: {"schema": "n long, key long"}}})
     assert manager.list_queues() == [name, f"{name}.dead"]
+
+
+@in_memory
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"schema": "n long, n long"},
+        {"group_by": "zz"},
+        {"lanes": -1},
+        {"lease_seconds": float("nan")},
+        {"lain": 3},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_an_error_of_a_declaration_names_its_queue(
+    world: World, about: dict[str, Any], *, there: bool
+) -> None:
+    manager, name = world.manager(), world.name("orders")
+    if there:
+        manager.declare(declared(world))
+    with pytest.raises(InvalidInput, match=f"^queue '{name}': ") as caught:
+        manager.declare(declared(world, **about))
+    assert caught.value.message == str(caught.value)
 
 
 @in_memory

@@ -10,7 +10,12 @@ from pyspark.errors import AnalysisException, ParseException, UnsupportedOperati
 
 from txnqueue.client.past_store import PastPayload
 from txnqueue.errors import InvalidInput, StoreCorrupt, StoreError
-from txnqueue.storage.journal.exceptions import damage, damage_below, misnamed
+from txnqueue.storage.journal.exceptions import (
+    damage,
+    damage_below,
+    is_file_missing,
+    misnamed,
+)
 from txnqueue.storage.payload import evaluating
 
 READ = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/lake/a.parquet. "
@@ -103,6 +108,30 @@ def test_a_damaged_file_that_a_predicate_meets_is_told_from_a_predicate_that_fai
     assert "awaitResult" not in str(caught.value) or expected is OSError
     if expected is InvalidInput:
         assert str(caught.value).startswith("where='n = 1' cannot be evaluated: [")
+
+
+DENIED_FILE = (
+    "Caused by: java.io.FileNotFoundException: /my lake/payload/a.parquet (Permission denied)"
+)
+DENIED_FOLDER = f"{JAVA}java.nio.file.AccessDeniedException: /my lake/a: Permission denied{AT}"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [reading("file:/my lake/payload/a.parquet", DENIED_FILE, "FILE_NOT_EXIST"), DENIED_FOLDER],
+)
+def test_what_this_user_must_not_read_is_not_called_damaged(said: str) -> None:
+    """Spark says of such a file that it does not exist."""
+    with pytest.raises(StoreError, match="let this user read it") as caught, damage():
+        raise OSError(said)
+    assert type(caught.value) is StoreError and "'/my lake/" in str(caught.value)
+    assert not is_file_missing(OSError(said)), "a newer version names it too"
+
+
+def test_a_file_that_a_predicate_must_not_read_is_named() -> None:
+    said = reading("file:/my lake/payload/a.parquet", DENIED_FILE, "FILE_NOT_EXIST")
+    found = damage_below("/my lake/payload/", OSError(said))
+    assert type(found) is StoreError and "a.parquet" in str(found)
 
 
 def test_without_files_there_is_no_damage() -> None:

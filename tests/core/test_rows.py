@@ -178,6 +178,11 @@ def test_a_value_of_another_type_is_refused(kind: Any, value: Any) -> None:
     assert mismatch(one_column(kind), [{"c": None}, {"c": value}]) == "c"
 
 
+def test_a_value_that_arrow_refuses_is_told_in_a_sentence() -> None:
+    with pytest.raises(SchemaMismatch, match=r"takes bigint, not these values \(.*'x'.*\): cast"):
+        rows.arrow_table(one_column(T.LongType()), [{"c": "x"}])
+
+
 @pytest.mark.parametrize(
     ("kind", "value"),
     [

@@ -254,3 +254,37 @@ def test_a_schema_as_text_without_a_session_has_simple_types() -> None:
     for other in ("amount decimal(5,2)", "who struct<name:string>", "name", "a b c"):
         with pytest.raises(SchemaMismatch, match="StructType"):
             plain_schema(other)
+
+
+JAVA = "\n\tat org.apache.spark.Some.method(Some.scala:1)"
+"""A line of a trace."""
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "An error occurred while calling o60.applySchemaToPythonRDD.\n: org.apache.spark."
+            "SparkException: [INTERNAL_ERROR] Logical plan should not have output of char/varchar "
+            f"type when spark.sql.preserveCharVarcharTypeInfo is false{JAVA}",
+            "schema='n x' has a column of type char or varchar: use string.",
+        ),
+        (
+            '\n[UNSUPPORTED_DATATYPE] Unsupported data type "X". SQLSTATE: 0A000 (line 1, pos 2)\n'
+            "\n== SQL ==\nn x\n--^^^\n",
+            "schema='n x' is not a schema; give one such as 'order_id long, amount double': "
+            '[UNSUPPORTED_DATATYPE] Unsupported data type "X". SQLSTATE: 0A000 (line 1, pos 2)',
+        ),
+    ],
+)
+def test_what_spark_says_of_a_schema_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, said: str, told: str
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(said)
+
+    monkeypatch.setattr(schemas, "new_frame", refused)
+    session: Any = object()
+    with pytest.raises(SchemaMismatch) as caught:
+        schemas.schema_from(session, "n x")
+    assert str(caught.value) == told

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import filelock
@@ -22,8 +23,9 @@ pytest.importorskip("delta")
 
 from txnqueue.errors import SecondDriver, StoreBusy, StoreError, StoreNotFound
 from txnqueue.platform.log_store import CONDITIONAL_PUT, scheme_of
-from txnqueue.storage.journal import AppendConflict
+from txnqueue.storage.journal import AppendConflict, delta
 from txnqueue.storage.journal import lock as lock_module
+from txnqueue.storage.journal.delta import DeltaJournal
 from txnqueue.storage.journal.lock import TableLock
 from txnqueue.storage.journal.storage import (
     EVERY_DRIVER,
@@ -39,6 +41,7 @@ from txnqueue.storage.journal.storage import (
     log_store,
     writers_at,
 )
+from txnqueue.storage.journal.tables import TableNames
 
 
 class Bucket:
@@ -585,6 +588,24 @@ def test_a_lock_does_not_bring_back_the_folder_of_a_store_that_was_removed(
         with pytest.raises(StoreNotFound, match="put it back"):
             TableLock(path, lambda: None, proof)
     assert not store.exists()
+
+
+def test_a_store_that_this_user_must_not_read_is_not_called_absent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hadoop does, and a new store would be made in its place."""
+
+    def denied(path: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    there: Any = SimpleNamespace(
+        _statements=SimpleNamespace(names=TableNames.of("/lake")),
+        _log=SimpleNamespace(is_absent=lambda _: True),
+    )
+    assert not DeltaJournal.exists(there)
+    monkeypatch.setattr(delta, "os", SimpleNamespace(stat=denied))
+    with pytest.raises(StoreError, match="Let this user read below '/lake'"):
+        DeltaJournal.exists(there)
 
 
 def test_locks_beside_a_catalog_have_a_folder_of_their_own(tmp_path: Path) -> None:

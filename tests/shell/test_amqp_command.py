@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("typer")
 pytest.importorskip("proton", reason="python-qpid-proton is not installed: it needs a compiler")
+import typer
 from typer.testing import CliRunner
 
 from tests.conftest import LONG
@@ -120,7 +121,8 @@ def test_rules_and_a_password_of_a_file_let_a_user_in(tmp_path: Path, client: Pr
         (["--listen", "127.0.0.1:99999"], "HOST:PORT"),
         (["--listen", "0.0.0.0:0"], "only over TLS"),
         (["--tls-key", "key.pem"], "need --tls-cert"),
-        (["--tls-cert", "/nothing.pem"], "certificates cannot be used"),
+        (["--tls-cert", "/nothing.pem"], "--tls-cert /nothing.pem cannot be used"),
+        (["--tls-cert", "/no.pem", "--tls-key", "/n.pem"], "--tls-cert /no.pem, --tls-key /n.pem"),
         (["--rules", "/nothing.yaml"], "nothing.yaml"),
         (["--grace-seconds", "inf", "--listen", "127.0.0.1"], "grace_seconds"),
     ],
@@ -129,6 +131,41 @@ def test_what_cannot_be_served_is_a_usage_error(options: list[str], why: str) ->
     shell: Any = Shell()
     result = CliRunner().invoke(app, ["amqp", "serve", *options], obj=shell.factory)
     assert result.exit_code == 2 and why in result.stderr
+
+
+def test_rules_that_are_refused_are_named_with_their_file(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("user: {}\n")
+    shell: Any = Shell()
+    result = CliRunner().invoke(app, ["amqp", "serve", "--rules", str(rules)], obj=shell.factory)
+    assert result.exit_code == 2 and str(rules) in result.stderr
+
+
+def test_a_password_that_nobody_gives_is_a_usage_error() -> None:
+    asked = CliRunner().invoke(app, ["amqp", "password"], input="")
+    assert asked.exit_code == 2 and "give it on stdin" in asked.stderr
+
+
+def test_a_prompt_that_is_interrupted_ends_as_an_interrupted_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:  # as typer does
+            raise typer.Abort from None
+
+    monkeypatch.setattr(typer, "prompt", interrupted)
+    asked = CliRunner().invoke(app, ["amqp", "password"])
+    assert asked.exit_code == 130 and "interrupted" in asked.stderr
+
+
+@pytest.mark.parametrize("command", ["password", "serve"])
+def test_without_spark_the_listener_says_what_is_missing(command: str) -> None:
+    code = "import sys; sys.modules['pyspark'] = None; from txnqueue.cli.main import main; main()"
+    words = [sys.executable, "-c", code, "amqp", command, "--root", "/lake/messaging"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and "pip install 'txnqueue[spark]'" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from txnqueue import errors  # noqa: E402
 from txnqueue.cli.console import Options, exit_code  # noqa: E402
 from txnqueue.cli.files import read_file, read_yaml, spelled_out  # noqa: E402
 from txnqueue.cli.main import app  # noqa: E402
-from txnqueue.cli.presentation import Printer  # noqa: E402
+from txnqueue.cli.presentation import REMEDIES, Printer  # noqa: E402
 from txnqueue.core.markup import printable  # noqa: E402
 from txnqueue.manager import QueueManager  # noqa: E402
 from txnqueue.protocols.dtx import Connection, Xid  # noqa: E402
@@ -192,10 +192,12 @@ def test_an_operator_ends_the_leases_of_a_consumer(shell: Any, three: str) -> No
 def test_an_operator_takes_a_store_over_on_record(
     shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = []
-    monkeypatch.setattr(MemoryStore, "take_over", lambda self, about: said.append(about))
-    shell("take-over", "--reason", "its machine is gone")
-    assert said[0]["reason"] == "its machine is gone"
+    said: list[Any] = []
+    nothing = shell("take-over", "--reason", "its machine is gone").stdout
+    assert nothing == "There is nothing to take over: any driver may write here.\n"
+    monkeypatch.setattr(MemoryStore, "take_over", lambda self, about: not said.append(about))
+    taken = shell("take-over", "--reason", "its machine is gone").stdout
+    assert taken == "Taken over.\n" and said[0]["reason"] == "its machine is gone"
     shell("take-over", code=2)
 
 
@@ -220,6 +222,25 @@ def test_an_unexpected_error_is_1_and_names_itself(shell: Any) -> None:
     assert result.exit_code == 1
     assert "unexpected RuntimeError: first line" in result.stderr
     assert "second" not in result.stderr
+
+
+def test_errors_say_what_to_type_and_not_what_to_call(shell: Any, tmp_path: Path) -> None:
+    said = shell("create", "orders", "--schema", SCHEMA, code=3).stderr
+    assert "pass --exist-ok" in said and "exist_ok" not in said
+    said = CliRunner().invoke(app, ["list", "--root", str(tmp_path)]).stderr
+    assert "; txnqueue create makes a new store." in said
+    package = "".join(file.read_text() for file in (ROOT / "txnqueue").rglob("*.py"))
+    assert all(package.count(call) > 1 for call in REMEDIES), "no error says that any more"
+
+
+def test_an_unexpected_error_of_java_is_said_in_javas_words(shell: Any) -> None:
+    def broken(options: object) -> None:
+        raise OSError(
+            "An error occurred while calling o65.sql.\n: java.io.IOException: torn\n\tat x"
+        )
+
+    result = CliRunner().invoke(app, ["list"], obj=broken)
+    assert "unexpected OSError: java.io.IOException: torn (" in result.stderr
 
 
 @pytest.mark.parametrize("kind", [errors.Busy, errors.TransactionAborted, errors.StoreBusy])
@@ -331,6 +352,23 @@ def test_a_missing_file_is_2(shell: Any, tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------ receiving
+
+
+def test_a_file_that_this_user_must_not_read_is_told_from_a_missing_one(
+    shell: Any, three: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    result = shell("send", "orders", three, code=2)
+    assert "cannot be read: let this user read it" in result.stderr
+
+
+def test_what_java_says_of_a_file_is_said_in_javas_words() -> None:
+    error = OSError("An error occurred while calling o9.text.\n: : torn\n\tat x")
+    with (
+        pytest.raises(errors.InvalidInput, match=r"'a\.csv' cannot be read: torn$"),
+        spelled_out("a.csv"),
+    ):
+        raise error
 
 
 def test_receive_prints_and_gives_back(shell: Any, three: str) -> None:
@@ -502,6 +540,8 @@ def test_history_shows_events_states_and_paths(shell: Any, three: str) -> None:
     assert next(row for row in then if row["queue"] == "orders")["available"] == 3
     rows = shell.json("history", "--as-of", sent["commit_seq"], "--queue", "orders")
     assert [row["id"] for row in rows] == [1, 2, 3]
+    rows = shell.json("history", "--as-of", sent["commit_seq"], "--queue", "orders", "--limit", "2")
+    assert [row["id"] for row in rows] == [1, 2]
 
     steps = [row["step"] for row in shell.json("history", "--message", message)]
     assert steps == ["sent", "claimed", "accepted"]
@@ -521,6 +561,10 @@ def test_history_of_a_queue_that_was_dropped_is_still_there(shell: Any, three: s
         ("history", "--partial"),
         ("history", "--queue", "orders", "--partial"),
         ("history", "--digest", "--partial"),
+        ("history", "--limit", "1", "--as-of", "0"),
+        ("history", "--limit", "1", "--message", "x:0"),
+        ("history", "--limit", "1", "--digest"),
+        ("history", "--limit", "1", "--verify"),
         ("report", "--payload", "--no-verify"),
     ],
 )
@@ -854,11 +898,36 @@ def test_a_queue_is_dropped_unless_something_prepared_holds_it_back(shell: Any, 
     shell("send", "orders", three, code=3)
     manager.rollback("T")
     result = shell.json("drop", "orders", "--yes", "--reason", "replaced")
-    assert result == [{"queue": "orders", "dropped": True, "held_by": [], "messages": 3}]
+    assert result == [
+        {"queue": "orders", "dropped": True, "held_by": [], "messages": 3, "existed": True}
+    ]
     assert [row["queue"] for row in shell.json("list")] == ["orders.dead"]
     shell("drop", "orders", "--yes", code=3)
     shell("drop", "orders", "--yes", "--missing-ok")
     assert "queue_dropped" in [row["kind"] for row in shell.json("history", "--queue", "orders")]
+
+
+@pytest.mark.parametrize("what", [("drop", "queue"), ("drop-exchange", "exchange")])
+def test_what_was_not_there_is_not_said_to_be_dropped(shell: Any, what: tuple[str, str]) -> None:
+    words = (what[0], "nope", "--yes", "--missing-ok")
+    (said,) = shell.json(*words)
+    assert (said[what[1]], said["dropped"], said["existed"]) == ("nope", True, False)
+    assert shell(*words).stdout == f"{what[1].capitalize()} nope does not exist.\n"
+
+
+@pytest.mark.parametrize(
+    "words", [("drop", "orders"), ("purge", "orders"), ("drop-exchange", "events")]
+)
+def test_an_empty_reason_is_no_reason(shell: Any, words: tuple[str, str]) -> None:
+    for reason in ("", " "):
+        assert "give the reason" in shell(*words, "--yes", "--reason", reason, code=2).stderr
+
+
+def test_who_sends_back_from_the_queue_itself_is_told_where_its_dead_letters_are(
+    shell: Any,
+) -> None:
+    assert "are in orders.dead." in shell("redrive", "orders").stderr
+    assert shell("redrive", "orders.dead").stderr == ""
 
 
 def test_declared_queues_are_applied_once(shell: Any, tmp_path: Path) -> None:
@@ -978,7 +1047,7 @@ def test_an_exchange_grows_and_is_dropped(shell: Any, three: str) -> None:
     tx.prepare()
     shell("drop-exchange", "events", code=2)
     held = shell.json("drop-exchange", "events", "--yes", code=75)
-    assert held == [{"exchange": "events", "dropped": False, "held_by": ["t"]}]
+    assert held == [{"exchange": "events", "dropped": False, "held_by": ["t"], "existed": True}]
     assert shell.json("exchanges")[0]["closing"]
     shell("publish", "events", three, code=3)
     assert shell.json("recover")[0]["exchange_drops"] == held

@@ -432,6 +432,13 @@ def test_a_sql_file_says_what_becomes_of_rows() -> None:
         ("merge", "gold.totals", ("a", "b")),
     ]
     assert steps[0].query == "SELECT * FROM batch WHERE gone"
+    assert [s.line for s in steps] == [3, 5]
+
+
+def test_spark_counts_the_lines_of_a_query_as_the_file_does() -> None:
+    (_, step) = handlers.parse("-- send: a\nSELECT 1;\n-- send: b\n\n-- why\nSELECT 2\n+ x\n")
+    assert step.placed.split("\n")[step.line - 1 :] == step.query.split("\n")
+    assert step.placed.split("\n").index("+ x") == 6  # the seventh line
 
 
 def test_a_sql_file_may_begin_with_a_mark_and_its_texts_stay_as_they_are(tmp_path: Path) -> None:

@@ -139,6 +139,19 @@ def test_plain_text_that_a_full_disk_does_not_take_is_told(
     assert said.startswith("txnqueue: The output cannot be written: [Errno 28]")
 
 
+@needs_full
+@pytest.mark.parametrize("words", [("--help",), ("send", "--help"), ()])
+def test_help_that_a_full_disk_does_not_take_is_told(words: tuple[str, ...]) -> None:
+    with FULL.open("w") as full:
+        program = [sys.executable, "-m", "txnqueue.cli.main", *words]
+        done = subprocess.run(
+            program, check=False, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("txnqueue: The output cannot be written: [Errno 28]")
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("output", ["table", "json"])
 def test_without_a_reader_nothing_is_accepted(process: Process, output: str) -> None:
     process("receive", "orders", "--accept", "--output", output, code=1, to=">&-")

@@ -67,6 +67,16 @@ def test_a_missing_package_is_named_with_its_remedy(versions: dict[str, str], na
         local_spark.local_spark()
 
 
+def test_the_doctor_says_for_what_spark_is_needed(
+    versions: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of a store are read without it."""
+    del versions["pyspark"]
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    check = next(check for check in doctor() if check.name == "pyspark")
+    assert check.meaning.startswith("Writing to a store, SQL predicates and proofs need it: pip")
+
+
 def test_the_import_needs_no_spark() -> None:
     code = "import sys, txnqueue.platform.local_spark; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import signal
 import socket
@@ -22,8 +23,11 @@ from typer.testing import CliRunner  # noqa: E402
 
 import txnqueue  # noqa: E402
 from tests.shell.test_cli import Shell  # noqa: E402
+from txnqueue.cli import console  # noqa: E402
 from txnqueue.cli.main import app  # noqa: E402
 from txnqueue.reports.metrics import GAUGES  # noqa: E402
+from txnqueue.storage.files.delta_log import DeltaLog  # noqa: E402
+from txnqueue.storage.files.integrity import reaching  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,6 +66,34 @@ def test_a_root_that_leads_nowhere_is_refused(
     for root in ("~no-such-user/store", f"{tmp_path}/circle/store", "./store"):
         refused = run(root, "list")
         assert refused.exit_code in (2, 3) and "unexpected" not in refused.stderr
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_store_that_this_user_must_not_read_is_said_to_be_one(
+    store: str, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """Spark found no store there, and advised to make a new one."""
+
+    def denied(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(DeltaLog, "_list", lambda log: _reaching(log.folder, denied))
+    monkeypatch.setattr(console, "start_spark", lambda **_: pytest.fail("Spark cannot read it"))
+    refused = run(scheme + store, "list")
+    assert (refused.exit_code, refused.stdout) == (3, "")
+    assert "cannot be read" in refused.stderr and "let this user read it" in refused.stderr
+
+
+def _reaching(folder: str, ask: Any) -> None:
+    with reaching(folder):
+        ask()
+
+
+def test_a_root_that_is_a_file_is_refused(store: str) -> None:
+    """It was advised to make a new store there."""
+    file = next(Path(store, "journal", "_delta_log").glob("*.json"))
+    refused = run(str(file), "list")
+    assert refused.exit_code == 2 and "is that of a file" in refused.stderr
 
 
 # ---------------------------------------------------------------------------- the sensor

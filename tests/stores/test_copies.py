@@ -15,7 +15,13 @@ import pytest
 import txnqueue
 from tests.inside import client_of
 from tests.stores import copying, upgrading
-from txnqueue.errors import FilesNotReadable, PayloadRemoved, StoreSetBack, TxnQueueError
+from txnqueue.errors import (
+    FilesNotReadable,
+    PayloadRemoved,
+    StoreCorrupt,
+    StoreSetBack,
+    TxnQueueError,
+)
 from txnqueue.storage.files.delta_log import DeltaLog
 
 MAINTAINED = 18
@@ -224,7 +230,7 @@ def test_data_that_was_copied_before_its_log_is_told(store: Path) -> None:
         waiting(store)
     journal = store / "journal"
     (journal / next(path for path in _files(journal) if "catalog" in path)).unlink()
-    with pytest.raises(FilesNotReadable, match="were removed"):
+    with pytest.raises(StoreCorrupt, match=r"catalog.* it is missing"):
         waiting(store)
 
 

@@ -116,6 +116,22 @@ def test_a_commit_that_is_gone_or_shorter_is_named(whole: Path, tmp_path: Path) 
         look(str(store)).list_queues()
 
 
+@pytest.mark.parametrize("table", ["journal", "archive"])
+def test_a_lost_file_of_entries_is_told_from_one_that_maintenance_removed(
+    whole: Path, table: str
+) -> None:
+    """Its readers were told to call refresh(), after which they were told so again."""
+    reader = look(str(whole))
+    reader.list_queues()
+    for file in (whole / table).rglob("*.parquet"):
+        if "_delta_log" not in file.parts:
+            file.unlink()
+    with pytest.raises(
+        StoreCorrupt, match=r"\.parquet is damaged: it is missing.*put this file back"
+    ):
+        reader.entries()
+
+
 def _forget_what_was_added(store: Path) -> None:
     """Take the files that a commit added out of it: what is left can be read."""
     log = sorted((store / "journal/_delta_log").glob("*.json"))

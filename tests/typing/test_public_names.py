@@ -30,10 +30,10 @@ FOR_USERS = {
     "DeadLetters": "df json rows",
     "DrainResult": "already_finished applied batches dead_lettered errors failed finished "
     "last_error messages run_id stopped",
-    "QueueDropResult": "dropped held_by messages queue",
+    "QueueDropResult": "dropped existed held_by messages queue",
     "EraseResult": "erased purged queue readable_until undecided",
     "Exchange": "alter bind bindings describe drop info name publish schema sink unbind",
-    "ExchangeDropResult": "dropped exchange held_by",
+    "ExchangeDropResult": "dropped existed exchange held_by",
     "ExchangeInfo": "arguments closing created_at_ms dead_letter_id durable exchange_id kind name "
     "schema schema_version unroutable",
     "ExchangeReader": "bindings describe name",

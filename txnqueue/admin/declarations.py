@@ -7,7 +7,8 @@ declaration, and one by the client that applies it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -79,21 +80,8 @@ def read(client: Client, declared: Mapping[str, Any]) -> Declarations:
     queues = []
     for name, said in _mapping("queues", declared.get("queues") or {}).items():
         check_name(name)
-        about = _mapping(f"queue {name!r}", said)
-        _known(f"queue {name!r}", about, ("schema", *_SETTINGS))
-        if not isinstance(about.get("schema"), str):
-            raise InvalidInput(f"queue {name!r}: schema is missing: give the columns as DDL.")
-        settings = {key: value for key, value in about.items() if key != "schema"}
-        for key, value in settings.items():
-            if value is None and _SETTINGS[key] is not None:
-                raise InvalidInput(
-                    f"queue {name!r}: {key}={shown(value)}: give a value, or leave it out.",
-                    name=key,
-                )
-        keys = [check_text(key, settings.get(key)) for key in ("group_by", "message_id")]
-        columns = schema_from(client.store.spark, about["schema"])
-        columns = check_schema(columns, *keys)
-        queues.append(Declared(name, columns, settings))
+        with _about(name):
+            queues.append(_read(client, name, said))
     drop = declared.get("drop") or []
     if not isinstance(drop, Sequence) or isinstance(drop, str):
         raise InvalidInput(f"drop={shown(drop)}: give a list of queue names.")
@@ -103,6 +91,32 @@ def read(client: Client, declared: Mapping[str, Any]) -> Declarations:
             f"queue {min(both)!r} is both declared and listed in drop: remove one of the two."
         )
     return Declarations(queues, drop)
+
+
+def _read(client: Client, name: str, said: object) -> Declared:
+    """Check what is declared of one queue."""
+    about = _mapping("the queue", said)
+    _known("the queue", about, ("schema", *_SETTINGS))
+    if not isinstance(about.get("schema"), str):
+        raise InvalidInput("schema is missing: give the columns as DDL.")
+    settings = {key: value for key, value in about.items() if key != "schema"}
+    for key, value in settings.items():
+        if value is None and _SETTINGS[key] is not None:
+            raise InvalidInput(f"{key}={shown(value)}: give a value, or leave it out.", name=key)
+    keys = [check_text(key, settings.get(key)) for key in ("group_by", "message_id")]
+    columns = schema_from(client.store.spark, about["schema"])
+    return Declared(name, check_schema(columns, *keys), settings)
+
+
+@contextmanager
+def _about(name: str) -> Iterator[None]:
+    """Name the queue in an error about it: a declaration has many."""
+    try:
+        yield
+    except InvalidInput as error:
+        error.message = f"queue {name!r}: {error}"
+        error.args = (error.message,)
+        raise
 
 
 def plan(
@@ -132,19 +146,11 @@ def plan(
         known = dict(client.cache.queues())
     except StoreNotFound:
         known = {}
-    steps = []
+    steps: list[DeclarationResult] = []
     for one in declared.queues:
-        info = known.get(one.name)
-        if info is None:
-            settings = settings_of(one.settings)
-            new, _ = creation.described(client, known, one.name, one.columns, settings)
-            steps.append(DeclarationResult("create", one.name))
-        elif info.closing:
-            raise creation.taken(info)
-        else:
-            new = _altered(info, known, one)
-            changes = alteration.differences(info, new[0])
-            steps += [DeclarationResult("alter", one.name, changes)] if changes else []
+        with _about(one.name):
+            new, step = _step(client, known, one, settings_of)
+        steps += [step] if step is not None else []
         known.update((each.name, each) for each in new)
     # A queue goes before the one that takes its dead letters, whose name is longer.
     gone = dict.fromkeys(name for name in declared.drop if drop and name in known)
@@ -152,6 +158,25 @@ def plan(
         check_unused(known.pop(name), known.values())
         steps.append(DeclarationResult("drop", name))
     return steps
+
+
+def _step(
+    client: Client,
+    known: Mapping[str, QueueInfo],
+    one: Declared,
+    settings_of: Callable[[Mapping[str, Any]], QueueSettings],
+) -> tuple[Sequence[QueueInfo], DeclarationResult | None]:
+    """Return what a queue will be, with its dead-letter queue, and the change; None for none."""
+    info = known.get(one.name)
+    if info is None:
+        settings = settings_of(one.settings)
+        new, _ = creation.described(client, known, one.name, one.columns, settings)
+        return new, DeclarationResult("create", one.name)
+    if info.closing:
+        raise creation.taken(info)
+    altered = _altered(info, known, one)
+    changes = alteration.differences(info, altered[0])
+    return altered, DeclarationResult("alter", one.name, changes) if changes else None
 
 
 def _altered(info: QueueInfo, known: Mapping[str, QueueInfo], one: Declared) -> list[QueueInfo]:

@@ -33,12 +33,14 @@ class QueueDropResult(Facts):
         held_by: The prepared transactions that hold it back: decide them with
             ``manager.commit`` or ``manager.rollback``, then drop again or ``recover``.
         messages: How many messages were, or will be, dropped with it.
+        existed: Whether there was such a queue.
     """
 
     queue: str
     dropped: bool
     held_by: tuple[str, ...] = ()
     messages: int = 0
+    existed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,13 @@ class ExchangeDropResult(Facts):
         dropped: Whether it is gone; if not, it is closing and takes no more messages.
         held_by: The prepared transactions that hold it back: decide them with
             ``manager.commit`` or ``manager.rollback``, then drop again or ``recover``.
+        existed: Whether there was such an exchange.
     """
 
     exchange: str
     dropped: bool
     held_by: tuple[str, ...] = ()
+    existed: bool = True
 
 
 def drop_queue(client: Client, info: QueueInfo, reason: str | None = None) -> QueueDropResult:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ssl
 import time
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +15,10 @@ from txnqueue.cli.files import read_yaml
 from txnqueue.cli.presentation import written_address
 from txnqueue.cli.signals import check_grace, on_sigterm
 from txnqueue.core.settings import is_whole
-from txnqueue.errors import InvalidInput
+from txnqueue.errors import InvalidInput, PlatformMissing
+
+if TYPE_CHECKING:
+    from txnqueue.protocols.amqp import AccessRules
 
 WAIT_SECONDS = 0.2
 """How often the command looks whether it is to stop."""
@@ -62,12 +67,13 @@ def serve(
     ] = 30.0,
 ) -> None:
     """Serve clients of AMQP 1.0 until SIGTERM."""
-    from txnqueue.protocols.amqp import AccessRules, AmqpServer, Limits
-    from txnqueue.protocols.amqp.limits import NUMBER_MAX
+    with _needing_spark():
+        from txnqueue.protocols.amqp import AmqpServer, Limits
+        from txnqueue.protocols.amqp.limits import NUMBER_MAX
 
     check_grace(grace_seconds)
     host, port = _address(listen)
-    known = None if rules is None else AccessRules.read(read_yaml(rules))
+    known = None if rules is None else _rules(rules)
     limits = Limits(
         connections=connections_max,
         message_bytes=message_bytes_max,
@@ -102,11 +108,47 @@ def serve(
 @command("password", group=amqp)
 def password(session: OpenStore) -> None:
     """Ask for a password, and print its hash for a file of rules."""
-    from txnqueue.protocols.amqp import hashed
+    with _needing_spark():
+        from txnqueue.protocols.amqp import hashed
 
-    said = typer.prompt("Password", hide_input=True, err=True)
-    found = hashed(said)
+    found = hashed(_asked())
     session.printer.fact({"hash": found}, found)
+
+
+@contextmanager
+def _needing_spark() -> Iterator[None]:
+    """Say what is missing where the protocols cannot be imported: they know Spark's types."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] != "pyspark":
+            raise
+        raise PlatformMissing(missing="pyspark") from error
+
+
+def _asked() -> str:
+    """Ask for a password.
+
+    Raises:
+        InvalidInput: Nobody answers.
+        KeyboardInterrupt: By Ctrl-C, which typer takes for no answer, too.
+    """
+    try:
+        return str(typer.prompt("Password", hide_input=True, err=True))
+    except typer.Abort as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise InvalidInput("There is no password: type one, or give it on stdin.") from error
+
+
+def _rules(file: str) -> AccessRules:
+    from txnqueue.protocols.amqp import AccessRules
+
+    found = read_yaml(file)
+    try:
+        return AccessRules.read(found)
+    except InvalidInput as error:
+        raise InvalidInput(f"{file}: {error}") from error
 
 
 def _address(listen: str) -> tuple[str, int]:
@@ -123,11 +165,19 @@ def _tls(cert: str | None, key: str | None, client_ca: str | None) -> ssl.SSLCon
             raise InvalidInput("--tls-key and --tls-client-ca need --tls-cert.")
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
+    with _named(f"--tls-cert {cert}" if key is None else f"--tls-cert {cert}, --tls-key {key}"):
         context.load_cert_chain(cert, key)
-        if client_ca is not None:
+    if client_ca is not None:
+        with _named(f"--tls-client-ca {client_ca}"):
             context.load_verify_locations(client_ca)
-            context.verify_mode = ssl.CERT_OPTIONAL
-    except OSError as error:  # of files, and of what is in them
-        raise InvalidInput(f"The certificates cannot be used: {error}") from error
+        context.verify_mode = ssl.CERT_OPTIONAL
     return context
+
+
+@contextmanager
+def _named(files: str) -> Iterator[None]:
+    """Name the files in an error of theirs: OpenSSL does not."""
+    try:
+        yield
+    except OSError as error:  # of files, and of what is in them
+        raise InvalidInput(f"{files} cannot be used: {error}") from error

@@ -12,4 +12,15 @@ Where = Annotated[
     str | None,
     typer.Option(help="Only messages that match this SQL predicate over payload and _message."),
 ]
-Reason = Annotated[str | None, typer.Option(help="The reason; recorded in the history.")]
+
+
+def _checked(reason: str | None) -> str | None:
+    """Check a reason that may be left out: an empty one is a variable that is not set."""
+    if reason is not None and not reason.strip():
+        raise typer.BadParameter("give the reason, or omit the option.")
+    return reason
+
+
+Reason = Annotated[
+    str | None, typer.Option(help="The reason; recorded in the history.", callback=_checked)
+]

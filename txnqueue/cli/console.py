@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import enum
+import errno
 import functools
 import inspect
 import logging
@@ -21,10 +22,19 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import typer
 
 from txnqueue import errors
-from txnqueue.cli.presentation import NotPrinted, Output, Printer, complain, remark
+from txnqueue.cli.presentation import (
+    NotPrinted,
+    Output,
+    Printer,
+    complain,
+    in_the_shell,
+    lines_of,
+    remark,
+)
 from txnqueue.cli.signals import starting_java
-from txnqueue.core.settings import check_root, text_of
+from txnqueue.core.settings import check_root
 from txnqueue.core.state.closure import is_closed
+from txnqueue.platform.log_store import scheme_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,6 +153,13 @@ def _may_be_elsewhere() -> bool:
     return any(name in os.environ for name in _CLUSTER)
 
 
+def _is_forbidden(error: errors.StoreError, root: str) -> bool:
+    """Return whether this user must not read a file on this disk, which Spark must not either."""
+    cause = error.__cause__
+    denied = isinstance(cause, PermissionError) and cause.errno == errno.EACCES
+    return denied and scheme_of(root) in ("", "file")
+
+
 def start_spark(*, short_lived: bool, verbose: bool = False) -> SparkSession:
     """Take the session of the platform or of spark-submit, or else start a local one.
 
@@ -195,11 +212,12 @@ class OpenStore:
         if self._reader is None and self._looks_at_files():
             from txnqueue.store_reader import look
 
+            root = _root_of(self.options)
             try:
-                self._reader = look(_root_of(self.options))
+                self._reader = look(root)
             except (errors.FilesNotReadable, errors.StoreNotFound) as error:
-                surely = isinstance(error, errors.StoreNotFound) and not _may_be_elsewhere()
-                if self.options.engine is Engine.FILES or surely:
+                surely = isinstance(error, errors.StoreNotFound) or _is_forbidden(error, root)
+                if self.options.engine is Engine.FILES or (surely and not _may_be_elsewhere()):
                     raise
                 complain(f"{error} Trying with Spark.")
         return self._reader or self.manager
@@ -236,9 +254,9 @@ def exiting(*, verbose: bool) -> Iterator[None]:
         if verbose:
             remark(traceback.format_exc())
         if isinstance(error, (errors.TxnQueueError, NotPrinted)):
-            complain(str(error))
+            complain(in_the_shell(str(error)))
         else:
-            first = (text_of(error).strip().splitlines() or [""])[0]
+            first = next(iter(lines_of(error)), "")
             hint = "" if verbose else " (--verbose shows where)"
             complain(f"unexpected {type(error).__name__}: {first}{hint}")
         raise typer.Exit(exit_code(error)) from error

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from txnqueue.cli.presentation import lines_of
 from txnqueue.core.settings import shown
 from txnqueue.errors import InvalidInput
 
@@ -82,10 +83,13 @@ def _check_there(path: str) -> None:
     """Check that there is a local file, or a folder that Spark reads all of.
 
     Raises:
-        InvalidInput: There is none, or it has a folder that is no value of a partition.
+        InvalidInput: There is none, it has a folder that is no value of a partition, or this user
+            must not read it.
     """
     if not Path(path).exists():
         raise InvalidInput(f"There is no file {path!r}: check the path.")
+    if not os.access(path, os.R_OK):  # Spark would say that there is none
+        raise InvalidInput(f"{path!r} cannot be read: let this user read it.")
     for folder, names, _ in os.walk(path):
         inside = [name for name in names if not name.startswith(("_", ".")) and "=" not in name]
         if inside:
@@ -274,8 +278,7 @@ _ARROW: dict[str, Callable[[StructType, str], Any]] = {
 
 def _said(error: BaseException) -> str:
     """Take the line of an error that is about the file: Spark buries it under its own."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    lines = [line for line in lines if not line.startswith("An error occurred while c")] or lines
+    lines = lines_of(error) or [type(error).__name__]
     telling = [line for line in lines if _MALFORMED.search(line)] or lines
     return _MALFORMED.sub(r"\1", telling[0])
 

@@ -59,18 +59,27 @@ _MISTAKES = (
 
 @dataclass(frozen=True, slots=True)
 class SqlStep:
-    """One query, and what becomes of its rows: ``verb`` says what, ``target`` where."""
+    """One query, and what becomes of its rows: ``verb`` says what, ``target`` where.
+
+    It begins in a ``line`` of the file.
+    """
 
     verb: str
     target: str
     keys: tuple[str, ...]
     query: str
+    line: int
 
     @property
     def directive(self) -> str:
         """The line above the query."""
         on = f" on {', '.join(self.keys)}" if self.keys else ""
         return f"-- {self.verb}: {self.target}{on}"
+
+    @property
+    def placed(self) -> str:
+        """The query behind so many line feeds that Spark counts its lines as the file's."""
+        return "\n" * (self.line - 1) + self.query
 
 
 def load(name: str) -> Handler:
@@ -179,7 +188,7 @@ class SqlJob:
         frame = batch.df
         frame.createOrReplaceTempView(VIEW)
         for step in self._steps:
-            rows = frame.sparkSession.sql(step.query)
+            rows = frame.sparkSession.sql(step.placed)
             if step.verb == "send":
                 tx.queue(step.target).send(rows)
             elif step.verb == "reject":
@@ -217,7 +226,7 @@ class SqlJob:
             )
             new_frame(spark, [], schema).createOrReplaceTempView(VIEW)
         for step in self._steps:
-            with _told(f"{self._file}, below '{step.directive}'"):
+            with _told(f"{self._file}, line {step.line}, below '{step.directive}'"):
                 target = _columns_of(manager, step)
                 if spark is not None:
                     _check_query(spark, step, target)
@@ -238,7 +247,7 @@ def _check_query(spark: SparkSession, step: SqlStep, target: StructType | None) 
     from txnqueue.storage.payload.schemas import matched_columns
 
     # As a part of another one it can only be a query: no command that would run at once.
-    rows = spark.sql(f"SELECT * FROM (\n{step.query}\n)")
+    rows = spark.sql(f"SELECT * FROM ({step.placed}\n)")
     if target is None:
         _ = rows.select(f"{MESSAGE_COLUMN}.id").schema  # over Connect it is analysed now
         return
@@ -293,7 +302,7 @@ def parse(text: str, file: str = "the file") -> list[SqlStep]:
     for number, line in enumerate(text.split("\n"), 1):  # nothing else ends a line of SQL
         found = _DIRECTIVE.match(line.strip())
         if found:
-            blocks.append((found.group(1).lower(), found.group(2), []))
+            blocks.append((found.group(1).lower(), found.group(2), [""] * number))
         elif blocks:
             blocks[-1][2].append(line)
         elif line.strip() and not line.strip().startswith("--"):
@@ -308,6 +317,8 @@ def parse(text: str, file: str = "the file") -> list[SqlStep]:
 
 
 def _step(verb: str, target: str, query: str, file: str) -> SqlStep:
+    """Read one query, which stands behind as many line feeds as in the file."""
+    line = query[: -len(query.lstrip()) or None].count("\n") + 1
     lines = query.strip().split("\n")
     while lines and (not lines[-1].strip() or lines[-1].strip().startswith("--")):
         lines.pop()  # remarks about what follows
@@ -315,9 +326,9 @@ def _step(verb: str, target: str, query: str, file: str) -> SqlStep:
     if not query:
         raise InvalidInput(f"{file}: there is no query below '-- {verb}: {target}'.", name="sql")
     if verb != "merge":
-        return SqlStep(verb, target, (), query)
+        return SqlStep(verb, target, (), query, line)
     found = _MERGE.fullmatch(target)
     if found is None:
         raise InvalidInput(f"{file}: write '-- merge: table on column, column'.", name="sql")
     keys = tuple(key.strip() for key in found.group(2).split(","))
-    return SqlStep(verb, found.group(1), keys, query)
+    return SqlStep(verb, found.group(1), keys, query, line)

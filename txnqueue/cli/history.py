@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from txnqueue.cli.arguments import Limit
 from txnqueue.cli.console import PLATFORM, OpenStore, command
 from txnqueue.cli.presentation import QUEUE_COLUMNS
 from txnqueue.errors import PlatformMissing
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
     from txnqueue.reports.verification import VerificationResult
 
+LIMIT = 20
+"""How many events or messages are listed without ``--limit``."""
 EVENT_COLUMNS = (
     "commit_seq", "recorded_at", "kind", "queue", "lane", "count", "transaction_id", "actor",
     "run_id", "reason",
@@ -64,10 +65,21 @@ def history(
     partial: Annotated[
         bool, typer.Option("--partial", help="Let --where search the payload that still exists.")
     ] = False,
-    limit: Limit = 20,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="At most this many events, or messages of --as-of --queue; 20 if omitted."
+        ),
+    ] = None,
 ) -> None:
     """Show what was: the last events, the state after a commit, or the path of messages."""
     _check_question(as_of, queue, where, message, partial=partial)
+    whole = digest or verify or where is not None or message is not None
+    if limit is not None and (whole or (as_of is not None and queue is None)):
+        raise typer.BadParameter(
+            "--limit is about events, or messages of --as-of --queue: omit it."
+        )
+    limit = limit or LIMIT
     _check_digests(as_of, (after, digest), (against, verify), (queue, where, message))
     needs_spark = verify or where is not None  # the change feed, and SQL
     log = (session.manager if needs_spark else session.looking).history

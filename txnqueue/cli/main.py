@@ -38,8 +38,8 @@ try:
     from txnqueue.cli import exchanges, transactions, history, amqp  # noqa: F401
 
     # isort: on
-    from txnqueue.cli.console import app, printed
-    from txnqueue.cli.presentation import Output, Printer
+    from txnqueue.cli.console import FAILED, app, printed
+    from txnqueue.cli.presentation import Output, Printer, complain
 except ModuleNotFoundError as error:
     if error.name not in ("typer", "rich"):
         raise
@@ -72,7 +72,12 @@ def _before_all(
 
 def main() -> None:
     """Run the command line."""
-    app()
+    try:
+        app()
+    except OSError as error:  # of the help, which is printed before a command begins
+        complain(f"The output cannot be written: {error}.")
+        Printer(Output.TABLE).close()
+        raise SystemExit(FAILED) from error
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from txnqueue.cli.arguments import Limit, Queue, Reason, Where
 from txnqueue.cli.console import OpenStore, command
 from txnqueue.cli.files import format_of, read_file, spelled_out
 from txnqueue.cli.presentation import receipt_values
+from txnqueue.core.state.catalog import DEAD_SUFFIX
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -206,6 +207,9 @@ def dead_letters(session: OpenStore, queue: Queue) -> None:
 @command("redrive")
 def redrive(session: OpenStore, queue: Queue, where: Where = None) -> None:
     """Send dead letters back to the queues that they came from: give the dead-letter queue."""
-    count = session.manager.queue(queue).redrive(where)
+    opened = session.manager.queue(queue)
+    count = opened.redrive(where)
     values = {"queue": queue, "redriven": count}
     session.printer.fact(values, f"{count} messages were sent back to their origins.")
+    if not count and opened.info.dead_letter_id is not None:
+        session.printer.note(f"The dead letters of {queue} are in {queue}{DEAD_SUFFIX}.")

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from txnqueue.cli.tables import fitted
 from txnqueue.core.markup import printable
+from txnqueue.core.settings import text_of
 from txnqueue.reports.report import plain
 
 if TYPE_CHECKING:
@@ -38,6 +39,20 @@ QUEUE_COLUMNS = (
     "queue", "lanes", "posted", "available", "delayed", "in_flight", "purge_pending", "accepted",
     "rejected", "dead_lettered", "expired", "purged", "moved", "duplicates",
 )  # fmt: skip
+
+
+REMEDIES = {
+    "create_queue makes": "txnqueue create makes",
+    "pass exist_ok=True": "pass --exist-ok",
+    "partial=True": "--partial",
+    "manager.take_over(reason)": "txnqueue take-over",
+    "manager.outcome(id)": "txnqueue outcome",
+    "manager.outcome()": "txnqueue outcome",
+    "manager.list_queues()": "txnqueue list",
+    "manager.list_exchanges()": "txnqueue exchanges",
+    "maintain(payload_retention_days=)": "txnqueue maintain --payload-retention-days",
+}
+"""What errors advise a program to call, and what to type instead."""
 
 
 class Output(str, enum.Enum):
@@ -230,9 +245,23 @@ def written_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def in_the_shell(message: str) -> str:
+    """Say what to type where an error says what to call."""
+    for call, typed in REMEDIES.items():
+        message = message.replace(call, typed)
+    return message
+
+
 def complain(message: str) -> None:
     """Print an error: one line on stderr, whatever is in the message."""
     remark(f"txnqueue: {printable(' '.join(message.split()))}")
+
+
+def lines_of(error: BaseException) -> list[str]:
+    """Split what an error says into lines, without what py4j puts before Java's own."""
+    lines = text_of(error).strip().splitlines()
+    said = [line for line in lines if not line.startswith("An error occurred while c")]
+    return [line.lstrip(": ") for line in said or lines]
 
 
 def remark(text: str) -> None:
@@ -293,6 +322,8 @@ def told_of_exchange_drop(drop: ExchangeDropResult) -> str:
 
 
 def _told(what: str, drop: QueueDropResult | ExchangeDropResult, and_what: str = "") -> str:
+    if not drop.existed:
+        return f"{what} does not exist."
     if drop.dropped:
         return f"{what} is dropped{and_what}."
     return (

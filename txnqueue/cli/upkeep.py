@@ -154,5 +154,8 @@ def take_over(
     ],
 ) -> None:
     """Write to a store on S3 from now on, because the driver that did so has surely ended."""
-    session.manager.take_over(reason)
-    session.printer.fact({"taken_over": session.manager.root}, "Taken over.")
+    taken = session.manager.take_over(reason)
+    session.printer.fact(
+        {"taken_over": session.manager.root if taken else None},
+        "Taken over." if taken else "There is nothing to take over: any driver may write here.",
+    )

@@ -61,8 +61,9 @@ class PastStore:
         """Refuse to create a store."""
         raise OnlyRehearsed
 
-    def take_over(self, about: Mapping[str, object]) -> None:
+    def take_over(self, about: Mapping[str, object]) -> bool:
         """Do nothing: the store is not written to."""
+        return False
 
     def close(self) -> None:
         """Do nothing: all resources belong to the store."""

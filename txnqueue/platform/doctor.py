@@ -21,7 +21,7 @@ from txnqueue.platform.requirements import INSTALL, misfit, version_of
 Verdict = Literal["ok", "warning", "error"]
 
 _PURPOSE = {
-    "pyspark": "All stores but those in memory",
+    "pyspark": "Writing to a store, SQL predicates and proofs",
     "delta-spark": "Local sessions, not those of a platform with its own Delta,",
     "pyarrow": "All stores",
     "filelock": "Stores on a local disk",

@@ -58,11 +58,14 @@ class Store(Protocol):
         """Create the journal; no error if it is there."""
         ...
 
-    def take_over(self, about: Mapping[str, object]) -> None:
+    def take_over(self, about: Mapping[str, object]) -> bool:
         """Register this driver as the one that may write, if the storage supports only one.
 
         Args:
             about: Who takes over, and why.
+
+        Returns:
+            Whether it does.
         """
         ...
 
@@ -118,9 +121,9 @@ class DeltaStore:
         """Create the journal; no error if it is there."""
         self.journal.create()
 
-    def take_over(self, about: Mapping[str, object]) -> None:
+    def take_over(self, about: Mapping[str, object]) -> bool:
         """Register this driver as the one that may write, if the storage supports only one."""
-        self.statements.take_over(about)
+        return self.statements.take_over(about)
 
     def close(self) -> None:
         """Wait for running statements, then release sessions and threads."""
@@ -155,8 +158,9 @@ class MemoryStore:
     def create(self) -> None:
         """Create the journal: in memory it always exists."""
 
-    def take_over(self, about: Mapping[str, object]) -> None:
+    def take_over(self, about: Mapping[str, object]) -> bool:
         """Do nothing: all writers are in this process."""
+        return False
 
     def close(self) -> None:
         """Do nothing, because several managers may share the store."""

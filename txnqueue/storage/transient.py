@@ -241,8 +241,9 @@ class TransientStore:
     def create(self) -> None:
         """Create the journal: in memory it always exists."""
 
-    def take_over(self, about: Mapping[str, object]) -> None:
+    def take_over(self, about: Mapping[str, object]) -> bool:
         """Do nothing: all writers are in this process."""
+        return False
 
     def close(self) -> None:
         """Do nothing, because all managers of the process share the store."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,10 +12,10 @@ import pyarrow.compute as pc
 
 from txnqueue.core import model
 from txnqueue.core.model import Entry
-from txnqueue.errors import FilesNotReadable
+from txnqueue.errors import FilesNotReadable, StoreError
 from txnqueue.storage.files import parquet
 from txnqueue.storage.files.arrays import empty, numbers, texts
-from txnqueue.storage.files.delta_log import DataFile, TableVersion
+from txnqueue.storage.files.delta_log import DataFile, DeltaLog, TableVersion
 from txnqueue.storage.files.integrity import content_of, damaged, understanding
 from txnqueue.storage.journal import EntryFilter, Newest, Order
 from txnqueue.storage.journal.filters import shards_of
@@ -154,13 +155,24 @@ class EntryFiles:
         try:
             found = parquet.side_by_side(read, files)
         except FileNotFoundError as error:
-            raise FilesNotReadable(
-                f"Files of {self._folder} that this state of the store needs were removed because "
-                "they are old: call refresh() to read the store as it is now.",
-                path=self._folder,
-            ) from error
+            raise self._gone(files) from error
         self._keep(files, found)
         return found
+
+    def _gone(self, files: Sequence[DataFile]) -> StoreError:
+        """Build the error for a file that is gone: lost, if the newest version needs it as well."""
+        needed: Collection[str] = ()
+        with suppress(FileNotFoundError):  # the store itself is gone, as refresh() says
+            needed = DeltaLog(self._filesystem, self._folder).newest().files
+        for one in files:
+            path = path_of(self._folder, one)
+            if one.path in needed and not self._filesystem.get_file_info(path).is_file:
+                return damaged(path, "it is missing, and the newest version of the table needs it")
+        return FilesNotReadable(
+            f"Files of {self._folder} that this state of the store needs were removed because "
+            "they are old: call refresh() to read the store as it is now.",
+            path=self._folder,
+        )
 
     def _keep(self, files: Sequence[DataFile], found: Sequence[pa.Table]) -> None:
         """Cache what was read: a file never changes, and most queries read it twice."""

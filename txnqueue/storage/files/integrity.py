@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 import zlib
 from collections.abc import Iterator
@@ -39,12 +40,13 @@ def reaching(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise FilesNotReadable(
-            f"{path!r} cannot be read ({error}): check the storage's credentials and address in "
-            "the environment of this process, give look() a filesystem=, or use Spark, which has "
-            "its own settings.",
-            path=path,
-        ) from error
+        remedy = (
+            "let this user read it."
+            if error.errno == errno.EACCES
+            else "check the storage's credentials and address in the environment of this process, "
+            "give look() a filesystem=, or use Spark, which has its own settings."
+        )
+        raise FilesNotReadable(f"{path!r} cannot be read ({error}): {remedy}", path=path) from error
 
 
 @contextmanager

@@ -163,7 +163,7 @@ class FilesStore:
         """Refuse to write."""
         raise OnlyLooking
 
-    def take_over(self, about: Mapping[str, object]) -> None:
+    def take_over(self, about: Mapping[str, object]) -> bool:
         """Refuse to write."""
         raise OnlyLooking
 

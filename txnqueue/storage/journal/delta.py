@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.core import model
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.settings import shown
-from txnqueue.errors import StatementRefused, StoreCorrupt, StoreNotFound, StoreSetBack
+from txnqueue.errors import (
+    StatementRefused,
+    StoreCorrupt,
+    StoreError,
+    StoreNotFound,
+    StoreSetBack,
+)
 from txnqueue.platform import clock
 from txnqueue.storage import setbacks
 from txnqueue.storage.journal import AppendConflict, Appended, Audit, Newest, Order, Reading
@@ -78,10 +85,11 @@ class DeltaJournal:
 
         Raises:
             InvalidInput: There can be no table at this root.
-            StoreError: Its host is not found.
+            StoreError: Its host is not found, or this user must not look there.
         """
         names = self._statements.names
         if names.by_path and self._log.is_absent(f"{names.root}/journal/_delta_log"):
+            _check_permitted(names.root)
             return False
         try:
             self._statements.run(
@@ -425,6 +433,22 @@ class DeltaJournal:
         self._learn(max(known, newest))
         last = max(known, newest) if upto is None else upto
         return Reading(tuple(e for e in entries if after < e.version <= last), last)
+
+
+def _check_permitted(root: str) -> None:
+    """Check that what Hadoop calls absent is not just out of this user's reach.
+
+    Raises:
+        StoreError: It is.
+    """
+    try:
+        os.stat(f"{root}/journal/_delta_log")
+    except PermissionError as error:
+        raise StoreError(
+            f"The store at {root!r} cannot be read: {error}. Let this user read below {root!r}."
+        ) from error
+    except OSError:  # it is absent, or on another storage
+        pass
 
 
 def _first_line(error: BaseException) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import unquote
 
+from txnqueue.core.settings import text_of
 from txnqueue.errors import InvalidInput, StoreCorrupt, StoreError, TxnQueueError
 from txnqueue.storage.journal import AppendConflict
 
@@ -22,6 +23,10 @@ _DAMAGED_LOG = (
     "INVALID_JSON_DATA_TYPE",  # the schema that it names
 )
 _MISSING_FILE = "FAILED_READ_FILE.FILE_NOT_EXIST"
+_DENIED_FILE = re.compile(r"FileNotFoundException: ([^\n]*) \(Permission denied\)")
+"""The cause of such an error if the file is there, but not for this user."""
+_DENIED_FOLDER = re.compile(r"AccessDeniedException: ([^\n]*): Permission denied")
+"""What Hadoop says of a folder on a disk that this user must not list."""
 _DAMAGED_FILE = (
     "CANNOT_READ_FILE_FOOTER",
     "ChecksumException",
@@ -84,36 +89,41 @@ def damage() -> Iterator[None]:
 
     Raises:
         StoreCorrupt: Delta or Spark read a file that is not as it was written.
+        StoreError: This user must not read a file or folder.
     """
     try:
         yield
     except StoreCorrupt:  # already translated
         raise
     except Exception as error:
-        said = str(error)
-        if _is_damage(said):
-            raise _corrupt(said) from error
+        unreadable = _unreadable(str(error))
+        if unreadable is not None:
+            raise unreadable from error
         raise
 
 
 def is_file_missing(error: BaseException) -> bool:
     """Return whether a data file was not there, which a newer version may not need."""
-    return _MISSING_FILE in str(error)
+    said = str(error)
+    return _MISSING_FILE in said and not _DENIED_FILE.search(said)
 
 
-def damage_below(folder: str, error: BaseException) -> StoreCorrupt | None:
-    """Return the error for a damaged file that a user's SQL met; None if it met something else.
+def damage_below(folder: str, error: BaseException) -> StoreError | None:
+    """Return the error for a file of the store that user code met; None if it met something else.
 
-    The SQL may read the user's own files, and fail in any way by itself.
+    The code may read the user's own files, and fail in any way by itself.
 
     Args:
         folder: What the paths of the store's files contain.
-        error: The error of the query with the SQL.
+        error: The error of the query with the user's SQL, or of the user's handler.
+
+    Returns:
+        ``StoreCorrupt`` for a damaged file, ``StoreError`` for one that this user must not read.
     """
-    said = str(error)
+    said = text_of(error)
     file = _READING_FILE.search(said)
     is_ours = file is not None and bool(folder) and folder in unquote(file[1])
-    return _corrupt(said) if is_ours and _is_damage(said) else None
+    return _unreadable(said) if is_ours else None
 
 
 def objection(error: BaseException) -> str | None:
@@ -122,12 +132,20 @@ def objection(error: BaseException) -> str | None:
     Python knows some of these errors only as errors of Java; their SQLSTATE tells.
     """
     found = _CONDITION.search(str(error))
-    return _first_line(found[0]) if found and found[1] in _OF_USERS else None
+    return first_line(found[0]) if found and found[1] in _OF_USERS else None
 
 
-def _corrupt(said: str) -> StoreCorrupt:
+def _unreadable(said: str) -> StoreError | None:
+    """Return the error for a file that cannot be read as it was written; None for any other."""
+    denied = _DENIED_FOLDER.search(said)
+    if denied is None and _MISSING_FILE in said:  # Spark takes one for the other
+        denied = _DENIED_FILE.search(said)
+    if denied is not None:
+        return StoreError(f"{denied[1]!r} cannot be read: let this user read it.")
+    if not _is_damage(said):
+        return None
     return StoreCorrupt(
-        f"A file of the store is damaged: {_first_line(said)} Stop writing to the store, keep it "
+        f"A file of the store is damaged: {first_line(said)} Stop writing to the store, keep it "
         "as it is, and put the file back from a copy."
     )
 
@@ -138,7 +156,7 @@ def _is_damage(said: str) -> bool:
     return any(sign in said for sign in signs) or bool(_READING_PARQUET.match(first_cause))
 
 
-def _first_line(said: str) -> str:
+def first_line(said: str) -> str:
     """Find Spark's own message in a Java trace."""
     found = re.search(r"\[[A-Z][A-Z_.]+\] [^\n]*", said)
     return found[0].strip() if found else said.strip().partition("\n")[0]
@@ -181,7 +199,7 @@ def _leads_nowhere(error: BaseException) -> str | None:
     if isinstance(error, UnsupportedOperationException):
         return "its file system cannot hold tables"
     if isinstance(error, ParseException):
-        return _first_line(said)
+        return first_line(said)
     found = next((match for sign in _MISNAMED if (match := sign.search(said))), None)
     return found and found[0].strip()
 

@@ -43,7 +43,7 @@ def canonical_root(root: str) -> str:
 
     Raises:
         InvalidInput: The path leads nowhere: no such user's home, a circle of links, a folder of
-            this process that is gone, or a character that no path has.
+            this process that is gone, or a character that no path has. Or it is that of a file.
     """
     if "/" not in root:
         return root
@@ -52,9 +52,12 @@ def canonical_root(root: str) -> str:
     if _SCHEME.match(root):
         return root.rstrip("/")
     try:
-        return str(Path(root).expanduser().resolve())
+        path = str(Path(root).expanduser().resolve())
     except (OSError, RuntimeError, ValueError) as error:
         raise InvalidInput(f"The path {shown(root)} leads nowhere: {error}") from error
+    if os.path.isfile(path):
+        raise InvalidInput(f"The path {shown(root)} is that of a file: give a folder.")
+    return path
 
 
 def _path_of(uri: str) -> str:

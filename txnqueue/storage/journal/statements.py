@@ -355,15 +355,20 @@ class Statements:
         found = _INTERVAL.fullmatch(said.strip().lower())
         return float(found.group(1)) * _SECONDS[found.group(2)] if found else 0.0, said
 
-    def take_over(self, about: Mapping[str, object]) -> None:
+    def take_over(self, about: Mapping[str, object]) -> bool:
         """Make this driver the one that may write, if the storage supports only one.
+
+        Returns:
+            Whether it does.
 
         Raises:
             SecondDriver: Another driver did the same at the same time.
         """
         admission = self.run(self._locks.admission)
-        if admission is not None:
-            _committed(self._begun(self._commits, lambda: admission.take_over(about)))
+        if admission is None:
+            return False
+        _committed(self._begun(self._commits, lambda: admission.take_over(about)))
+        return True
 
     # -------------------------------------------------------------- threads and sessions
 

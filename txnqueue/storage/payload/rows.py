@@ -309,7 +309,7 @@ def _of_values(column: StructField, values: Sequence[Any]) -> pa.ChunkedArray:
         data = pa.chunked_array([pa.array(values, want)], want)
         read = data.to_pylist()  # Arrow accepts days outside Python's range
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
-        raise wrong_type(column, str(error), in_rows=True) from error
+        raise wrong_type(column, f"these values ({error})", in_rows=True) from error
     for value, kept in zip(values, read, strict=True):
         if not _same(value, kept):
             raise wrong_type(column, f"{type(value).__name__} {shown(value)}", in_rows=True)

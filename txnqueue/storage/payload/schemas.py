@@ -34,6 +34,7 @@ from txnqueue.core.settings import (
     shown,
 )
 from txnqueue.errors import SchemaMismatch
+from txnqueue.storage.journal.exceptions import first_line
 from txnqueue.storage.journal.sessions import new_frame
 from txnqueue.storage.payload.types import check_column, folded, sql_type
 
@@ -165,9 +166,13 @@ def schema_from(spark: SparkSession | None, schema: object, name: str = "schema"
     try:
         return new_frame(spark, [], ddl).schema
     except Exception as error:
+        if "char/varchar type" in str(error):  # what Spark says of them names no column
+            raise SchemaMismatch(
+                f"{name}={shown(schema)} has a column of type char or varchar: use string."
+            ) from error
         raise SchemaMismatch(
             f"{name}={shown(schema)} is not a schema; give one such as 'order_id long, amount "
-            f"double': {error}"
+            f"double': {first_line(str(error))}"
         ) from error
 
 
