@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("proton", reason="python-qpid-proton is not installed: it needs a compiler")
 
 
-from tests.specifications.amqp_listener import Listener, eventually, listening
+from tests.specifications.amqp_listener import SECONDS, Listener, eventually, listening
 from txnqueue.errors import InvalidInput
 from txnqueue.manager import QueueManager
 from txnqueue.protocols.amqp import (
@@ -58,6 +58,7 @@ from txnqueue.protocols.amqp.frames import (
     framed,
 )
 from txnqueue.protocols.amqp.performatives import ReceiverSettleMode, SenderSettleMode
+from txnqueue.queue import Queue
 
 WINDOW = Window(next_incoming_id=0, incoming_window=100, next_outgoing_id=0, outgoing_window=100)
 MUCH = Window(next_incoming_id=0, incoming_window=9999, next_outgoing_id=0, outgoing_window=9)
@@ -310,6 +311,65 @@ def test_other_sessions_are_told_at_once_of_what_ends_with_a_session() -> None:
         wire.send(End())
         told = wire.until(Disposition)
         assert (told.first, told.settled, told.state) == (0, True, Released())
+
+
+class NeverEmpty:
+    """A queue to which a message comes with each claim, and which notes who claims."""
+
+    def __init__(self, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.claimed_by: list[str] = []
+        self.came = threading.Event()
+        self.waited_in_vain = False
+        self._orders = listener.manager.queue("orders")
+        self._receive = Queue.receive
+        monkeypatch.setattr(Queue, "receive", lambda *how, **named: self._claim(*how, **named))
+
+    def _claim(self, *how: Any, **named: Any) -> Any:
+        if self.claimed_by and not self.waited_in_vain:
+            self.waited_in_vain = not self.came.wait(SECONDS)
+        self.claimed_by.append(threading.current_thread().name)
+        self._orders.send([{"n": len(self.claimed_by)}])
+        return self._receive(*how, **named)
+
+
+def test_of_a_queue_that_is_never_empty_messages_are_sent_as_they_are_acquired(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next ones are acquired once the client has the first, and not by the ticks' threads."""
+    queue = NeverEmpty(listener, monkeypatch)
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.RECEIVER, source=Source("orders"), target=Target())
+    wire.send(SessionFlow(MUCH, Flow(handle=0, link_credit=1_000)))
+    assert wire.until(Transfer).delivery_id == 0
+    queue.came.set()
+    assert [wire.until(Transfer).delivery_id for _ in range(20)] == list(range(1, 21))
+    assert not queue.waited_in_vain
+    assert eventually(lambda: len(queue.claimed_by) >= 25)
+    assert not any("beat" in name for name in queue.claimed_by)
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_client_with_much_credit_of_a_queue_that_is_never_empty_keeps_nobody_from_stopping(
+    monkeypatch: pytest.MonkeyPatch, goes: bool
+) -> None:
+    listener = Listener()
+    with listener.server:
+        listener.manager.create_queue("orders", "n long")
+        queue = NeverEmpty(listener, monkeypatch)
+        queue.came.set()
+        wire = Wire(listener).begun()
+        wire.attach(0, Role.RECEIVER, source=Source("orders"), target=Target())
+        wire.send(SessionFlow(MUCH, Flow(handle=0, link_credit=1_000)))
+        wire.until(Transfer)
+        if goes:
+            wire.end()
+            assert eventually(lambda: listener.server.connections == 0)
+        assert listener.server.stop(grace_seconds=0.1, timeout_seconds=SECONDS)
+        claims = len(queue.claimed_by)
+        assert claims < 1_000
+        wire.end()
+        assert listener.manager.queue("orders").in_flight() == 0
+        assert len(queue.claimed_by) == claims
 
 
 def test_no_more_is_sent_than_the_window_of_a_session_takes(listener: Listener) -> None:

@@ -127,7 +127,7 @@ class SendingLink(Link):
             self._acquired(batch)
             self._send_waiting()
             # These go settled, so no limit on unsettled deliveries stops them: the rest waits.
-            more = self.sends_settled
+            more = self.session.connection.puts_off() or self.sends_settled
         if more or not (self._drain and self._may_acquire()):
             return False
         self._count(self.credit)

@@ -131,7 +131,8 @@ class Session:
                 link.tick(seconds)
         self.grant()
         self._extend_leases(resource.now_ms())
-        self.pump()
+        if not self.connection.puts_off():  # the leases of others must not wait for acquisitions
+            self.pump()
 
     def pump(self) -> None:
         """Send what is available for the controller, as far as it allows that."""
