@@ -190,6 +190,18 @@ def test_messages_are_acquired_in_a_transaction(listener: Listener, fail: bool) 
     assert orders.depth() == (3 if fail else 1)
 
 
+def test_a_coordinator_takes_no_long_messages(listener: Listener) -> None:
+    """Whoever may do nothing else may declare."""
+    wire = Wire(listener).begun()
+    wire.send(Attach(name="c", handle=0, role=Role.SENDER, target=Coordinator()))
+    assert wire.until(Attach).max_message_size == 4_096
+    payload = wire.codec.values.encode((AmqpData(bytes(4_000)), AmqpValue(Declare())))
+    wire.send(Transfer(handle=0, delivery_id=0, delivery_tag=b"c", payload=payload))
+    assert isinstance(wire.until(Disposition).state, Declared)
+    wire.send(Transfer(handle=0, delivery_id=1, delivery_tag=b"d", payload=bytes(4_097)))
+    assert wire.ends_with("amqp:link:message-size-exceeded", Detach)
+
+
 @pytest.mark.rule("S1-33")
 def test_work_that_came_too_late_for_its_link_forbids_the_commit(listener: Listener) -> None:
     wire = Wire(listener).begun()
@@ -321,15 +333,19 @@ class NeverEmpty:
         self.came = threading.Event()
         self.waited_in_vain = False
         self._orders = listener.manager.queue("orders")
-        self._receive = Queue.receive
-        monkeypatch.setattr(Queue, "receive", lambda *how, **named: self._claim(*how, **named))
+        receive = Queue.receive
 
-    def _claim(self, *how: Any, **named: Any) -> Any:
+        def claiming(*how: Any, **named: Any) -> Any:
+            self._note()
+            return receive(*how, **named)
+
+        monkeypatch.setattr(Queue, "receive", claiming)
+
+    def _note(self) -> None:
         if self.claimed_by and not self.waited_in_vain:
             self.waited_in_vain = not self.came.wait(SECONDS)
         self.claimed_by.append(threading.current_thread().name)
         self._orders.send([{"n": len(self.claimed_by)}])
-        return self._receive(*how, **named)
 
 
 def test_of_a_queue_that_is_never_empty_messages_are_sent_as_they_are_acquired(

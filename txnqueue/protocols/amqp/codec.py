@@ -11,7 +11,8 @@ import contextlib
 import datetime
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
+from uuid import UUID
 
 from txnqueue.core.instants import EPOCH
 from txnqueue.core.settings import shown
@@ -49,6 +50,13 @@ DESCRIPTION_OCTETS_MAX = 300
 """The maximum length of an error description: it fits into frames of the smallest size."""
 SECTION_VALUES_MAX = 65_535
 """The number of values that the library holds of one section, lists and maps included."""
+DATA_SECTIONS_MAX = 65_535
+OTHER_SECTIONS_MAX = 16
+"""The number of sections of a message; apart from data, only sequences may be several.
+
+The time to read a message is that of its values, of which a client could otherwise send millions.
+"""
+Octets = TypeVar("Octets", bytes, memoryview)
 _DECIMAL_EXPONENT_BITS = {32: 8, 64: 10, 128: 14}
 _UNREADABLE = (ValueError, TypeError, OverflowError, OSError, RecursionError)
 """Errors caused by octets that are not AMQP, are nested too deeply, or hold an instant outside
@@ -72,6 +80,7 @@ class ProtonCodec:
             ) from error
         self._proton: Any = proton
         self._decimal_bits = {proton.decimal32: 32, proton.decimal64: 64, proton.decimal128: 128}
+        self._getters = {**proton.Data.get_mappings, proton.Data.MAP: _pairs}
 
     def encode(self, sections: Sequence[Section]) -> bytes:
         """Write a message.
@@ -88,14 +97,22 @@ class ProtonCodec:
             InvalidInput: The octets are not a message, or have sections that a queue cannot take.
         """
         sections: list[Any] = []
-        while octets:
-            found, octets = self._read(octets)
+        count = data_count = 0
+        rest = memoryview(octets)  # to cut off a section must not copy those behind it
+        while rest:
+            found, rest = self._read(rest)
+            count, data_count = count + 1, data_count + isinstance(found, AmqpData)
+            if data_count > DATA_SECTIONS_MAX or count - data_count > OTHER_SECTIONS_MAX:
+                raise InvalidInput(
+                    f"A message has at most {DATA_SECTIONS_MAX} data sections, and "
+                    f"{OTHER_SECTIONS_MAX} others."
+                )
             if isinstance(found, Section):
                 sections.append(found)
             elif found is not None:
                 raise InvalidInput(
-                    f"{found!r} is not a section that a queue takes: send a header, properties, "
-                    "application properties and a body."
+                    f"{shown(found)} is not a section that a queue takes: send a header, "
+                    "properties, application properties and a body."
                 )
         return tuple(sections)
 
@@ -179,8 +196,9 @@ class ProtonCodec:
 
     # -------------------------------------------------------------------------- helpers
 
-    def _read(self, octets: bytes) -> tuple[Any, bytes]:
+    def _read(self, octets: Octets) -> tuple[Any, Octets]:
         data = self._proton.Data()
+        data.get_mappings = self._getters
         try:
             size = data.decode(octets)
             data.rewind()
@@ -258,8 +276,8 @@ class ProtonCodec:
             return _decimal(value if bits < 128 else int.from_bytes(value, "big"), bits)
         if isinstance(value, bool) or value is None:
             return value
-        if isinstance(value, dict):
-            return {self._typed(key): self._typed(one) for key, one in value.items()}
+        if isinstance(value, _Pairs):
+            return {_key(self._typed(key)): self._typed(one) for key, one in value}
         if isinstance(value, list):
             return [self._typed(one) for one in value]
         if isinstance(value, described):
@@ -285,6 +303,33 @@ class ProtonCodec:
             raise InvalidInput(
                 f"{shown(value)} lacks a field, or has an invalid one: {error}"
             ) from error
+
+
+class _Pairs(list[tuple[Any, Any]]):
+    """A map as it was read; which of its values can be keys is not known yet."""
+
+
+def _pairs(data: Any) -> _Pairs:
+    """Read a map of the library's."""
+    found = _Pairs()
+    data.enter()
+    while data.next():
+        key = data.get_object()
+        found.append((key, data.get_object() if data.next() else None))
+    data.exit()
+    return found
+
+
+def _key(value: Any) -> Any:
+    """Make a key of a value: decimals and UUIDs are text, as columns take them.
+
+    Thousands of them can have one hash, and each would be compared with all others.
+    """
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    if value is None or isinstance(value, datetime.datetime | float | int | str):
+        return value
+    raise TypeError(f"{shown(value)} cannot be a key of a map")
 
 
 def _field(fields: Sequence[Any], number: int, default: Any = None) -> Any:
