@@ -14,6 +14,7 @@ from tests.specifications.controllers import Pipeline, Scene, bodies, condition,
 from txnqueue.protocols.amqp import (
     Accepted,
     AmqpError,
+    ApplicationProperties,
     Attach,
     Coordinator,
     Declare,
@@ -42,6 +43,7 @@ from txnqueue.protocols.amqp import (
 from txnqueue.protocols.amqp.connection import Connection
 from txnqueue.protocols.amqp.links import CREDIT
 from txnqueue.protocols.amqp.types import AmqpValue
+from txnqueue.queue import Queue
 
 SECOND = ReceiverSettleMode.SECOND
 SETTLED = SenderSettleMode.SETTLED
@@ -1297,6 +1299,38 @@ def test_many_messages_of_a_transaction_are_staged_on_the_way(world: Any, monkey
         sender.send(row(n), txn_id)
     scene.controller.discharge(txn_id)
     assert scene.waiting() == [0, 1, 2, 3, 4]
+
+
+@in_memory
+def test_messages_with_header_names_of_their_own_are_staged_in_small_parts(
+    world: Any, monkeypatch: Any
+) -> None:
+    """Every name is a column of all messages that are staged together."""
+    monkeypatch.setattr("txnqueue.protocols.amqp.transactions.HEADER_WORK_MAX", 1_000)
+    staged: list[tuple[int, int]] = []
+    send = Queue.send
+
+    def noting(queue: Any, rows: Any, **how: Any) -> Any:
+        staged.append((len(rows), len(how["header_columns"])))
+        return send(queue, rows, **how)
+
+    monkeypatch.setattr(Queue, "send", noting)
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    handle, txn_id = pipe.sender(scene.name), pipe.declare()
+    own = {n: {f"{n}-{number}": "x" for number in range(10)} for n in range(7)}
+    for n, headers in own.items():
+        pipe.transfer(handle, (ApplicationProperties({**headers, "all": "y"}), *message(n)), txn_id)
+    many = {str(number): "x" for number in range(5_000)}
+    pipe.transfer(handle, (ApplicationProperties(many), *message(7)), txn_id)
+    assert pipe.discharge(txn_id) == "accepted"
+    assert staged == [(2, 20)] * 3 + [(1, 0)] * 2
+    found = scene.orders.peek_messages(10)
+    assert sorted(one["n"] for one in found) == list(range(8))
+    assert {one["n"]: dict(one["_message"]["headers"]) for one in found} == {
+        **{n: {**headers, "all": "y"} for n, headers in own.items()},
+        7: many,
+    }
 
 
 @in_memory

@@ -111,7 +111,12 @@ def _row_of(
 
 def stage(queue: Queue, postings: Sequence[Posting], transaction: Transaction | None) -> None:
     """Send messages together, in their order; without a transaction they are posted at once."""
-    names = sorted({name for posting in postings for name in posting.headers})
+    alike = {
+        name: value
+        for name, value in postings[0].headers.items()
+        if all(posting.headers.get(name) == value for posting in postings)
+    }
+    names = sorted({name for posting in postings for name in posting.headers} - alike.keys())
     columns = {name: f"{_HEADER}{number}" for number, name in enumerate(names)}
     placed: dict[str, Any] = {}
     if any(posting.priority is not None for posting in postings):
@@ -119,7 +124,7 @@ def stage(queue: Queue, postings: Sequence[Posting], transaction: Transaction | 
     if any(posting.ttl_seconds is not None for posting in postings):
         placed["ttl_seconds"] = _TTL
     rows = [_widened(posting, placed, columns) for posting in postings]
-    queue.send(rows, header_columns=columns, transaction=transaction, **placed)
+    queue.send(rows, headers=alike, header_columns=columns, transaction=transaction, **placed)
 
 
 def _widened(

@@ -56,6 +56,11 @@ POSTED_OCTETS_MAX = 32 * 1024 * 1024
 """The octets of messages that a connection's transactions hold in memory before they are staged."""
 COMPACT_COUNT = 1_000
 """The number of deliveries with which a transaction first looks for claims that are settled."""
+HEADER_WORK_MAX = 1_000_000
+"""The names of headers, times names and messages, before the messages held are staged.
+
+Each name is a column of all of them, and messages may have names of their own.
+"""
 POSTING_OCTETS = 500
 """What each of these messages counts for in addition to its octets, however short it is."""
 
@@ -203,7 +208,7 @@ class LiveTransaction:
             global transaction.
         error: Why it can no longer be committed; None if it can.
         ended: Whether it was rolled back.
-        postings: Messages that are not staged yet, by queue.
+        postings: Messages that are not staged yet, and the names of their headers, by queue.
         posted_octets: Their length.
         partial: Deliveries of the controller that have not come completely.
         incoming: Its deliveries whose state it must be told after the discharge.
@@ -223,7 +228,7 @@ class LiveTransaction:
     distributed: bool = False
     error: Error | None = None
     ended: bool = False
-    postings: dict[str, tuple[Queue, list[Posting]]] = field(default_factory=dict)
+    postings: dict[str, tuple[Queue, list[Posting], set[str]]] = field(default_factory=dict)
     posted_octets: int = 0
     partial: set[IncomingDelivery] = field(default_factory=set)
     incoming: dict[tuple[Session, int], IncomingDelivery] = field(default_factory=dict)
@@ -259,8 +264,12 @@ class LiveTransaction:
         """
         if self.error is not None:
             return  # it cannot be committed
-        held = self.postings.setdefault(queue.name, (queue, []))[1]
+        _, held, names = self.postings.setdefault(queue.name, (queue, [], set()))
+        count = len(names | posting.headers.keys())
+        if held and count * (count + len(held) + 1) > HEADER_WORK_MAX:
+            self._stage_early()
         held.append(posting)
+        names.update(posting.headers)
         self.posted_octets += octets + POSTING_OCTETS
         if len(held) >= POSTINGS_HELD_MAX:
             self._stage_early()
@@ -469,10 +478,11 @@ class LiveTransaction:
 
     def _stage(self) -> None:
         """Stage the messages held in memory."""
-        for queue, held in self.postings.values():
+        for queue, held, names in self.postings.values():
             if held:
                 stage(queue, held, self.transaction)
                 held.clear()
+                names.clear()
         self.posted_octets = 0
 
     def _say_outcomes(self) -> None:
