@@ -31,6 +31,7 @@ from txnqueue.protocols.amqp import (
     Disposition,
     Flow,
     Limits,
+    Properties,
     ProtonCodec,
     Released,
     Role,
@@ -188,6 +189,23 @@ def test_messages_are_acquired_in_a_transaction(listener: Listener, fail: bool) 
     wire.until(Close)
     assert eventually(lambda: orders.in_flight() == 0)
     assert orders.depth() == (3 if fail else 1)
+
+
+@pytest.mark.parametrize("anonymous", [False, True])
+def test_who_names_a_queue_that_there_is_not_is_told_nothing_of_the_others(
+    listener: Listener, anonymous: bool
+) -> None:
+    wire = Wire(listener).begun()
+    target = Target(None if anonymous else "order")
+    wire.send(Attach(name="s", handle=0, role=Role.SENDER, target=target))
+    if anonymous:
+        payload = wire.codec.values.encode((Properties(to="order"), AmqpValue({"n": 1})))
+        wire.send(Transfer(handle=0, delivery_id=0, delivery_tag=b"x", payload=payload))
+        error = wire.until(Disposition).state.error
+    else:
+        error = wire.until(Detach).error
+    assert error.symbol == "amqp:not-found"
+    assert error.description == "There is no queue 'order', or it is dropped."
 
 
 def test_a_coordinator_takes_no_long_messages(listener: Listener) -> None:

@@ -383,7 +383,9 @@ class ReceivingLink(IncomingLink):
         except (QueueClosed, QueueNotFound) as error:
             if self._queue is not None:
                 raise
-            raise AmqpError(ErrorCondition.NOT_FOUND, str(error)) from error
+            raise AmqpError(
+                ErrorCondition.NOT_FOUND, f"The queue {queue.name!r} is dropped."
+            ) from error
 
     def _tell_outcome(self, delivery: IncomingDelivery) -> None:
         """Send the outcome of a message, unless it was sent settled."""

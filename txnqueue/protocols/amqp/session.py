@@ -439,6 +439,6 @@ def _error(error: Exception, link_name: str) -> Error:
     if isinstance(error, AmqpError):
         return error.error
     if isinstance(error, QueueClosed | QueueNotFound):
-        return Error(ErrorCondition.RESOURCE_DELETED, str(error))
+        return Error(ErrorCondition.RESOURCE_DELETED, "The queue is dropped.")
     logger.warning("link ended name=%s error=%s", link_name, error)
     return Error(ErrorCondition.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
