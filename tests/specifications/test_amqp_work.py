@@ -816,6 +816,17 @@ def test_a_transaction_keeps_no_object_for_each_message_that_is_posted(world: An
 
 
 @in_memory
+def test_of_a_long_reason_of_a_rejection_the_beginning_is_kept(world: Any) -> None:
+    scene = Scene(world, settings={"dead_letter": True})
+    scene.orders.send([row(1)])
+    receiver = scene.receiver()
+    why = Error("com.example:bad", "bad amount: " + "9" * 60_000)
+    receiver.dispose(receiver.flow(1), Rejected(why))
+    (letter,) = scene.manager.queue(f"{scene.name}.dead").peek_messages(2)
+    assert letter["_message"]["origin"]["reason"] == why.description[:500]
+
+
+@in_memory
 @pytest.mark.parametrize("how", ["vanishes", "settles in a transaction that fails"])
 def test_what_a_controller_leaves_behind_goes_back_by_one_commit_and_not_one_each(
     world: Any, how: str

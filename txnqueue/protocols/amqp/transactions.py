@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from txnqueue.core import ranges
+from txnqueue.core.settings import REASON_LENGTH_MAX
 from txnqueue.errors import (
     AlreadySettled,
     LeaseLost,
@@ -558,7 +559,7 @@ def apply(
             batch.accept(matching=ids, transaction=transaction)
         elif isinstance(outcome, Rejected):
             error = outcome.error
-            why = (error.description or error.symbol) if error else None
+            why = (error.description or error.symbol)[:REASON_LENGTH_MAX] if error else None
             batch.reject(matching=ids, reason=why, transaction=transaction)
         elif isinstance(outcome, Released):
             batch.release(matching=ids, transaction=transaction)
