@@ -11,6 +11,7 @@ import pytest
 from tests.conformance.conftest import in_memory, on_delta_when_long
 from tests.inside import client_of
 from tests.specifications.controllers import Pipeline, Scene, bodies, condition, message, row
+from txnqueue.batch import Batch
 from txnqueue.protocols.amqp import (
     Accepted,
     AmqpError,
@@ -845,6 +846,41 @@ def test_what_a_controller_leaves_behind_goes_back_by_one_commit_and_not_one_eac
         assert pipe.discharge(txn_id, fail=True) == "accepted"
     assert world.store.journal.version() == before + 1
     assert scene.counts == (20, 0) and not pipe.session.unsettled
+
+
+@in_memory
+def test_while_the_store_is_away_giving_back_is_tried_once_and_not_for_each_claim(
+    world: Any, monkeypatch: Any
+) -> None:
+    """Each attempt takes long, and a server that stops waits for them."""
+    scene = Scene(world)
+    other = world.queue("others")
+    for n in range(3):
+        scene.orders.send([row(n)])
+        other.send([row(n)])
+    pipe = Pipeline(scene.resource.connect())
+    handles = [pipe.receiver(name) for name in (scene.name, other.name)]
+    for credit in range(1, 4):
+        for handle in handles:
+            pipe.do(Flow(handle=handle, link_credit=credit))
+    tried: list[int] = []
+
+    def away(*_: Any, **__: Any) -> None:
+        tried.append(1)
+        raise OSError("the store is away")
+
+    with monkeypatch.context() as patch:
+        for how in ("accept", "release", "modify"):
+            patch.setattr(Batch, how, away)
+        pipe.do(Detach(handle=handles[0]))
+        assert tried == [1]
+        pipe.do(Detach(handle=handles[1]))
+        assert tried == [1] and not pipe.session.unsettled
+    scene.orders.send([row(7)])
+    pipe.session.connection.tick()
+    handle = pipe.receiver(scene.name, 1)
+    pipe.do(Detach(handle=handle))
+    assert scene.waiting() == [7], "the store answers again"
 
 
 @in_memory

@@ -45,6 +45,8 @@ class Connection:
         queued_octets: The octets of messages that the sessions have for the controller.
         is_paused: Whether messages wait, or may be acquired, until ``pump`` is called because the
             controller has read what it was sent.
+        store_is_away: Whether the store has not answered since the last tick, when something was
+            to be given back to it.
         payload_max: The most that one transfer carries: octets of a message with a codec,
             otherwise sections; None: whole messages.
     """
@@ -61,7 +63,7 @@ class Connection:
         self.payload_max = payload_max
         self.unread: Callable[[], int] | None = None
         self.queued_octets = 0
-        self.is_paused = False
+        self.is_paused = self.store_is_away = False
         self.sessions: list[Session] = []
         self._in_doubt: list[LiveTransaction] = []
 
@@ -90,6 +92,7 @@ class Connection:
         Raises:
             PlatformMissing: The store is closed in this process.
         """
+        self.store_is_away = False
         self._end_links_of_dropped_queues()
         self.resource.roll_back_left_open()
         self.resolve(())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,8 @@ from txnqueue.protocols.amqp.transactions import (
     OutgoingDelivery,
     apply,
     apply_defaults,
+    by_claim,
+    give_back,
 )
 from txnqueue.protocols.amqp.types import (
     Accepted,
@@ -199,14 +201,8 @@ class SendingLink(Link):
             delivery.settled = True  # the controller is told nothing more of it
             if delivery.transaction is not None and (self.sends_settled or not delivery.outcome):
                 delivery.outcome = Released()
-        self._release(one for one in unsent if one.outcome is None)
-
-    def _release(self, deliveries: Iterable[OutgoingDelivery]) -> None:
-        """Give back messages that are in no transaction."""
-        try:
-            apply([(one, Released()) for one in deliveries], None)
-        except Exception as error:  # when the lease ends, others get the messages
-            logger.warning("not released link=%s error=%s", self.name, error)
+        left = by_claim(one for one in unsent if one.outcome is None)
+        give_back([(one, Released()) for one in mine] for mine in left)
 
     def _give_back(self, mine: list[OutgoingDelivery]) -> None:
         """End deliveries: the default outcome is for those that the controller has wholly got."""
@@ -293,10 +289,7 @@ class SendingLink(Link):
         delivery.settled, delivery.outcome = True, Modified(delivery_failed=True)
         if delivery.transaction is not None:
             return
-        try:
-            apply([(delivery, delivery.outcome)], None)
-        except Exception as error:  # when the lease ends, others get the message
-            logger.warning("not given back link=%s error=%s", self.name, error)
+        give_back([[(delivery, delivery.outcome)]])
 
     def _check_size(self, payload: Payload) -> None:
         """Check that the controller takes a message of this length.

@@ -17,6 +17,7 @@ from txnqueue.core.settings import REASON_LENGTH_MAX
 from txnqueue.errors import (
     AlreadySettled,
     LeaseLost,
+    QueueError,
     TransactionAborted,
     TransactionFinished,
     TransactionUnknown,
@@ -581,20 +582,35 @@ def apply_defaults(deliveries: Iterable[OutgoingDelivery]) -> None:
 
     Those of one claim share a commit: a client may hold thousands when it vanishes.
     """
-    for mine in by_claim(deliveries):
-        _apply_default(mine)
-        for delivery in mine:
+    give_back([(one, one.link.default_outcome) for one in mine] for mine in by_claim(deliveries))
+
+
+def give_back(claims: Iterable[list[tuple[OutgoingDelivery, Outcome]]]) -> None:
+    """Apply outcomes to deliveries that their links forget, claim by claim.
+
+    What fails is left to the end of its lease, when others get the messages. If the store does
+    not answer, so is what follows until the next tick: each attempt takes long.
+    """
+    for mine in claims:
+        connection = mine[0][0].link.session.connection
+        if not connection.store_is_away:
+            connection.store_is_away = not _answered(mine)
+        for delivery, _ in mine:
             delivery.link.session.forget(delivery)
 
 
-def _apply_default(mine: list[OutgoingDelivery]) -> None:
-    """Apply the default outcome to deliveries of one claim, as far as they are held."""
+def _answered(mine: list[tuple[OutgoingDelivery, Outcome]]) -> bool:
+    """Apply outcomes to deliveries of one claim, as far as they are held.
+
+    Returns:
+        Whether the store answered.
+    """
     try:
-        apply([(delivery, delivery.link.default_outcome) for delivery in mine], None)
-    except Exception as error:  # when the lease ends, others get the messages
+        apply(mine, None)
+    except Exception as error:
         if len(mine) > 1 and isinstance(error, LeaseLost | AlreadySettled):
-            for delivery in mine:
-                _apply_default([delivery])
-            return
-        about = (mine[0].message_id, len(mine), error)
-        logger.warning("default outcome failed message=%s count=%s error=%s", *about)
+            return all(_answered([one]) for one in mine)
+        about = (mine[0][0].message_id, len(mine), error)
+        logger.warning("not given back message=%s count=%s error=%s", *about)
+        return isinstance(error, LeaseLost | AlreadySettled | QueueError)
+    return True
