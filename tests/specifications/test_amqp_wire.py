@@ -21,6 +21,7 @@ from txnqueue.manager import QueueManager
 from txnqueue.protocols.amqp import (
     Accepted,
     AmqpData,
+    AmqpServer,
     AmqpValue,
     Attach,
     Coordinator,
@@ -239,6 +240,22 @@ def test_work_that_came_too_late_for_its_link_forbids_the_commit(listener: Liste
     wire.send(late)
     refused = wire.ask(2, Discharge(txn_id, fail=False))
     assert refused.error.symbol == "amqp:transaction:rollback"
+
+
+def test_the_manager_of_a_user_is_not_made_by_the_thread_that_serves_all_sockets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made_by: list[str] = []
+    resource_of = AmqpServer._resource_of
+
+    def noting(server: AmqpServer, user: str) -> Any:
+        made_by.append(threading.current_thread().name)
+        return resource_of(server, user)
+
+    monkeypatch.setattr(AmqpServer, "_resource_of", noting)
+    with listening() as listener:
+        Wire(listener).begun()
+    assert [name.startswith("txnqueue amqp_") for name in made_by] == [True]
 
 
 def test_a_client_that_does_not_say_who_it_is_gets_no_further(listener: Listener) -> None:

@@ -218,20 +218,22 @@ class ClientConnection:
         self._say(Mechanisms(sasl.mechanisms(caller, rules)))
         init = await self._init()
         # Checking a password takes time on purpose; clients already admitted must not wait for it.
-        self.user = await self._at(
+        self.user = user = await self._at(
             self._services.doorkeeper, lambda: sasl.identity(init, caller, rules)
         )
-        if self.user is None:
+        if user is None:
             await asyncio.sleep(REFUSED_SECONDS)
-        self._say(SaslOutcome(0 if self.user is not None else 1))
-        if self.user is None:
+        self._say(SaslOutcome(0 if user is not None else 1))
+        if user is None:
             raise Refused(f"{init.mechanism} did not authenticate it")
         header = await self._header()
         self._write(AMQP_HEADER)
         if header != AMQP_HEADER:
             raise Refused(f"it continued with {header!r} instead of the AMQP header")
+        # The first time it makes a manager, for which Spark is asked.
+        resource = await self._at(self._services.workers, lambda: self._services.resource_of(user))
         return Peer(
-            self._services.resource_of(self.user),
+            resource,
             self._services.codec,
             self._write_soon,
             self._services.container_id,
