@@ -209,6 +209,18 @@ def test_who_names_a_queue_that_there_is_not_is_told_nothing_of_the_others(
     assert error.description == "There is no queue 'order', or it is dropped."
 
 
+def test_a_message_of_another_format_is_not_read_as_if_it_were_of_this_one(
+    listener: Listener,
+) -> None:
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.SENDER, target=Target("orders"))
+    payload = wire.codec.values.encode((AmqpValue({"n": 1}),))
+    one = Transfer(handle=0, delivery_id=0, delivery_tag=b"a", message_format=256, payload=payload)
+    wire.send(one)
+    assert wire.ends_with("amqp:not-implemented", Detach)
+    assert listener.manager.queue("orders").depth() == 0
+
+
 def test_a_coordinator_takes_no_long_messages(listener: Listener) -> None:
     """Whoever may do nothing else may declare."""
     wire = Wire(listener).begun()

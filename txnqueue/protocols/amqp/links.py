@@ -217,6 +217,11 @@ class IncomingLink(Link):
                 ErrorCondition.INVALID_FIELD,
                 "The first transfer of a delivery must have a delivery-id.",
             )
+        if frame.message_format:
+            raise AmqpError(
+                ErrorCondition.NOT_IMPLEMENTED,
+                f"message-format {frame.message_format}: only messages of format 0 are read here.",
+            )
         transaction = self.check(frame)
         self._credit -= 1
         self._delivery_count = (self._delivery_count + 1) % COUNTS
