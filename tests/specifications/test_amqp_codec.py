@@ -90,6 +90,8 @@ def test_the_descriptors_of_the_five_types(codec: Any, value: Any, octets: str) 
             "005334 c0080 2a00174 005399 45",
             TransactionalState(b"t", Described(0x99, [])),  # type: ignore[arg-type]
         ),
+        ("83 7fffffffffffffff", 2**63 - 1),  # an instant that Python does not have
+        ("83 8000000000000000", -(2**63)),
         (
             "005330 c0 1a 01 a3 17 616d71703a6c6f63616c2d7472616e73616374696f6e73",
             Coordinator((LOCAL,)),
@@ -168,7 +170,6 @@ def test_an_id_of_octets_is_text_as_in_headers(codec: Any) -> None:
         "005334 c0",
         "00",
         "00d000000000 45",  # described by a list
-        "83 7fffffffffffffff",  # an instant that Python does not have
         "d100000006 02 45 40",
         "00531d 45",  # an error without a condition
         "005331 45 45",

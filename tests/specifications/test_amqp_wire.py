@@ -209,6 +209,29 @@ def test_who_names_a_queue_that_there_is_not_is_told_nothing_of_the_others(
     assert error.description == "There is no queue 'order', or it is dropped."
 
 
+def test_an_instant_that_python_does_not_have_is_refused_only_where_it_is_used(
+    listener: Listener,
+) -> None:
+    listener.manager.create_queue("plain", "body string, creation_time timestamp")
+    listener.manager.create_queue("bodies", "body string")
+    wire = Wire(listener).begun()
+    never = bytes.fromhex("83 7fffffffffffffff")
+    created = bytes.fromhex("005373 c0 13 0a 40404040404040 40") + never + never
+    headers = bytes.fromhex("005374 c1 0d 02 a1 01") + b"x" + never
+    body = wire.codec.values.encode((AmqpValue("text"),))
+    said = {}
+    for handle, (queue, payload) in enumerate(
+        [("plain", created + body), ("bodies", created + body), ("bodies", headers + body)]
+    ):
+        wire.attach(handle, Role.SENDER, target=Target(queue))
+        wire.send(Transfer(handle=handle, delivery_id=handle, delivery_tag=b"a", payload=payload))
+        said[handle] = wire.until(Disposition).state
+    assert said[0].error.symbol == "amqp:invalid-field"
+    assert (said[1], said[2]) == (Accepted(), Accepted())
+    found = listener.manager.queue("bodies").peek_messages()
+    assert [one["_message"]["headers"] for one in found] == [None, {"x": str(2**63 - 1)}]
+
+
 def test_a_message_of_another_format_is_not_read_as_if_it_were_of_this_one(
     listener: Listener,
 ) -> None:

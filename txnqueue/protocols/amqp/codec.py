@@ -58,9 +58,8 @@ The time to read a message is that of its values, of which a client could otherw
 """
 Octets = TypeVar("Octets", bytes, memoryview)
 _DECIMAL_EXPONENT_BITS = {32: 8, 64: 10, 128: 14}
-_UNREADABLE = (ValueError, TypeError, OverflowError, OSError, RecursionError)
-"""Errors caused by octets that are not AMQP, are nested too deeply, or hold an instant outside
-Python's range."""
+_UNREADABLE = (ValueError, TypeError, OverflowError, RecursionError)
+"""Errors caused by octets that are not AMQP, or are nested too deeply."""
 
 
 class ProtonCodec:
@@ -268,7 +267,7 @@ class ProtonCodec:
         if isinstance(value, memoryview):
             return bytes(value)
         if isinstance(value, self._proton.timestamp):
-            return EPOCH + datetime.timedelta(milliseconds=value)
+            return _instant(value)
         if isinstance(value, self._proton.Array):
             return [self._typed(one) for one in value.elements]
         bits = self._decimal_bits.get(type(value))
@@ -351,6 +350,17 @@ def _checked(value: Any, kind: type) -> Any:
     return value
 
 
+class _FarInstant(int):
+    """A timestamp outside Python's range, in milliseconds: what uses it refuses it."""
+
+
+def _instant(milliseconds: int) -> datetime.datetime | _FarInstant:
+    try:
+        return EPOCH + datetime.timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return _FarInstant(milliseconds)
+
+
 def _plain(symbol: str) -> str:
     return symbol.value if isinstance(symbol, TxnCapability) else symbol
 
@@ -372,6 +382,9 @@ def _capabilities(found: Any) -> tuple[TxnCapability | str, ...]:
 
 
 def _properties_of(fields: Sequence[Any]) -> Properties:
+    created = _field(fields, 9)
+    if not isinstance(created, _FarInstant):
+        created = _typed_field(fields, 9, datetime.datetime)
     return Properties(
         message_id=_id(_field(fields, 0)),
         to=_text(_field(fields, 2)),
@@ -379,7 +392,7 @@ def _properties_of(fields: Sequence[Any]) -> Properties:
         reply_to=_text(_field(fields, 4)),
         correlation_id=_id(_field(fields, 5)),
         content_type=_text(_field(fields, 6)),
-        creation_time=_typed_field(fields, 9, datetime.datetime),
+        creation_time=created,
         group_id=_text(_field(fields, 10)),
     )
 

@@ -136,7 +136,7 @@ class Properties:
         subject: The subject of the message.
         content_type: The MIME type of a body of octets.
         group_id: The group to which it belongs.
-        creation_time: The time of its creation.
+        creation_time: The time of its creation; as milliseconds if it is outside Python's range.
     """
 
     message_id: str | None = None
@@ -146,7 +146,7 @@ class Properties:
     subject: str | None = None
     content_type: str | None = None
     group_id: str | None = None
-    creation_time: datetime.datetime | None = None
+    creation_time: datetime.datetime | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
