@@ -817,6 +817,20 @@ def test_a_transaction_keeps_no_object_for_each_message_that_is_posted(world: An
 
 
 @in_memory
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_delivery_has_the_priority_and_what_is_left_of_the_time_to_live(
+    world: Any, durable: bool
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)], priority=7, ttl_seconds=60, durable=durable)
+    scene.orders.send([row(2)], durable=durable)
+    world.clock.advance(20)
+    first, second = scene.receiver().flow(2)
+    assert first.payload[0] == Header(7, 40_000, first_acquirer=True, durable=durable)
+    assert second.payload[0] == Header(4, None, first_acquirer=True, durable=durable)
+
+
+@in_memory
 def test_of_a_long_reason_of_a_rejection_the_beginning_is_kept(world: Any) -> None:
     scene = Scene(world, settings={"dead_letter": True})
     scene.orders.send([row(1)])

@@ -237,7 +237,8 @@ class ProtonCodec:
             priority = None if value.priority is None else ubyte(value.priority)
             ttl = None if value.ttl is None else uint(value.ttl)
             count = uint(value.delivery_count)
-            return self._described(code, [None, priority, ttl, value.first_acquirer, count])
+            fields = [value.durable, priority, ttl, value.first_acquirer, count]
+            return self._described(code, fields)
         if isinstance(value, Coordinator):
             array = self.symbols([_plain(one) for one in value.capabilities])
             return self._described(code, [] if array is None else [array])
@@ -467,6 +468,7 @@ _READ: dict[int, Callable[[Any], Any]] = {
         _typed_field(f, 2, int),
         _typed_field(f, 3, bool, default=False),
         _typed_field(f, 4, int, 0),
+        _typed_field(f, 0, bool, default=False),
     ),
     0x73: _properties_of,
     0x74: lambda f: ApplicationProperties({str(k): v for k, v in f.items()}),

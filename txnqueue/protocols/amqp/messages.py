@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from txnqueue.core.model import is_in_memory
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.placement import SendOptions
 from txnqueue.protocols.amqp.bodies import BODY, as_text, is_plain, plain_sections, row_of
 from txnqueue.protocols.amqp.columns import read, written
+from txnqueue.protocols.amqp.limits import NUMBER_MAX
 from txnqueue.protocols.amqp.types import (
     AmqpData,
     AmqpError,
@@ -30,6 +32,7 @@ from txnqueue.storage.payload import CORRELATION_ID, PRIORITY_MAX, REPLY_TO
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from txnqueue.core.state import Position
     from txnqueue.queue import Queue
     from txnqueue.transaction import Transaction
 
@@ -138,13 +141,19 @@ def _widened(
     return row | {column: posting.headers.get(name) for name, column in columns.items()}
 
 
-def sections_of(message: Mapping[str, Any], schema: StructType) -> tuple[Section, ...]:
-    """Write a received message as sections, by the columns of its queue."""
+def sections_of(
+    message: Mapping[str, Any], schema: StructType, position: Position, now_ms: int
+) -> tuple[Section, ...]:
+    """Write a received message as sections, by its place and the columns of its queue."""
     about = message[MESSAGE]
+    expires = position.expires_at_ms
     found: list[Section] = [
         Header(
+            priority=position.priority,
+            ttl=None if expires is None else min(max(0, expires - now_ms), NUMBER_MAX),
             first_acquirer=not about["redelivered"],
             delivery_count=about["delivery_count"],
+            durable=not is_in_memory(position.payload_id),
         ),
     ]
     headers = dict(about["headers"] or {})

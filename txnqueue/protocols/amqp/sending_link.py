@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from txnqueue.batch import ids_of, some_messages
+from txnqueue.batch import ids_of, positions_of, some_messages
 from txnqueue.protocols.amqp.links import COUNTS, Link
 from txnqueue.protocols.amqp.messages import sections_of
 from txnqueue.protocols.amqp.performatives import TXN_ID, Attach, Flow, Transfer
@@ -239,9 +239,15 @@ class SendingLink(Link):
         transaction = self.transaction
         if transaction is not None:
             transaction.compact()
-        for message_id in ids_of(batch):
+        for message_id, position in zip(ids_of(batch), positions_of(batch), strict=True):
             delivery = OutgoingDelivery(
-                self, batch, message_id, transaction, transaction, settled=self.sends_settled
+                self,
+                batch,
+                message_id,
+                transaction,
+                transaction,
+                position,
+                settled=self.sends_settled,
             )
             if transaction is not None:
                 delivery.state = TransactionalState(transaction.txn_id)
@@ -260,7 +266,7 @@ class SendingLink(Link):
         messages = {one["_message"]["id"]: one for one in found}
         for delivery in due:
             try:
-                delivery.payload = self._written(messages[delivery.message_id])
+                delivery.payload = self._written(delivery, messages[delivery.message_id])
             except Exception:
                 self._fail(delivery)
                 raise
@@ -272,8 +278,10 @@ class SendingLink(Link):
         left = self.session.connection.unsent_octets_left() // self._longest
         return max(1, min(left, self._portion * PORTION_GROWTH))
 
-    def _written(self, message: Message) -> Payload:
-        sections = sections_of(message, self.queue.schema)
+    def _written(self, delivery: OutgoingDelivery, message: Message) -> Payload:
+        assert delivery.position is not None
+        now_ms = self.session.connection.resource.now_ms()
+        sections = sections_of(message, self.queue.schema, delivery.position, now_ms)
         payload = self.session.connection.payload(sections)
         self._check_size(payload)
         return payload

@@ -44,6 +44,7 @@ from txnqueue.transaction import attempt_of
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
     from txnqueue.core.model import Range
+    from txnqueue.core.state import Position
     from txnqueue.protocols.amqp.coordinator import CoordinatorLink
     from txnqueue.protocols.amqp.links import IncomingLink
     from txnqueue.protocols.amqp.sending_link import SendingLink
@@ -107,6 +108,7 @@ class OutgoingDelivery:
         message_id: Its id in the queue.
         acquired_in: The live transaction that acquired it; None if it is held under a lease.
         transaction: The live transaction to which it or its outcome belongs.
+        position: Its place in the queue; None if it is not to be sent.
         outcome: The outcome to be applied if that transaction commits.
         settled: Whether it is settled, so its state can no longer change.
         state: Its state as last set by the controller.
@@ -122,6 +124,7 @@ class OutgoingDelivery:
     message_id: str
     acquired_in: LiveTransaction | None
     transaction: LiveTransaction | None
+    position: Position | None = None
     payload: Payload | None = None
     sent: int = 0
     settled: bool = False

@@ -116,12 +116,14 @@ class Header:
         ttl: The time to live, in milliseconds.
         first_acquirer: Whether the message was never acquired before.
         delivery_count: The number of failed deliveries.
+        durable: Whether the store keeps the message; of one from a client, its queue decides.
     """
 
     priority: int | None = None
     ttl: int | None = None
     first_acquirer: bool = False
     delivery_count: int = 0
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
