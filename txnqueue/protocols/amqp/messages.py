@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from txnqueue.core.model import is_in_memory
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.placement import SendOptions
-from txnqueue.protocols.amqp.bodies import BODY, as_text, is_plain, plain_sections, row_of
+from txnqueue.protocols.amqp.bodies import BODY, as_text, is_plain, plain_sections, row_of, together
 from txnqueue.protocols.amqp.columns import read, written
 from txnqueue.protocols.amqp.limits import NUMBER_MAX
 from txnqueue.protocols.amqp.types import (
@@ -97,11 +97,12 @@ def _row_of(
 
     Raises:
         AmqpError: Its body is not of a kind that the queue takes.
+        InvalidInput: One of its properties is given twice, or does not fit its column.
     """
     row = bodies[0].value if len(bodies) == 1 and isinstance(bodies[0], AmqpValue) else None
     if isinstance(row, Mapping):
         known = {REPLY_TO: properties.reply_to, CORRELATION_ID: properties.correlation_id}
-        headers = {**known, **application}
+        headers = together(known, application)
         return read(schema, row), {n: as_text(v) for n, v in headers.items() if v is not None}
     if is_plain(schema):
         return row_of(schema, bodies, properties, application)
