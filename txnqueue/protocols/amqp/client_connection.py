@@ -244,12 +244,11 @@ class ClientConnection:
     def _caller(self) -> sasl.Caller:
         encrypted = self._writer.get_extra_info("ssl_object")
         certificate = encrypted.getpeercert() if encrypted is not None else None
-        names = dict(pair for group in (certificate or {}).get("subject", ()) for pair in group)
         address = str(self._writer.get_extra_info("peername")[0])
         return sasl.Caller(
             secure=encrypted is not None,
             loopback=ip_address(address.partition("%")[0]).is_loopback,
-            certified=names.get("commonName"),
+            certified=sasl.name_in(certificate),
         )
 
     async def _header(self) -> bytes:
