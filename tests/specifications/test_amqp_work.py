@@ -831,6 +831,34 @@ def test_a_delivery_has_the_priority_and_what_is_left_of_the_time_to_live(
 
 
 @in_memory
+def test_credit_for_deliveries_that_were_aborted_is_renewed_without_a_tick(world: Any) -> None:
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    handle = pipe.sender(scene.name)
+    for _ in range(CREDIT + 1):
+        number = pipe.transfer(handle, (), more=True)
+        pipe.transfer(handle, (), delivery_id=number, aborted=True)
+    pipe.transfer(handle, message(1))
+    assert scene.waiting() == [1]
+
+
+@in_memory
+def test_of_a_link_that_ended_one_line_is_logged_whatever_its_name(
+    world: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    pipe = Pipeline(scene.resource.connect())
+    pipe.receiver(scene.name, 1, name="a\nlink ended name=b")
+    batch = pipe.session.unsettled[0].batch
+    batch.release()
+    pipe.dispose(Accepted(), 0, settled=True)
+    lines = [record.getMessage() for record in caplog.records]
+    assert "link ended name='a\\nlink ended name=b' error=" in lines[0]
+    assert not any("\n" in line for line in lines)
+
+
+@in_memory
 def test_of_a_long_reason_of_a_rejection_the_beginning_is_kept(world: Any) -> None:
     scene = Scene(world, settings={"dead_letter": True})
     scene.orders.send([row(1)])

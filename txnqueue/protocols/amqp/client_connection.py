@@ -225,7 +225,7 @@ class ClientConnection:
             await asyncio.sleep(REFUSED_SECONDS)
         self._say(SaslOutcome(0 if user is not None else 1))
         if user is None:
-            raise Refused(f"{init.mechanism} did not authenticate it")
+            raise Refused(f"{init.mechanism!r} did not authenticate it")
         header = await self._header()
         self._write(AMQP_HEADER)
         if header != AMQP_HEADER:

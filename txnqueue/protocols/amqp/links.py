@@ -182,6 +182,7 @@ class IncomingLink(Link):
             self._check_part(delivery, frame)
         if frame.aborted:
             self._end_part(delivery)
+            self.grant()
             return
         delivery.settled = delivery.settled or frame.settled
         self._set_mode(delivery, frame.rcv_settle_mode)

@@ -440,5 +440,5 @@ def _error(error: Exception, link_name: str) -> Error:
         return error.error
     if isinstance(error, QueueClosed | QueueNotFound):
         return Error(ErrorCondition.RESOURCE_DELETED, "The queue is dropped.")
-    logger.warning("link ended name=%s error=%s", link_name, error)
+    logger.warning("link ended name=%r error=%s", link_name, error)
     return Error(ErrorCondition.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
