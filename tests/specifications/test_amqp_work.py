@@ -45,6 +45,7 @@ from txnqueue.protocols.amqp.connection import Connection
 from txnqueue.protocols.amqp.links import CREDIT
 from txnqueue.protocols.amqp.types import AmqpValue
 from txnqueue.queue import Queue
+from txnqueue.transaction import Transaction
 
 SECOND = ReceiverSettleMode.SECOND
 SETTLED = SenderSettleMode.SETTLED
@@ -923,6 +924,30 @@ def test_while_the_store_is_away_giving_back_is_tried_once_and_not_for_each_clai
     handle = pipe.receiver(scene.name, 1)
     pipe.do(Detach(handle=handle))
     assert scene.waiting() == [7], "the store answers again"
+
+
+@in_memory
+def test_while_the_store_is_away_a_rollback_is_tried_once_and_not_for_each_transaction(
+    world: Any, monkeypatch: Any
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(3)])
+    pipe = Pipeline(scene.resource.connect())
+    for _ in range(3):
+        handle, txn_id = pipe.receiver(scene.name), pipe.declare()
+        pipe.do(Flow(handle=handle, link_credit=1, properties={"txn-id": txn_id}))
+    tried: list[int] = []
+
+    def away(*_: Any, **__: Any) -> None:
+        tried.append(1)
+        raise OSError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transaction, "rollback", away)
+        pipe.session.connection.close()
+    assert tried == [1] and scene.counts == (0, 3)
+    scene.resource.connect().tick()
+    assert scene.counts == (3, 0), "a later tick rolls all of them back"
 
 
 @in_memory

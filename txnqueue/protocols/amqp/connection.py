@@ -46,7 +46,7 @@ class Connection:
         is_paused: Whether messages wait, or may be acquired, until ``pump`` is called because the
             controller has read what it was sent.
         store_is_away: Whether the store has not answered since the last tick, when something was
-            to be given back to it.
+            to be given back or rolled back.
         payload_max: The most that one transfer carries: octets of a message with a codec,
             otherwise sections; None: whole messages.
     """

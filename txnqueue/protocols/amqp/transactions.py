@@ -425,14 +425,10 @@ class LiveTransaction:
         if self.ended:
             return
         try:
-            self.transaction.rollback(_reason(error))
+            self._undo(_reason(error))
         except TransactionFinished:
             self.committed()
             return
-        except Exception as failed:  # it can no longer be committed
-            logger.warning("rollback failed txn=%s error=%s", self.txn_id.hex(), failed)
-            resource = self.control.session.connection.resource
-            resource.leave_open(self.transaction, _reason(error))
         self.ended, self.error = True, error
         for posted in self.incoming.values():
             posted.state = posted.outcome = posted.transaction = None
@@ -448,6 +444,26 @@ class LiveTransaction:
         for batch, claim in self.consumed.items():
             apply_defaults(claim.deliveries(batch))
         self._leave_links()
+
+    def _undo(self, reason: str) -> None:
+        """Roll back in the store, or leave that to later ticks if the store does not answer.
+
+        Whether an interrupted discharge has committed, only the store knows: it is asked always.
+
+        Raises:
+            TransactionFinished: It is committed.
+        """
+        connection = self.control.session.connection
+        if not connection.store_is_away or attempt_of(self.transaction).interrupted:
+            try:
+                self.transaction.rollback(reason)
+                return
+            except TransactionFinished:
+                raise
+            except Exception as failed:  # it can no longer be committed
+                logger.warning("rollback failed txn=%s error=%s", self.txn_id.hex(), failed)
+                connection.store_is_away = True
+        connection.resource.leave_open(self.transaction, reason)
 
     def _check_not_failed(self) -> None:
         """Check that nobody has discharged another part of the global transaction as failed.
