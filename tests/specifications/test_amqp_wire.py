@@ -434,6 +434,33 @@ def test_of_a_queue_that_is_never_empty_messages_are_sent_as_they_are_acquired(
     assert not any("beat" in name for name in queue.claimed_by)
 
 
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_the_links_of_a_client_take_turns_and_none_waits_for_what_the_others_acquire(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch, sessions: int
+) -> None:
+    wire = Wire(listener).begun()
+    if sessions == 2:
+        wire.send(Begin(window=WINDOW), channel=1)
+        wire.until(Begin)
+    for handle in (0, 1):
+        channel = handle if sessions == 2 else 0
+        source, target = Source("orders"), Target()
+        attach = Attach(
+            name=f"r{handle}", handle=handle, role=Role.RECEIVER, source=source, target=target
+        )
+        wire.send(attach, channel=channel)
+        wire.send(
+            SessionFlow(MUCH, Flow(handle=handle, link_credit=100, echo=True)), channel=channel
+        )
+        wire.until(SessionFlow)
+    queue = NeverEmpty(listener, monkeypatch)
+    first = wire.until(Transfer).handle
+    queue.came.set()
+    while wire.until(Transfer).handle == first:
+        pass
+    assert not queue.waited_in_vain
+
+
 @pytest.mark.parametrize("goes", [True, False])
 def test_a_client_with_much_credit_of_a_queue_that_is_never_empty_keeps_nobody_from_stopping(
     monkeypatch: pytest.MonkeyPatch, goes: bool

@@ -104,6 +104,10 @@ class Connection:
         self.is_paused = False
         for session in list(self.sessions):
             session.pump()
+            if self.is_paused:  # next time, the others are first
+                self.sessions.remove(session)
+                self.sessions.append(session)
+                return
 
     def may_send(self) -> bool:
         """Return whether the controller reads what it is sent; if not, messages wait until it does.

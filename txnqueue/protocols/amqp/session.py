@@ -136,9 +136,12 @@ class Session:
 
     def pump(self) -> None:
         """Send what is available for the controller, as far as it allows that."""
-        for link in list(self.links.values()):
-            if isinstance(link, SendingLink):
-                self.guarded(link, lambda one=link: one.pump() and None)  # type: ignore[misc]
+        for link in [one for one in self.links.values() if isinstance(one, SendingLink)]:
+            self.guarded(link, lambda one=link: one.pump() and None)  # type: ignore[misc]
+            if self.connection.is_paused:  # what it acquired is sent before others acquire
+                if link.attached:  # next time, it is the last
+                    self.links[link.handle] = self.links.pop(link.handle)
+                return
 
     def end(self) -> None:
         """End the session: every link is closed, control links first."""
