@@ -22,6 +22,7 @@ from txnqueue.core.settings import (
     is_text,
     shown,
 )
+from txnqueue.core.state import Position
 from txnqueue.errors import (
     AlreadySettled,
     BranchMisused,
@@ -587,6 +588,16 @@ def ids_of(batch: Batch) -> list[str]:
         for part in batch._parts()
         for first, last in part.ranges
         for offset in range(first, last + 1)
+    ]
+
+
+def positions_of(batch: Batch) -> list[Position]:
+    """Return the position of each of a batch's messages, in the order of ``ids_of``."""
+    return [
+        one.positions[pid]
+        for one in batch._account.held
+        for pid, part in one.claim.items.items()
+        for _ in range(ranges.count(part))
     ]
 
 

@@ -98,6 +98,7 @@ class Asked:
     home: Pipeline
     postings: list[Posting] = field(default_factory=list)
     outcomes: dict[tuple[Pipeline, int], Any] = field(default_factory=dict)
+    settled: set[tuple[Pipeline, int]] = field(default_factory=set)
     discharged: bool = False
 
     @property
@@ -410,7 +411,11 @@ class Controller:
             for number in range(first, first + more + 1):
                 if outcome is None and settled:
                     outcome = Released()  # the default one
+                if (self.pipes[at], number) in asked.settled:
+                    continue  # a range passes over what is settled already
                 asked.outcomes[self.pipes[at], number] = outcome
+                if settled:
+                    asked.settled.add((self.pipes[at], number))
         with self._refusable():
             self.pipes[at].dispose(state, first, first + more, settled=settled)
 

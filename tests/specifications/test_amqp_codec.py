@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import tracemalloc
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import hypothesis
 import pytest
@@ -88,6 +90,8 @@ def test_the_descriptors_of_the_five_types(codec: Any, value: Any, octets: str) 
             "005334 c0080 2a00174 005399 45",
             TransactionalState(b"t", Described(0x99, [])),  # type: ignore[arg-type]
         ),
+        ("83 7fffffffffffffff", 2**63 - 1),  # an instant that Python does not have
+        ("83 8000000000000000", -(2**63)),
         (
             "005330 c0 1a 01 a3 17 616d71703a6c6f63616c2d7472616e73616374696f6e73",
             Coordinator((LOCAL,)),
@@ -166,7 +170,6 @@ def test_an_id_of_octets_is_text_as_in_headers(codec: Any) -> None:
         "005334 c0",
         "00",
         "00d000000000 45",  # described by a list
-        "83 7fffffffffffffff",  # an instant that Python does not have
         "d100000006 02 45 40",
         "00531d 45",  # an error without a condition
         "005331 45 45",
@@ -175,6 +178,50 @@ def test_an_id_of_octets_is_text_as_in_headers(codec: Any) -> None:
 def test_octets_that_are_wrong_are_refused(codec: Any, octets: str) -> None:
     with pytest.raises(InvalidInput):
         codec.decode_type(bytes.fromhex(octets.replace(" ", "")))
+
+
+@pytest.mark.parametrize(
+    ("section", "count"),
+    [("005375 a0 00", 70_000), ("005372 c1 01 00", 17), ("005376 45", 17)],
+)
+def test_a_message_has_no_more_sections_than_are_read_in_a_moment(
+    codec: Any, section: str, count: int
+) -> None:
+    octets = bytes.fromhex(section.replace(" ", ""))
+    codec.decode(octets * (count - 7_000 if count > 17 else 16))
+    with pytest.raises(InvalidInput, match="at most 65535 data sections, and 16 others"):
+        codec.decode(octets * count)
+
+
+def test_to_cut_off_a_section_copies_nothing_of_those_behind_it(codec: Any) -> None:
+    octets = codec.encode((Header(), AmqpData(bytes(1 << 20))))
+    tracemalloc.start()
+    try:
+        assert codec.decode(octets)[0] == Header()
+        assert tracemalloc.get_traced_memory()[1] < 1.5 * len(octets)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (lambda n: b"\x98" + (n << 64).to_bytes(16, "big"), lambda n: str(UUID(int=n << 64))),
+        (lambda n: b"\x94" + (6176 << 113 | n).to_bytes(16, "big"), str),
+    ],
+)
+def test_keys_of_which_many_can_have_one_hash_are_text(codec: Any, written: Any, text: Any) -> None:
+    same = [n * (2**61 - 1) for n in range(1, 4)]
+    items = b"".join(written(n) + b"\x40" for n in same)
+    octets = b"\x00\x53\x77\xc1" + bytes((1 + len(items), 2 * len(same))) + items
+    assert codec.decode(octets) == (AmqpValue({text(n): None for n in same}),)
+
+
+@pytest.mark.parametrize("key", ["45", "a00178", "005399 43", "005377 43"])
+def test_what_cannot_be_a_key_of_a_map_is_refused(codec: Any, key: str) -> None:
+    items = bytes.fromhex(key.replace(" ", "")) + b"\x40"
+    with pytest.raises(InvalidInput):
+        codec.decode(b"\x00\x53\x77\xc1" + bytes((1 + len(items), 2)) + items)
 
 
 def test_a_value_without_a_type_is_refused(codec: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -39,6 +40,7 @@ from txnqueue.protocols.amqp import (
     Accepted,
     AmqpValue,
     ApplicationProperties,
+    Properties,
     ProtonCodec,
     Rejected,
     TransactionalResource,
@@ -235,6 +237,57 @@ def test_a_content_type_that_is_no_symbol_is_an_application_property(world: Worl
     (found,) = controller.receiver("letters").flow(1)
     assert found.body == "x"
     assert ApplicationProperties({"content_type": "téxt"}) in found.payload
+
+
+@in_memory
+@pytest.mark.parametrize("columns", ["body string", "body string, to string, creation_time bigint"])
+def test_an_application_property_with_the_name_of_a_property_comes_back(
+    world: World, columns: str
+) -> None:
+    manager = world.manager("broker")
+    queue = manager.create_queue("letters", columns)
+    pipe = Pipeline(TransactionalResource(manager).connect())
+    said = ApplicationProperties({"to": "Paris", "creation_time": 1889, "colour": "red"})
+    pipe.transfer(pipe.sender("letters"), (said, AmqpValue("x")))
+    pipe.receiver("letters", 1)
+    (sent,) = [one for one in pipe.frames if isinstance(one, Transfer)]
+    _, properties, application, _ = sent.payload
+    if "to" in queue.schema.names:
+        assert (properties.to, application.values) == (
+            "Paris",
+            {"creation_time": 1889, "colour": "red"},
+        )
+    else:
+        assert (properties.to, application.values) == (
+            None,
+            {"to": "Paris", "creation_time": "1889", "colour": "red"},
+        )
+
+
+@in_memory
+@pytest.mark.parametrize(
+    ("columns", "name"),
+    [
+        ("body string", "subject"),
+        ("body string, to string", "to"),
+        ("n long", "reply_to"),
+    ],
+)
+def test_a_property_and_an_application_property_of_its_name_must_agree(
+    world: World, columns: str, name: str
+) -> None:
+    manager = world.manager("broker")
+    queue = manager.create_queue("letters", columns)
+    pipe = Pipeline(TransactionalResource(manager).connect())
+    handle = pipe.sender("letters")
+    body = AmqpValue({"n": 1} if columns == "n long" else "x")
+    properties = replace(Properties(), **{name: "one"})  # type: ignore[arg-type]
+    same = pipe.transfer(handle, (properties, ApplicationProperties({name: "one"}), body))
+    other = pipe.transfer(handle, (properties, ApplicationProperties({name: "two"}), body))
+    outcomes = pipe.outcomes()
+    assert isinstance(outcomes[same], Accepted)
+    assert condition(outcomes[other].error) == "amqp:invalid-field"
+    assert queue.depth() == 1
 
 
 @in_memory

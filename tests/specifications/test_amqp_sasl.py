@@ -19,7 +19,7 @@ from tests.specifications.amqp_listener import Refusal, eventually, listening
 from txnqueue.protocols.amqp import AccessRules, Limits, client_connection, hashed
 from txnqueue.protocols.amqp.access import ANONYMOUS
 from txnqueue.protocols.amqp.frames import Init
-from txnqueue.protocols.amqp.sasl import Caller, identity, mechanisms
+from txnqueue.protocols.amqp.sasl import Caller, identity, mechanisms, name_in
 
 RULES = AccessRules.read({"users": {"shop": hashed("secret")}, "rules": []})
 ALL = AccessRules.read(
@@ -30,7 +30,7 @@ ALL = AccessRules.read(
 @pytest.mark.parametrize(
     ("caller", "offered"),
     [
-        (Caller(secure=False, loopback=False), []),
+        (Caller(secure=False, loopback=False), ["EXTERNAL"]),  # an empty list is not allowed
         (Caller(secure=True, loopback=False), ["PLAIN"]),
         (Caller(secure=False, loopback=True), ["PLAIN", "ANONYMOUS"]),
         (Caller(secure=True, loopback=False, certified="shop"), ["EXTERNAL", "PLAIN"]),
@@ -47,8 +47,26 @@ def test_what_a_client_may_choose_depends_on_where_it_is(
         ("EXTERNAL", b""),
     ):
         user = ANONYMOUS if mechanism == "ANONYMOUS" else "shop"
+        admitted = mechanism in offered and (mechanism != "EXTERNAL" or caller.certified)
         found = identity(Init(mechanism, response), caller, RULES)
-        assert found == (user if mechanism in offered else None)
+        assert found == (user if admitted else None)
+
+
+@pytest.mark.parametrize(
+    ("names", "user"),
+    [
+        (["shop"], "shop"),
+        ([], None),
+        (["shop", "clerk"], None),
+        ([ANONYMOUS], None),
+        ([" "], None),
+        (["shop\nclerk"], None),
+    ],
+)
+def test_a_certificate_names_one_user(names: list[str], user: str | None) -> None:
+    subject = ((("countryName", "DE"),), *((("commonName", name),) for name in names))
+    assert name_in({"subject": subject}) == user
+    assert name_in(None) is None
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,13 @@ import pytest
 pytest.importorskip("proton", reason="python-qpid-proton is not installed: it needs a compiler")
 
 
-from tests.specifications.amqp_listener import Listener, eventually, listening
+from tests.specifications.amqp_listener import SECONDS, Listener, eventually, listening
 from txnqueue.errors import InvalidInput
 from txnqueue.manager import QueueManager
 from txnqueue.protocols.amqp import (
     Accepted,
     AmqpData,
+    AmqpServer,
     AmqpValue,
     Attach,
     Coordinator,
@@ -31,6 +32,7 @@ from txnqueue.protocols.amqp import (
     Disposition,
     Flow,
     Limits,
+    Properties,
     ProtonCodec,
     Released,
     Role,
@@ -58,6 +60,7 @@ from txnqueue.protocols.amqp.frames import (
     framed,
 )
 from txnqueue.protocols.amqp.performatives import ReceiverSettleMode, SenderSettleMode
+from txnqueue.queue import Queue
 
 WINDOW = Window(next_incoming_id=0, incoming_window=100, next_outgoing_id=0, outgoing_window=100)
 MUCH = Window(next_incoming_id=0, incoming_window=9999, next_outgoing_id=0, outgoing_window=9)
@@ -189,6 +192,70 @@ def test_messages_are_acquired_in_a_transaction(listener: Listener, fail: bool) 
     assert orders.depth() == (3 if fail else 1)
 
 
+@pytest.mark.parametrize("anonymous", [False, True])
+def test_who_names_a_queue_that_there_is_not_is_told_nothing_of_the_others(
+    listener: Listener, anonymous: bool
+) -> None:
+    wire = Wire(listener).begun()
+    target = Target(None if anonymous else "order")
+    wire.send(Attach(name="s", handle=0, role=Role.SENDER, target=target))
+    if anonymous:
+        payload = wire.codec.values.encode((Properties(to="order"), AmqpValue({"n": 1})))
+        wire.send(Transfer(handle=0, delivery_id=0, delivery_tag=b"x", payload=payload))
+        error = wire.until(Disposition).state.error
+    else:
+        error = wire.until(Detach).error
+    assert error.symbol == "amqp:not-found"
+    assert error.description == "There is no queue 'order', or it is dropped."
+
+
+def test_an_instant_that_python_does_not_have_is_refused_only_where_it_is_used(
+    listener: Listener,
+) -> None:
+    listener.manager.create_queue("plain", "body string, creation_time timestamp")
+    listener.manager.create_queue("bodies", "body string")
+    wire = Wire(listener).begun()
+    never = bytes.fromhex("83 7fffffffffffffff")
+    created = bytes.fromhex("005373 c0 13 0a 40404040404040 40") + never + never
+    headers = bytes.fromhex("005374 c1 0d 02 a1 01") + b"x" + never
+    body = wire.codec.values.encode((AmqpValue("text"),))
+    said = {}
+    for handle, (queue, payload) in enumerate(
+        [("plain", created + body), ("bodies", created + body), ("bodies", headers + body)]
+    ):
+        wire.attach(handle, Role.SENDER, target=Target(queue))
+        wire.send(Transfer(handle=handle, delivery_id=handle, delivery_tag=b"a", payload=payload))
+        said[handle] = wire.until(Disposition).state
+    assert said[0].error.symbol == "amqp:invalid-field"
+    assert (said[1], said[2]) == (Accepted(), Accepted())
+    found = listener.manager.queue("bodies").peek_messages()
+    assert [one["_message"]["headers"] for one in found] == [None, {"x": str(2**63 - 1)}]
+
+
+def test_a_message_of_another_format_is_not_read_as_if_it_were_of_this_one(
+    listener: Listener,
+) -> None:
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.SENDER, target=Target("orders"))
+    payload = wire.codec.values.encode((AmqpValue({"n": 1}),))
+    one = Transfer(handle=0, delivery_id=0, delivery_tag=b"a", message_format=256, payload=payload)
+    wire.send(one)
+    assert wire.ends_with("amqp:not-implemented", Detach)
+    assert listener.manager.queue("orders").depth() == 0
+
+
+def test_a_coordinator_takes_no_long_messages(listener: Listener) -> None:
+    """Whoever may do nothing else may declare."""
+    wire = Wire(listener).begun()
+    wire.send(Attach(name="c", handle=0, role=Role.SENDER, target=Coordinator()))
+    assert wire.until(Attach).max_message_size == 4_096
+    payload = wire.codec.values.encode((AmqpData(bytes(4_000)), AmqpValue(Declare())))
+    wire.send(Transfer(handle=0, delivery_id=0, delivery_tag=b"c", payload=payload))
+    assert isinstance(wire.until(Disposition).state, Declared)
+    wire.send(Transfer(handle=0, delivery_id=1, delivery_tag=b"d", payload=bytes(4_097)))
+    assert wire.ends_with("amqp:link:message-size-exceeded", Detach)
+
+
 @pytest.mark.rule("S1-33")
 def test_work_that_came_too_late_for_its_link_forbids_the_commit(listener: Listener) -> None:
     wire = Wire(listener).begun()
@@ -208,6 +275,22 @@ def test_work_that_came_too_late_for_its_link_forbids_the_commit(listener: Liste
     wire.send(late)
     refused = wire.ask(2, Discharge(txn_id, fail=False))
     assert refused.error.symbol == "amqp:transaction:rollback"
+
+
+def test_the_manager_of_a_user_is_not_made_by_the_thread_that_serves_all_sockets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made_by: list[str] = []
+    resource_of = AmqpServer._resource_of
+
+    def noting(server: AmqpServer, user: str) -> Any:
+        made_by.append(threading.current_thread().name)
+        return resource_of(server, user)
+
+    monkeypatch.setattr(AmqpServer, "_resource_of", noting)
+    with listening() as listener:
+        Wire(listener).begun()
+    assert [name.startswith("txnqueue amqp_") for name in made_by] == [True]
 
 
 def test_a_client_that_does_not_say_who_it_is_gets_no_further(listener: Listener) -> None:
@@ -310,6 +393,96 @@ def test_other_sessions_are_told_at_once_of_what_ends_with_a_session() -> None:
         wire.send(End())
         told = wire.until(Disposition)
         assert (told.first, told.settled, told.state) == (0, True, Released())
+
+
+class NeverEmpty:
+    """A queue to which a message comes with each claim, and which notes who claims."""
+
+    def __init__(self, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.claimed_by: list[str] = []
+        self.came = threading.Event()
+        self.waited_in_vain = False
+        self._orders = listener.manager.queue("orders")
+        receive = Queue.receive
+
+        def claiming(*how: Any, **named: Any) -> Any:
+            self._note()
+            return receive(*how, **named)
+
+        monkeypatch.setattr(Queue, "receive", claiming)
+
+    def _note(self) -> None:
+        if self.claimed_by and not self.waited_in_vain:
+            self.waited_in_vain = not self.came.wait(SECONDS)
+        self.claimed_by.append(threading.current_thread().name)
+        self._orders.send([{"n": len(self.claimed_by)}])
+
+
+def test_of_a_queue_that_is_never_empty_messages_are_sent_as_they_are_acquired(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next ones are acquired once the client has the first, and not by the ticks' threads."""
+    queue = NeverEmpty(listener, monkeypatch)
+    wire = Wire(listener).begun()
+    wire.attach(0, Role.RECEIVER, source=Source("orders"), target=Target())
+    wire.send(SessionFlow(MUCH, Flow(handle=0, link_credit=1_000)))
+    assert wire.until(Transfer).delivery_id == 0
+    queue.came.set()
+    assert [wire.until(Transfer).delivery_id for _ in range(20)] == list(range(1, 21))
+    assert not queue.waited_in_vain
+    assert eventually(lambda: len(queue.claimed_by) >= 25)
+    assert not any("beat" in name for name in queue.claimed_by)
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_the_links_of_a_client_take_turns_and_none_waits_for_what_the_others_acquire(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch, sessions: int
+) -> None:
+    wire = Wire(listener).begun()
+    if sessions == 2:
+        wire.send(Begin(window=WINDOW), channel=1)
+        wire.until(Begin)
+    for handle in (0, 1):
+        channel = handle if sessions == 2 else 0
+        source, target = Source("orders"), Target()
+        attach = Attach(
+            name=f"r{handle}", handle=handle, role=Role.RECEIVER, source=source, target=target
+        )
+        wire.send(attach, channel=channel)
+        wire.send(
+            SessionFlow(MUCH, Flow(handle=handle, link_credit=100, echo=True)), channel=channel
+        )
+        wire.until(SessionFlow)
+    queue = NeverEmpty(listener, monkeypatch)
+    first = wire.until(Transfer).handle
+    queue.came.set()
+    while wire.until(Transfer).handle == first:
+        pass
+    assert not queue.waited_in_vain
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_client_with_much_credit_of_a_queue_that_is_never_empty_keeps_nobody_from_stopping(
+    monkeypatch: pytest.MonkeyPatch, goes: bool
+) -> None:
+    listener = Listener()
+    with listener.server:
+        listener.manager.create_queue("orders", "n long")
+        queue = NeverEmpty(listener, monkeypatch)
+        queue.came.set()
+        wire = Wire(listener).begun()
+        wire.attach(0, Role.RECEIVER, source=Source("orders"), target=Target())
+        wire.send(SessionFlow(MUCH, Flow(handle=0, link_credit=1_000)))
+        wire.until(Transfer)
+        if goes:
+            wire.end()
+            assert eventually(lambda: listener.server.connections == 0)
+        assert listener.server.stop(grace_seconds=0.1, timeout_seconds=SECONDS)
+        claims = len(queue.claimed_by)
+        assert claims < 1_000
+        wire.end()
+        assert listener.manager.queue("orders").in_flight() == 0
+        assert len(queue.claimed_by) == claims
 
 
 def test_no_more_is_sent_than_the_window_of_a_session_takes(listener: Listener) -> None:

@@ -11,9 +11,11 @@ import pytest
 from tests.conformance.conftest import in_memory, on_delta_when_long
 from tests.inside import client_of
 from tests.specifications.controllers import Pipeline, Scene, bodies, condition, message, row
+from txnqueue.batch import Batch
 from txnqueue.protocols.amqp import (
     Accepted,
     AmqpError,
+    ApplicationProperties,
     Attach,
     Coordinator,
     Declare,
@@ -42,6 +44,8 @@ from txnqueue.protocols.amqp import (
 from txnqueue.protocols.amqp.connection import Connection
 from txnqueue.protocols.amqp.links import CREDIT
 from txnqueue.protocols.amqp.types import AmqpValue
+from txnqueue.queue import Queue
+from txnqueue.transaction import Transaction
 
 SECOND = ReceiverSettleMode.SECOND
 SETTLED = SenderSettleMode.SETTLED
@@ -814,6 +818,59 @@ def test_a_transaction_keeps_no_object_for_each_message_that_is_posted(world: An
 
 
 @in_memory
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_delivery_has_the_priority_and_what_is_left_of_the_time_to_live(
+    world: Any, durable: bool
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)], priority=7, ttl_seconds=60, durable=durable)
+    scene.orders.send([row(2)], durable=durable)
+    world.clock.advance(20)
+    first, second = scene.receiver().flow(2)
+    assert first.payload[0] == Header(7, 40_000, first_acquirer=True, durable=durable)
+    assert second.payload[0] == Header(4, None, first_acquirer=True, durable=durable)
+
+
+@in_memory
+def test_credit_for_deliveries_that_were_aborted_is_renewed_without_a_tick(world: Any) -> None:
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    handle = pipe.sender(scene.name)
+    for _ in range(CREDIT + 1):
+        number = pipe.transfer(handle, (), more=True)
+        pipe.transfer(handle, (), delivery_id=number, aborted=True)
+    pipe.transfer(handle, message(1))
+    assert scene.waiting() == [1]
+
+
+@in_memory
+def test_of_a_link_that_ended_one_line_is_logged_whatever_its_name(
+    world: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    pipe = Pipeline(scene.resource.connect())
+    pipe.receiver(scene.name, 1, name="a\nlink ended name=b")
+    batch = pipe.session.unsettled[0].batch
+    batch.release()
+    pipe.dispose(Accepted(), 0, settled=True)
+    lines = [record.getMessage() for record in caplog.records]
+    assert "link ended name='a\\nlink ended name=b' error=" in lines[0]
+    assert not any("\n" in line for line in lines)
+
+
+@in_memory
+def test_of_a_long_reason_of_a_rejection_the_beginning_is_kept(world: Any) -> None:
+    scene = Scene(world, settings={"dead_letter": True})
+    scene.orders.send([row(1)])
+    receiver = scene.receiver()
+    why = Error("com.example:bad", "bad amount: " + "9" * 60_000)
+    receiver.dispose(receiver.flow(1), Rejected(why))
+    (letter,) = scene.manager.queue(f"{scene.name}.dead").peek_messages(2)
+    assert letter["_message"]["origin"]["reason"] == why.description[:500]
+
+
+@in_memory
 @pytest.mark.parametrize("how", ["vanishes", "settles in a transaction that fails"])
 def test_what_a_controller_leaves_behind_goes_back_by_one_commit_and_not_one_each(
     world: Any, how: str
@@ -832,6 +889,65 @@ def test_what_a_controller_leaves_behind_goes_back_by_one_commit_and_not_one_eac
         assert pipe.discharge(txn_id, fail=True) == "accepted"
     assert world.store.journal.version() == before + 1
     assert scene.counts == (20, 0) and not pipe.session.unsettled
+
+
+@in_memory
+def test_while_the_store_is_away_giving_back_is_tried_once_and_not_for_each_claim(
+    world: Any, monkeypatch: Any
+) -> None:
+    """Each attempt takes long, and a server that stops waits for them."""
+    scene = Scene(world)
+    other = world.queue("others")
+    for n in range(3):
+        scene.orders.send([row(n)])
+        other.send([row(n)])
+    pipe = Pipeline(scene.resource.connect())
+    handles = [pipe.receiver(name) for name in (scene.name, other.name)]
+    for credit in range(1, 4):
+        for handle in handles:
+            pipe.do(Flow(handle=handle, link_credit=credit))
+    tried: list[int] = []
+
+    def away(*_: Any, **__: Any) -> None:
+        tried.append(1)
+        raise OSError("the store is away")
+
+    with monkeypatch.context() as patch:
+        for how in ("accept", "release", "modify"):
+            patch.setattr(Batch, how, away)
+        pipe.do(Detach(handle=handles[0]))
+        assert tried == [1]
+        pipe.do(Detach(handle=handles[1]))
+        assert tried == [1] and not pipe.session.unsettled
+    scene.orders.send([row(7)])
+    pipe.session.connection.tick()
+    handle = pipe.receiver(scene.name, 1)
+    pipe.do(Detach(handle=handle))
+    assert scene.waiting() == [7], "the store answers again"
+
+
+@in_memory
+def test_while_the_store_is_away_a_rollback_is_tried_once_and_not_for_each_transaction(
+    world: Any, monkeypatch: Any
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(n) for n in range(3)])
+    pipe = Pipeline(scene.resource.connect())
+    for _ in range(3):
+        handle, txn_id = pipe.receiver(scene.name), pipe.declare()
+        pipe.do(Flow(handle=handle, link_credit=1, properties={"txn-id": txn_id}))
+    tried: list[int] = []
+
+    def away(*_: Any, **__: Any) -> None:
+        tried.append(1)
+        raise OSError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transaction, "rollback", away)
+        pipe.session.connection.close()
+    assert tried == [1] and scene.counts == (0, 3)
+    scene.resource.connect().tick()
+    assert scene.counts == (3, 0), "a later tick rolls all of them back"
 
 
 @in_memory
@@ -1297,6 +1413,38 @@ def test_many_messages_of_a_transaction_are_staged_on_the_way(world: Any, monkey
         sender.send(row(n), txn_id)
     scene.controller.discharge(txn_id)
     assert scene.waiting() == [0, 1, 2, 3, 4]
+
+
+@in_memory
+def test_messages_with_header_names_of_their_own_are_staged_in_small_parts(
+    world: Any, monkeypatch: Any
+) -> None:
+    """Every name is a column of all messages that are staged together."""
+    monkeypatch.setattr("txnqueue.protocols.amqp.transactions.HEADER_WORK_MAX", 1_000)
+    staged: list[tuple[int, int]] = []
+    send = Queue.send
+
+    def noting(queue: Any, rows: Any, **how: Any) -> Any:
+        staged.append((len(rows), len(how["header_columns"])))
+        return send(queue, rows, **how)
+
+    monkeypatch.setattr(Queue, "send", noting)
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    handle, txn_id = pipe.sender(scene.name), pipe.declare()
+    own = {n: {f"{n}-{number}": "x" for number in range(10)} for n in range(7)}
+    for n, headers in own.items():
+        pipe.transfer(handle, (ApplicationProperties({**headers, "all": "y"}), *message(n)), txn_id)
+    many = {str(number): "x" for number in range(5_000)}
+    pipe.transfer(handle, (ApplicationProperties(many), *message(7)), txn_id)
+    assert pipe.discharge(txn_id) == "accepted"
+    assert staged == [(2, 20)] * 3 + [(1, 0)] * 2
+    found = scene.orders.peek_messages(10)
+    assert sorted(one["n"] for one in found) == list(range(8))
+    assert {one["n"]: dict(one["_message"]["headers"]) for one in found} == {
+        **{n: {**headers, "all": "y"} for n, headers in own.items()},
+        7: many,
+    }
 
 
 @in_memory

@@ -66,20 +66,37 @@ def row_of(
 
     Raises:
         AmqpError: The body is neither text nor octets.
-        InvalidInput: The body is not valid text, or a property does not fit its column.
+        InvalidInput: The body is not valid text, a property does not fit its column, or an
+            application-property contradicts it.
     """
     said = {name: getattr(properties, name) for name in PROPERTIES}
-    values = {**application, **{name: one for name, one in said.items() if one is not None}}
+    kept = {name: one for name, one in said.items() if name in KEPT or name in schema.names}
+    values = together(kept, application)
     row = {name: values.get(name) for name in schema.names}
     row[BODY] = _body(schema[BODY].dataType, bodies)
     headers = {
         name: as_text(value)
         for name, value in values.items()
-        if value is not None
-        and (name not in row or name == BODY)
-        and (name in KEPT or name not in PROPERTIES)
+        if value is not None and (name not in row or name == BODY)
     }
     return read(schema, row), headers
+
+
+def together(properties: Mapping[str, Any], application: Mapping[str, Any]) -> dict[str, Any]:
+    """Join properties that are given with the application-properties.
+
+    Raises:
+        InvalidInput: Two of one name differ, and a queue has one place for them.
+    """
+    given = {name: value for name, value in properties.items() if value is not None}
+    for name, value in given.items():
+        if name in application and as_text(application[name]) != as_text(value):
+            raise InvalidInput(
+                f"The application-property {name!r} differs from the property of that name, and "
+                "the queue has one place for both: omit one, or name it otherwise.",
+                name=name,
+            )
+    return {**application, **given}
 
 
 def plain_sections(
@@ -90,13 +107,15 @@ def plain_sections(
     values: dict[str, Any] = dict(headers)
     values.update((n, v) for n, v in written(schema, row).items() if v is not None and n != BODY)
     values.setdefault("message_id", own_id)
-    own = {name: values.pop(name, None) for name in PROPERTIES}
+    own = {
+        name: values.pop(name, None) if name in KEPT or name in row else None for name in PROPERTIES
+    }
     created = own.pop("creation_time")
     texts = {name: None if value is None else as_text(value) for name, value in own.items()}
     if not (texts["content_type"] or "").isascii():  # it would be a symbol
         values["content_type"] = texts.pop("content_type")
-    if not isinstance(created, datetime.datetime):
-        created = None
+    if created is not None and not isinstance(created, datetime.datetime):
+        values["creation_time"], created = created, None
     found: list[Section] = [Properties(**texts, creation_time=created)]
     if values:
         found.append(ApplicationProperties(values))

@@ -218,20 +218,22 @@ class ClientConnection:
         self._say(Mechanisms(sasl.mechanisms(caller, rules)))
         init = await self._init()
         # Checking a password takes time on purpose; clients already admitted must not wait for it.
-        self.user = await self._at(
+        self.user = user = await self._at(
             self._services.doorkeeper, lambda: sasl.identity(init, caller, rules)
         )
-        if self.user is None:
+        if user is None:
             await asyncio.sleep(REFUSED_SECONDS)
-        self._say(SaslOutcome(0 if self.user is not None else 1))
-        if self.user is None:
-            raise Refused(f"{init.mechanism} did not authenticate it")
+        self._say(SaslOutcome(0 if user is not None else 1))
+        if user is None:
+            raise Refused(f"{init.mechanism!r} did not authenticate it")
         header = await self._header()
         self._write(AMQP_HEADER)
         if header != AMQP_HEADER:
             raise Refused(f"it continued with {header!r} instead of the AMQP header")
+        # The first time it makes a manager, for which Spark is asked.
+        resource = await self._at(self._services.workers, lambda: self._services.resource_of(user))
         return Peer(
-            self._services.resource_of(self.user),
+            resource,
             self._services.codec,
             self._write_soon,
             self._services.container_id,
@@ -242,12 +244,11 @@ class ClientConnection:
     def _caller(self) -> sasl.Caller:
         encrypted = self._writer.get_extra_info("ssl_object")
         certificate = encrypted.getpeercert() if encrypted is not None else None
-        names = dict(pair for group in (certificate or {}).get("subject", ()) for pair in group)
         address = str(self._writer.get_extra_info("peername")[0])
         return sasl.Caller(
             secure=encrypted is not None,
             loopback=ip_address(address.partition("%")[0]).is_loopback,
-            certified=names.get("commonName"),
+            certified=sasl.name_in(certificate),
         )
 
     async def _header(self) -> bytes:

@@ -11,7 +11,8 @@ import contextlib
 import datetime
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
+from uuid import UUID
 
 from txnqueue.core.instants import EPOCH
 from txnqueue.core.settings import shown
@@ -49,10 +50,16 @@ DESCRIPTION_OCTETS_MAX = 300
 """The maximum length of an error description: it fits into frames of the smallest size."""
 SECTION_VALUES_MAX = 65_535
 """The number of values that the library holds of one section, lists and maps included."""
+DATA_SECTIONS_MAX = 65_535
+OTHER_SECTIONS_MAX = 16
+"""The number of sections of a message; apart from data, only sequences may be several.
+
+The time to read a message is that of its values, of which a client could otherwise send millions.
+"""
+Octets = TypeVar("Octets", bytes, memoryview)
 _DECIMAL_EXPONENT_BITS = {32: 8, 64: 10, 128: 14}
-_UNREADABLE = (ValueError, TypeError, OverflowError, OSError, RecursionError)
-"""Errors caused by octets that are not AMQP, are nested too deeply, or hold an instant outside
-Python's range."""
+_UNREADABLE = (ValueError, TypeError, OverflowError, RecursionError)
+"""Errors caused by octets that are not AMQP, or are nested too deeply."""
 
 
 class ProtonCodec:
@@ -72,6 +79,7 @@ class ProtonCodec:
             ) from error
         self._proton: Any = proton
         self._decimal_bits = {proton.decimal32: 32, proton.decimal64: 64, proton.decimal128: 128}
+        self._getters = {**proton.Data.get_mappings, proton.Data.MAP: _pairs}
 
     def encode(self, sections: Sequence[Section]) -> bytes:
         """Write a message.
@@ -88,14 +96,22 @@ class ProtonCodec:
             InvalidInput: The octets are not a message, or have sections that a queue cannot take.
         """
         sections: list[Any] = []
-        while octets:
-            found, octets = self._read(octets)
+        count = data_count = 0
+        rest = memoryview(octets)  # to cut off a section must not copy those behind it
+        while rest:
+            found, rest = self._read(rest)
+            count, data_count = count + 1, data_count + isinstance(found, AmqpData)
+            if data_count > DATA_SECTIONS_MAX or count - data_count > OTHER_SECTIONS_MAX:
+                raise InvalidInput(
+                    f"A message has at most {DATA_SECTIONS_MAX} data sections, and "
+                    f"{OTHER_SECTIONS_MAX} others."
+                )
             if isinstance(found, Section):
                 sections.append(found)
             elif found is not None:
                 raise InvalidInput(
-                    f"{found!r} is not a section that a queue takes: send a header, properties, "
-                    "application properties and a body."
+                    f"{shown(found)} is not a section that a queue takes: send a header, "
+                    "properties, application properties and a body."
                 )
         return tuple(sections)
 
@@ -179,8 +195,9 @@ class ProtonCodec:
 
     # -------------------------------------------------------------------------- helpers
 
-    def _read(self, octets: bytes) -> tuple[Any, bytes]:
+    def _read(self, octets: Octets) -> tuple[Any, Octets]:
         data = self._proton.Data()
+        data.get_mappings = self._getters
         try:
             size = data.decode(octets)
             data.rewind()
@@ -220,7 +237,8 @@ class ProtonCodec:
             priority = None if value.priority is None else ubyte(value.priority)
             ttl = None if value.ttl is None else uint(value.ttl)
             count = uint(value.delivery_count)
-            return self._described(code, [None, priority, ttl, value.first_acquirer, count])
+            fields = [value.durable, priority, ttl, value.first_acquirer, count]
+            return self._described(code, fields)
         if isinstance(value, Coordinator):
             array = self.symbols([_plain(one) for one in value.capabilities])
             return self._described(code, [] if array is None else [array])
@@ -250,7 +268,7 @@ class ProtonCodec:
         if isinstance(value, memoryview):
             return bytes(value)
         if isinstance(value, self._proton.timestamp):
-            return EPOCH + datetime.timedelta(milliseconds=value)
+            return _instant(value)
         if isinstance(value, self._proton.Array):
             return [self._typed(one) for one in value.elements]
         bits = self._decimal_bits.get(type(value))
@@ -258,8 +276,8 @@ class ProtonCodec:
             return _decimal(value if bits < 128 else int.from_bytes(value, "big"), bits)
         if isinstance(value, bool) or value is None:
             return value
-        if isinstance(value, dict):
-            return {self._typed(key): self._typed(one) for key, one in value.items()}
+        if isinstance(value, _Pairs):
+            return {_key(self._typed(key)): self._typed(one) for key, one in value}
         if isinstance(value, list):
             return [self._typed(one) for one in value]
         if isinstance(value, described):
@@ -287,6 +305,33 @@ class ProtonCodec:
             ) from error
 
 
+class _Pairs(list[tuple[Any, Any]]):
+    """A map as it was read; which of its values can be keys is not known yet."""
+
+
+def _pairs(data: Any) -> _Pairs:
+    """Read a map of the library's."""
+    found = _Pairs()
+    data.enter()
+    while data.next():
+        key = data.get_object()
+        found.append((key, data.get_object() if data.next() else None))
+    data.exit()
+    return found
+
+
+def _key(value: Any) -> Any:
+    """Make a key of a value: decimals and UUIDs are text, as columns take them.
+
+    Thousands of them can have one hash, and each would be compared with all others.
+    """
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    if value is None or isinstance(value, datetime.datetime | float | int | str):
+        return value
+    raise TypeError(f"{shown(value)} cannot be a key of a map")
+
+
 def _field(fields: Sequence[Any], number: int, default: Any = None) -> Any:
     """Read a field of a list, from whose end omitted fields are missing."""
     return fields[number] if len(fields) > number and fields[number] is not None else default
@@ -304,6 +349,17 @@ def _checked(value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"it is {shown(value)}")
     return value
+
+
+class _FarInstant(int):
+    """A timestamp outside Python's range, in milliseconds: what uses it refuses it."""
+
+
+def _instant(milliseconds: int) -> datetime.datetime | _FarInstant:
+    try:
+        return EPOCH + datetime.timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return _FarInstant(milliseconds)
 
 
 def _plain(symbol: str) -> str:
@@ -327,6 +383,9 @@ def _capabilities(found: Any) -> tuple[TxnCapability | str, ...]:
 
 
 def _properties_of(fields: Sequence[Any]) -> Properties:
+    created = _field(fields, 9)
+    if not isinstance(created, _FarInstant):
+        created = _typed_field(fields, 9, datetime.datetime)
     return Properties(
         message_id=_id(_field(fields, 0)),
         to=_text(_field(fields, 2)),
@@ -334,7 +393,7 @@ def _properties_of(fields: Sequence[Any]) -> Properties:
         reply_to=_text(_field(fields, 4)),
         correlation_id=_id(_field(fields, 5)),
         content_type=_text(_field(fields, 6)),
-        creation_time=_typed_field(fields, 9, datetime.datetime),
+        creation_time=created,
         group_id=_text(_field(fields, 10)),
     )
 
@@ -409,6 +468,7 @@ _READ: dict[int, Callable[[Any], Any]] = {
         _typed_field(f, 2, int),
         _typed_field(f, 3, bool, default=False),
         _typed_field(f, 4, int, 0),
+        _typed_field(f, 0, bool, default=False),
     ),
     0x73: _properties_of,
     0x74: lambda f: ApplicationProperties({str(k): v for k, v in f.items()}),

@@ -43,7 +43,10 @@ class Connection:
         sessions: The sessions that are open.
         unread: Returns the octets that were sent and that the controller has not read yet.
         queued_octets: The octets of messages that the sessions have for the controller.
-        is_paused: Whether messages wait, or may be acquired, until the controller reads more.
+        is_paused: Whether messages wait, or may be acquired, until ``pump`` is called because the
+            controller has read what it was sent.
+        store_is_away: Whether the store has not answered since the last tick, when something was
+            to be given back or rolled back.
         payload_max: The most that one transfer carries: octets of a message with a codec,
             otherwise sections; None: whole messages.
     """
@@ -60,7 +63,7 @@ class Connection:
         self.payload_max = payload_max
         self.unread: Callable[[], int] | None = None
         self.queued_octets = 0
-        self.is_paused = False
+        self.is_paused = self.store_is_away = False
         self.sessions: list[Session] = []
         self._in_doubt: list[LiveTransaction] = []
 
@@ -82,12 +85,14 @@ class Connection:
     def tick(self) -> None:
         """Do the periodic work.
 
-        New messages are sent, leases are extended, transactions that take too long and links of
-        dropped queues are ended, and rollbacks that failed are repeated.
+        Leases are extended, new messages are sent (to a controller on a socket, by ``pump``),
+        transactions that take too long and links of dropped queues are ended, and rollbacks that
+        failed are repeated.
 
         Raises:
             PlatformMissing: The store is closed in this process.
         """
+        self.store_is_away = False
         self._end_links_of_dropped_queues()
         self.resource.roll_back_left_open()
         self.resolve(())
@@ -99,6 +104,10 @@ class Connection:
         self.is_paused = False
         for session in list(self.sessions):
             session.pump()
+            if self.is_paused:  # next time, the others are first
+                self.sessions.remove(session)
+                self.sessions.append(session)
+                return
 
     def may_send(self) -> bool:
         """Return whether the controller reads what it is sent; if not, messages wait until it does.
@@ -109,6 +118,18 @@ class Connection:
             return True
         self.is_paused = True
         return False
+
+    def puts_off(self) -> bool:
+        """Leave what else could be acquired to ``pump``, if the controller is on a socket.
+
+        Of a queue that is never empty there is always more to acquire, and until that ends the
+        controller would get nothing. One in this process has whatever is acquired for it.
+
+        Returns:
+            Whether it is left.
+        """
+        self.is_paused = self.is_paused or self.unread is not None
+        return self.unread is not None
 
     def partial_octets(self) -> int:
         """Count the octets of the controller's messages that have not come completely."""

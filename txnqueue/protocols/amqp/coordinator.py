@@ -29,6 +29,9 @@ from txnqueue.protocols.amqp.types import (
 if TYPE_CHECKING:
     from txnqueue.protocols.amqp.session import Session
 
+REQUEST_BYTES_MAX = 4_096
+"""The length of a message with a declare or a discharge: every client may send them."""
+
 
 class CoordinatorLink(IncomingLink):
     """The resource's end of a control link: it allocates and completes transactions.
@@ -43,6 +46,7 @@ class CoordinatorLink(IncomingLink):
         """Take the resource's end of a control link."""
         super().__init__(session, attach)
         self.settles_first = True  # an answer is its last word
+        self.message_bytes_max = min(self.message_bytes_max, REQUEST_BYTES_MAX)
         self.target = Coordinator(session.connection.resource.capabilities)
         self.transactions: dict[bytes, LiveTransaction] = {}
         self.in_doubt: list[tuple[LiveTransaction, IncomingDelivery]] = []

@@ -144,7 +144,7 @@ def _retire(deliveries: list[OutgoingDelivery], outcome: Outcome, *, settled: bo
         try:
             apply([(delivery, outcome) for delivery in mine], None)
         except LeaseLost as error:
-            logger.warning("outcome not applied link=%s error=%s", mine[0].link.name, error)
+            logger.warning("outcome not applied link=%r error=%s", mine[0].link.name, error)
             state = Modified(delivery_failed=True)
         for delivery in mine:
             delivery.settled = settled

@@ -48,9 +48,11 @@ class Link:
 
     Attributes:
         queue_id: The queue without which it ends; None if it belongs to no queue.
+        message_bytes_max: The longest message that it takes; None if it takes none.
     """
 
     queue_id: str | None = None
+    message_bytes_max: int | None = None
 
     def __init__(self, session: Session, attach: Attach) -> None:
         """Take the resource's end of a link that a controller attaches."""
@@ -68,7 +70,6 @@ class Link:
     def answer(self, attach: Attach) -> Attach:
         """Write the attach that answers the controller's."""
         role = Role.SENDER if attach.role is Role.RECEIVER else Role.RECEIVER
-        limits = self.session.connection.resource.limits
         return Attach(
             name=self.name,
             handle=self.handle,
@@ -78,7 +79,7 @@ class Link:
             snd_settle_mode=attach.snd_settle_mode,
             rcv_settle_mode=ReceiverSettleMode(not self.settles_first),
             initial_delivery_count=0 if role is Role.SENDER else None,
-            max_message_size=limits.message_bytes if role is Role.RECEIVER else None,
+            max_message_size=self.message_bytes_max,
         )
 
     def transfer(self, frame: Transfer) -> None:
@@ -125,9 +126,12 @@ class Link:
 class IncomingLink(Link):
     """An end that receives: it grants credit, and assembles the parts of a delivery."""
 
+    message_bytes_max: int
+
     def __init__(self, session: Session, attach: Attach) -> None:
         """Take the resource's end of a link that a controller sends on."""
         super().__init__(session, attach)
+        self.message_bytes_max = session.connection.resource.limits.message_bytes
         self._credit = 0
         self._delivery_count = (attach.initial_delivery_count or 0) % COUNTS
         self._partial: IncomingDelivery | None = None
@@ -178,6 +182,7 @@ class IncomingLink(Link):
             self._check_part(delivery, frame)
         if frame.aborted:
             self._end_part(delivery)
+            self.grant()
             return
         delivery.settled = delivery.settled or frame.settled
         self._set_mode(delivery, frame.rcv_settle_mode)
@@ -212,6 +217,11 @@ class IncomingLink(Link):
             raise AmqpError(
                 ErrorCondition.INVALID_FIELD,
                 "The first transfer of a delivery must have a delivery-id.",
+            )
+        if frame.message_format:
+            raise AmqpError(
+                ErrorCondition.NOT_IMPLEMENTED,
+                f"message-format {frame.message_format}: only messages of format 0 are read here.",
             )
         transaction = self.check(frame)
         self._credit -= 1
@@ -264,9 +274,9 @@ class IncomingLink(Link):
     def _check_size(self, delivery: IncomingDelivery, *, more: bool) -> None:
         limits = self.session.connection.resource.limits
         beside = self.session.connection.partial_octets() - self.partial_octets if more else 0
-        if len(delivery.parts) > limits.message_bytes:
+        if len(delivery.parts) > self.message_bytes_max:
             condition = ErrorCondition.MESSAGE_SIZE_EXCEEDED
-            why = f"A message may have at most {limits.message_bytes} octets."
+            why = f"A message may have at most {self.message_bytes_max} octets on this link."
         elif beside and beside + len(delivery.parts) > limits.partial_bytes:
             condition = ErrorCondition.RESOURCE_LIMIT_EXCEEDED
             why = (
@@ -379,7 +389,9 @@ class ReceivingLink(IncomingLink):
         except (QueueClosed, QueueNotFound) as error:
             if self._queue is not None:
                 raise
-            raise AmqpError(ErrorCondition.NOT_FOUND, str(error)) from error
+            raise AmqpError(
+                ErrorCondition.NOT_FOUND, f"The queue {queue.name!r} is dropped."
+            ) from error
 
     def _tell_outcome(self, delivery: IncomingDelivery) -> None:
         """Send the outcome of a message, unless it was sent settled."""

@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from txnqueue.core.model import is_in_memory
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.placement import SendOptions
-from txnqueue.protocols.amqp.bodies import BODY, as_text, is_plain, plain_sections, row_of
+from txnqueue.protocols.amqp.bodies import BODY, as_text, is_plain, plain_sections, row_of, together
 from txnqueue.protocols.amqp.columns import read, written
+from txnqueue.protocols.amqp.limits import NUMBER_MAX
 from txnqueue.protocols.amqp.types import (
     AmqpData,
     AmqpError,
@@ -30,6 +32,7 @@ from txnqueue.storage.payload import CORRELATION_ID, PRIORITY_MAX, REPLY_TO
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from txnqueue.core.state import Position
     from txnqueue.queue import Queue
     from txnqueue.transaction import Transaction
 
@@ -94,11 +97,12 @@ def _row_of(
 
     Raises:
         AmqpError: Its body is not of a kind that the queue takes.
+        InvalidInput: One of its properties is given twice, or does not fit its column.
     """
     row = bodies[0].value if len(bodies) == 1 and isinstance(bodies[0], AmqpValue) else None
     if isinstance(row, Mapping):
         known = {REPLY_TO: properties.reply_to, CORRELATION_ID: properties.correlation_id}
-        headers = {**known, **application}
+        headers = together(known, application)
         return read(schema, row), {n: as_text(v) for n, v in headers.items() if v is not None}
     if is_plain(schema):
         return row_of(schema, bodies, properties, application)
@@ -111,7 +115,12 @@ def _row_of(
 
 def stage(queue: Queue, postings: Sequence[Posting], transaction: Transaction | None) -> None:
     """Send messages together, in their order; without a transaction they are posted at once."""
-    names = sorted({name for posting in postings for name in posting.headers})
+    alike = {
+        name: value
+        for name, value in postings[0].headers.items()
+        if all(posting.headers.get(name) == value for posting in postings)
+    }
+    names = sorted({name for posting in postings for name in posting.headers} - alike.keys())
     columns = {name: f"{_HEADER}{number}" for number, name in enumerate(names)}
     placed: dict[str, Any] = {}
     if any(posting.priority is not None for posting in postings):
@@ -119,7 +128,7 @@ def stage(queue: Queue, postings: Sequence[Posting], transaction: Transaction | 
     if any(posting.ttl_seconds is not None for posting in postings):
         placed["ttl_seconds"] = _TTL
     rows = [_widened(posting, placed, columns) for posting in postings]
-    queue.send(rows, header_columns=columns, transaction=transaction, **placed)
+    queue.send(rows, headers=alike, header_columns=columns, transaction=transaction, **placed)
 
 
 def _widened(
@@ -133,13 +142,19 @@ def _widened(
     return row | {column: posting.headers.get(name) for name, column in columns.items()}
 
 
-def sections_of(message: Mapping[str, Any], schema: StructType) -> tuple[Section, ...]:
-    """Write a received message as sections, by the columns of its queue."""
+def sections_of(
+    message: Mapping[str, Any], schema: StructType, position: Position, now_ms: int
+) -> tuple[Section, ...]:
+    """Write a received message as sections, by its place and the columns of its queue."""
     about = message[MESSAGE]
+    expires = position.expires_at_ms
     found: list[Section] = [
         Header(
+            priority=position.priority,
+            ttl=None if expires is None else min(max(0, expires - now_ms), NUMBER_MAX),
             first_acquirer=not about["redelivered"],
             delivery_count=about["delivery_count"],
+            durable=not is_in_memory(position.payload_id),
         ),
     ]
     headers = dict(about["headers"] or {})

@@ -108,11 +108,11 @@ class Peer:
 
     @property
     def is_paused(self) -> bool:
-        """Whether messages wait until the client reads more of what it was sent: ``resume``."""
+        """Whether ``resume`` is due once the client has read enough of what it was sent."""
         return self._connection.is_paused and not self.closed
 
     def resume(self) -> None:
-        """Go on sending messages, because the client has read what it was sent."""
+        """Go on acquiring and sending messages, because the client reads what it is sent."""
         with self._lock:
             if not self.closed:
                 self._connection.pump()

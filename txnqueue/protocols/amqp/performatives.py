@@ -107,6 +107,7 @@ class Transfer:
         handle: The link.
         delivery_id: The delivery's number in its session; optional in later parts.
         delivery_tag: The delivery's name on its link.
+        message_format: How the payload is to be read; 0 is the format of the specification.
         settled: Whether the sender has settled it.
         more: Whether more parts follow.
         rcv_settle_mode: How the receiver settles this delivery; None: as the link says.
@@ -118,6 +119,7 @@ class Transfer:
     handle: int
     delivery_id: int | None = None
     delivery_tag: bytes = b""
+    message_format: int = 0
     settled: bool = False
     more: bool = False
     rcv_settle_mode: ReceiverSettleMode | None = None

@@ -164,7 +164,10 @@ class TransactionalResource:
         try:
             return self.manager.queue(address or "")
         except (QueueNotFound, QueueClosed, InvalidInput) as error:
-            raise AmqpError(ErrorCondition.NOT_FOUND, str(error)) from error
+            # The error's own text names the other queues, and is for those who may see them.
+            raise AmqpError(
+                ErrorCondition.NOT_FOUND, f"There is no queue {address!r}, or it is dropped."
+            ) from error
 
     def begin(self, control: CoordinatorLink, global_id: bytes | str | None) -> LiveTransaction:
         """Allocate a transaction.

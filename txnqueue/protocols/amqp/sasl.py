@@ -6,7 +6,9 @@ cannot read them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from txnqueue.protocols.amqp.access import ANONYMOUS, AccessRules
 from txnqueue.protocols.amqp.frames import Init
@@ -27,8 +29,23 @@ class Caller:
     certified: str | None = None
 
 
+def name_in(certificate: Mapping[str, Any] | None) -> str | None:
+    """Return the common name in a certificate; None if it has none or several, or no user's.
+
+    What is written in certificates is up to whoever signs them.
+    """
+    pairs = [pair for group in (certificate or {}).get("subject", ()) for pair in group]
+    names = [value for kind, value in pairs if kind == "commonName"]
+    if len(names) != 1 or names[0] == ANONYMOUS or not names[0].isprintable():
+        return None
+    return names[0] if names[0].strip() else None
+
+
 def mechanisms(caller: Caller, rules: AccessRules | None) -> list[str]:
-    """List the mechanisms that a client may choose from; none if it cannot be admitted at all."""
+    """List the mechanisms that a client may choose from.
+
+    One that cannot be admitted at all is offered what it lacks, because a list must not be empty.
+    """
     offered = []
     if caller.certified is not None:
         offered.append("EXTERNAL")
@@ -36,7 +53,7 @@ def mechanisms(caller: Caller, rules: AccessRules | None) -> list[str]:
         offered.append("PLAIN")
     if caller.loopback:
         offered.append("ANONYMOUS")
-    return offered
+    return offered or ["EXTERNAL"]
 
 
 def identity(init: Init, caller: Caller, rules: AccessRules | None) -> str | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from txnqueue.batch import ids_of, some_messages
+from txnqueue.batch import ids_of, positions_of, some_messages
 from txnqueue.protocols.amqp.links import COUNTS, Link
 from txnqueue.protocols.amqp.messages import sections_of
 from txnqueue.protocols.amqp.performatives import TXN_ID, Attach, Flow, Transfer
@@ -17,6 +17,8 @@ from txnqueue.protocols.amqp.transactions import (
     OutgoingDelivery,
     apply,
     apply_defaults,
+    by_claim,
+    give_back,
 )
 from txnqueue.protocols.amqp.types import (
     Accepted,
@@ -127,7 +129,7 @@ class SendingLink(Link):
             self._acquired(batch)
             self._send_waiting()
             # These go settled, so no limit on unsettled deliveries stops them: the rest waits.
-            more = self.sends_settled
+            more = self.session.connection.puts_off() or self.sends_settled
         if more or not (self._drain and self._may_acquire()):
             return False
         self._count(self.credit)
@@ -199,14 +201,8 @@ class SendingLink(Link):
             delivery.settled = True  # the controller is told nothing more of it
             if delivery.transaction is not None and (self.sends_settled or not delivery.outcome):
                 delivery.outcome = Released()
-        self._release(one for one in unsent if one.outcome is None)
-
-    def _release(self, deliveries: Iterable[OutgoingDelivery]) -> None:
-        """Give back messages that are in no transaction."""
-        try:
-            apply([(one, Released()) for one in deliveries], None)
-        except Exception as error:  # when the lease ends, others get the messages
-            logger.warning("not released link=%s error=%s", self.name, error)
+        left = by_claim(one for one in unsent if one.outcome is None)
+        give_back([(one, Released()) for one in mine] for mine in left)
 
     def _give_back(self, mine: list[OutgoingDelivery]) -> None:
         """End deliveries: the default outcome is for those that the controller has wholly got."""
@@ -243,9 +239,15 @@ class SendingLink(Link):
         transaction = self.transaction
         if transaction is not None:
             transaction.compact()
-        for message_id in ids_of(batch):
+        for message_id, position in zip(ids_of(batch), positions_of(batch), strict=True):
             delivery = OutgoingDelivery(
-                self, batch, message_id, transaction, transaction, settled=self.sends_settled
+                self,
+                batch,
+                message_id,
+                transaction,
+                transaction,
+                position,
+                settled=self.sends_settled,
             )
             if transaction is not None:
                 delivery.state = TransactionalState(transaction.txn_id)
@@ -264,7 +266,7 @@ class SendingLink(Link):
         messages = {one["_message"]["id"]: one for one in found}
         for delivery in due:
             try:
-                delivery.payload = self._written(messages[delivery.message_id])
+                delivery.payload = self._written(delivery, messages[delivery.message_id])
             except Exception:
                 self._fail(delivery)
                 raise
@@ -276,8 +278,10 @@ class SendingLink(Link):
         left = self.session.connection.unsent_octets_left() // self._longest
         return max(1, min(left, self._portion * PORTION_GROWTH))
 
-    def _written(self, message: Message) -> Payload:
-        sections = sections_of(message, self.queue.schema)
+    def _written(self, delivery: OutgoingDelivery, message: Message) -> Payload:
+        assert delivery.position is not None
+        now_ms = self.session.connection.resource.now_ms()
+        sections = sections_of(message, self.queue.schema, delivery.position, now_ms)
         payload = self.session.connection.payload(sections)
         self._check_size(payload)
         return payload
@@ -293,10 +297,7 @@ class SendingLink(Link):
         delivery.settled, delivery.outcome = True, Modified(delivery_failed=True)
         if delivery.transaction is not None:
             return
-        try:
-            apply([(delivery, delivery.outcome)], None)
-        except Exception as error:  # when the lease ends, others get the message
-            logger.warning("not given back link=%s error=%s", self.name, error)
+        give_back([[(delivery, delivery.outcome)]])
 
     def _check_size(self, payload: Payload) -> None:
         """Check that the controller takes a message of this length.

@@ -40,8 +40,8 @@ logger = logging.getLogger("txnqueue")
 CLOCK_SECONDS = 0.2
 """How often the timeouts of clients are checked."""
 BEAT_THREADS = 2
+"""The threads that extend leases, independently of acquisitions and commits under way."""
 THREADS_MAX = 1_000
-"""The threads that extend leases and look for messages, independently of commits under way."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Services:
         idle_seconds: The silence after which a client is closed.
         resource_of: Returns the resource of a user.
         workers: The threads that do what clients request.
-        beats: The threads that do the periodic work.
+        beats: The threads that do the periodic work, but for sending new messages.
         doorkeeper: The thread that checks passwords, one at a time.
         nudge: Sends all clients what is available for them.
     """

@@ -131,13 +131,17 @@ class Session:
                 link.tick(seconds)
         self.grant()
         self._extend_leases(resource.now_ms())
-        self.pump()
+        if not self.connection.puts_off():  # the leases of others must not wait for acquisitions
+            self.pump()
 
     def pump(self) -> None:
         """Send what is available for the controller, as far as it allows that."""
-        for link in list(self.links.values()):
-            if isinstance(link, SendingLink):
-                self.guarded(link, lambda one=link: one.pump() and None)  # type: ignore[misc]
+        for link in [one for one in self.links.values() if isinstance(one, SendingLink)]:
+            self.guarded(link, lambda one=link: one.pump() and None)  # type: ignore[misc]
+            if self.connection.is_paused:  # what it acquired is sent before others acquire
+                if link.attached:  # next time, it is the last
+                    self.links[link.handle] = self.links.pop(link.handle)
+                return
 
     def end(self) -> None:
         """End the session: every link is closed, control links first."""
@@ -438,6 +442,6 @@ def _error(error: Exception, link_name: str) -> Error:
     if isinstance(error, AmqpError):
         return error.error
     if isinstance(error, QueueClosed | QueueNotFound):
-        return Error(ErrorCondition.RESOURCE_DELETED, str(error))
-    logger.warning("link ended name=%s error=%s", link_name, error)
+        return Error(ErrorCondition.RESOURCE_DELETED, "The queue is dropped.")
+    logger.warning("link ended name=%r error=%s", link_name, error)
     return Error(ErrorCondition.INTERNAL_ERROR, f"{type(error).__name__}: {error}")

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from txnqueue.core import ranges
+from txnqueue.core.settings import REASON_LENGTH_MAX
 from txnqueue.errors import (
     AlreadySettled,
     LeaseLost,
+    QueueError,
     TransactionAborted,
     TransactionFinished,
     TransactionUnknown,
@@ -42,6 +44,7 @@ from txnqueue.transaction import attempt_of
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
     from txnqueue.core.model import Range
+    from txnqueue.core.state import Position
     from txnqueue.protocols.amqp.coordinator import CoordinatorLink
     from txnqueue.protocols.amqp.links import IncomingLink
     from txnqueue.protocols.amqp.sending_link import SendingLink
@@ -56,6 +59,11 @@ POSTED_OCTETS_MAX = 32 * 1024 * 1024
 """The octets of messages that a connection's transactions hold in memory before they are staged."""
 COMPACT_COUNT = 1_000
 """The number of deliveries with which a transaction first looks for claims that are settled."""
+HEADER_WORK_MAX = 1_000_000
+"""The names of headers, times names and messages, before the messages held are staged.
+
+Each name is a column of all of them, and messages may have names of their own.
+"""
 POSTING_OCTETS = 500
 """What each of these messages counts for in addition to its octets, however short it is."""
 
@@ -100,6 +108,7 @@ class OutgoingDelivery:
         message_id: Its id in the queue.
         acquired_in: The live transaction that acquired it; None if it is held under a lease.
         transaction: The live transaction to which it or its outcome belongs.
+        position: Its place in the queue; None if it is not to be sent.
         outcome: The outcome to be applied if that transaction commits.
         settled: Whether it is settled, so its state can no longer change.
         state: Its state as last set by the controller.
@@ -115,6 +124,7 @@ class OutgoingDelivery:
     message_id: str
     acquired_in: LiveTransaction | None
     transaction: LiveTransaction | None
+    position: Position | None = None
     payload: Payload | None = None
     sent: int = 0
     settled: bool = False
@@ -203,7 +213,7 @@ class LiveTransaction:
             global transaction.
         error: Why it can no longer be committed; None if it can.
         ended: Whether it was rolled back.
-        postings: Messages that are not staged yet, by queue.
+        postings: Messages that are not staged yet, and the names of their headers, by queue.
         posted_octets: Their length.
         partial: Deliveries of the controller that have not come completely.
         incoming: Its deliveries whose state it must be told after the discharge.
@@ -223,7 +233,7 @@ class LiveTransaction:
     distributed: bool = False
     error: Error | None = None
     ended: bool = False
-    postings: dict[str, tuple[Queue, list[Posting]]] = field(default_factory=dict)
+    postings: dict[str, tuple[Queue, list[Posting], set[str]]] = field(default_factory=dict)
     posted_octets: int = 0
     partial: set[IncomingDelivery] = field(default_factory=set)
     incoming: dict[tuple[Session, int], IncomingDelivery] = field(default_factory=dict)
@@ -259,8 +269,12 @@ class LiveTransaction:
         """
         if self.error is not None:
             return  # it cannot be committed
-        held = self.postings.setdefault(queue.name, (queue, []))[1]
+        _, held, names = self.postings.setdefault(queue.name, (queue, [], set()))
+        count = len(names | posting.headers.keys())
+        if held and count * (count + len(held) + 1) > HEADER_WORK_MAX:
+            self._stage_early()
         held.append(posting)
+        names.update(posting.headers)
         self.posted_octets += octets + POSTING_OCTETS
         if len(held) >= POSTINGS_HELD_MAX:
             self._stage_early()
@@ -411,14 +425,10 @@ class LiveTransaction:
         if self.ended:
             return
         try:
-            self.transaction.rollback(_reason(error))
+            self._undo(_reason(error))
         except TransactionFinished:
             self.committed()
             return
-        except Exception as failed:  # it can no longer be committed
-            logger.warning("rollback failed txn=%s error=%s", self.txn_id.hex(), failed)
-            resource = self.control.session.connection.resource
-            resource.leave_open(self.transaction, _reason(error))
         self.ended, self.error = True, error
         for posted in self.incoming.values():
             posted.state = posted.outcome = posted.transaction = None
@@ -434,6 +444,26 @@ class LiveTransaction:
         for batch, claim in self.consumed.items():
             apply_defaults(claim.deliveries(batch))
         self._leave_links()
+
+    def _undo(self, reason: str) -> None:
+        """Roll back in the store, or leave that to later ticks if the store does not answer.
+
+        Whether an interrupted discharge has committed, only the store knows: it is asked always.
+
+        Raises:
+            TransactionFinished: It is committed.
+        """
+        connection = self.control.session.connection
+        if not connection.store_is_away or attempt_of(self.transaction).interrupted:
+            try:
+                self.transaction.rollback(reason)
+                return
+            except TransactionFinished:
+                raise
+            except Exception as failed:  # it can no longer be committed
+                logger.warning("rollback failed txn=%s error=%s", self.txn_id.hex(), failed)
+                connection.store_is_away = True
+        connection.resource.leave_open(self.transaction, reason)
 
     def _check_not_failed(self) -> None:
         """Check that nobody has discharged another part of the global transaction as failed.
@@ -469,10 +499,11 @@ class LiveTransaction:
 
     def _stage(self) -> None:
         """Stage the messages held in memory."""
-        for queue, held in self.postings.values():
+        for queue, held, names in self.postings.values():
             if held:
                 stage(queue, held, self.transaction)
                 held.clear()
+                names.clear()
         self.posted_octets = 0
 
     def _say_outcomes(self) -> None:
@@ -548,7 +579,7 @@ def apply(
             batch.accept(matching=ids, transaction=transaction)
         elif isinstance(outcome, Rejected):
             error = outcome.error
-            why = (error.description or error.symbol) if error else None
+            why = (error.description or error.symbol)[:REASON_LENGTH_MAX] if error else None
             batch.reject(matching=ids, reason=why, transaction=transaction)
         elif isinstance(outcome, Released):
             batch.release(matching=ids, transaction=transaction)
@@ -570,20 +601,35 @@ def apply_defaults(deliveries: Iterable[OutgoingDelivery]) -> None:
 
     Those of one claim share a commit: a client may hold thousands when it vanishes.
     """
-    for mine in by_claim(deliveries):
-        _apply_default(mine)
-        for delivery in mine:
+    give_back([(one, one.link.default_outcome) for one in mine] for mine in by_claim(deliveries))
+
+
+def give_back(claims: Iterable[list[tuple[OutgoingDelivery, Outcome]]]) -> None:
+    """Apply outcomes to deliveries that their links forget, claim by claim.
+
+    What fails is left to the end of its lease, when others get the messages. If the store does
+    not answer, so is what follows until the next tick: each attempt takes long.
+    """
+    for mine in claims:
+        connection = mine[0][0].link.session.connection
+        if not connection.store_is_away:
+            connection.store_is_away = not _answered(mine)
+        for delivery, _ in mine:
             delivery.link.session.forget(delivery)
 
 
-def _apply_default(mine: list[OutgoingDelivery]) -> None:
-    """Apply the default outcome to deliveries of one claim, as far as they are held."""
+def _answered(mine: list[tuple[OutgoingDelivery, Outcome]]) -> bool:
+    """Apply outcomes to deliveries of one claim, as far as they are held.
+
+    Returns:
+        Whether the store answered.
+    """
     try:
-        apply([(delivery, delivery.link.default_outcome) for delivery in mine], None)
-    except Exception as error:  # when the lease ends, others get the messages
+        apply(mine, None)
+    except Exception as error:
         if len(mine) > 1 and isinstance(error, LeaseLost | AlreadySettled):
-            for delivery in mine:
-                _apply_default([delivery])
-            return
-        about = (mine[0].message_id, len(mine), error)
-        logger.warning("default outcome failed message=%s count=%s error=%s", *about)
+            return all(_answered([one]) for one in mine)
+        about = (mine[0][0].message_id, len(mine), error)
+        logger.warning("not given back message=%s count=%s error=%s", *about)
+        return isinstance(error, LeaseLost | AlreadySettled | QueueError)
+    return True

@@ -116,12 +116,14 @@ class Header:
         ttl: The time to live, in milliseconds.
         first_acquirer: Whether the message was never acquired before.
         delivery_count: The number of failed deliveries.
+        durable: Whether the store keeps the message; of one from a client, its queue decides.
     """
 
     priority: int | None = None
     ttl: int | None = None
     first_acquirer: bool = False
     delivery_count: int = 0
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class Properties:
         subject: The subject of the message.
         content_type: The MIME type of a body of octets.
         group_id: The group to which it belongs.
-        creation_time: The time of its creation.
+        creation_time: The time of its creation; as milliseconds if it is outside Python's range.
     """
 
     message_id: str | None = None
@@ -146,7 +148,7 @@ class Properties:
     subject: str | None = None
     content_type: str | None = None
     group_id: str | None = None
-    creation_time: datetime.datetime | None = None
+    creation_time: datetime.datetime | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
