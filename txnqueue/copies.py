@@ -93,7 +93,7 @@ def _each_once(parts: Sequence[Part]) -> Iterator[tuple[int, str, tuple[Range, .
     for rank, part in enumerate(parts):
         known = seen.get(part.send_id, ())
         yield rank, part.send_id, ranges.difference(part.ranges, known)
-        seen[part.send_id] = ranges.normalised((*known, *part.ranges))
+        seen[part.send_id] = ranges.added(known, part.ranges)
 
 
 def _columns(wanted: Iterable[str], taken: Collection[str]) -> dict[str, str]:

@@ -330,20 +330,20 @@ class _Reader:
         for name in _ADDED:  # they are as the schema says, unless the user gave it another type
             if name in self._schema.names:
                 there = there.add(self._schema[name])
-        narrowed = next(_narrowed(self._schema, there), None)
-        if narrowed is not None:
-            raise InvalidInput(
-                f"The column {narrowed!r} of the queue {looked.queue!r} is double, and schema() "
-                "makes it float, which would round its values: give it as double, and cast it.",
-                name=narrowed,
-            )
-        lacking = next(_lacking(self._schema, there), None)
-        if lacking is not None:  # the user gave a schema, or the queue is another one by now
-            raise InvalidInput(
-                f"The queue {looked.queue!r} has no column {lacking!r}: load the DataFrame "
-                "again, without schema().",
-                name=lacking,
-            )
+        for name, given, stored in _compared(self._schema, there, ""):
+            if stored is None:  # Arrow would make it null
+                raise InvalidInput(
+                    f"The queue {looked.queue!r} has no column {name!r}: load the DataFrame "
+                    "again, without schema().",  # the user gave one, or it is another queue by now
+                    name=name,
+                )
+            if _rounds(given, stored):
+                raise InvalidInput(
+                    f"The column {name!r} of the queue {looked.queue!r} is "
+                    f"{stored.simpleString()}, and schema() makes it {given.simpleString()}, which "
+                    "would round its values: give it as it is, and cast it.",
+                    name=name,
+                )
         for column in self._schema.fields:
             check_instants(column, there, looked.queue)
         return [
@@ -513,36 +513,39 @@ def _fitted(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
         ) from error
 
 
-def _lacking(given: DataType, there: DataType, path: str = "") -> Iterator[str]:
-    """List the columns and fields of a type that another type does not have (pure).
+def _compared(
+    given: DataType, there: DataType, path: str
+) -> Iterator[tuple[str, DataType, DataType | None]]:
+    """List the columns and fields of a type, with their types there; None if there are none (pure).
 
-    Arrow would make them null.
+    Elements, keys and values are listed under the name of what holds them.
     """
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(given, StructType) and isinstance(there, StructType):
         known = {field.name: field.dataType for field in there.fields}
         for field in given.fields:
+            name = f"{path}.{field.name}" if path else field.name
             if field.name in known:
-                yield from _lacking(field.dataType, known[field.name], f"{path}{field.name}.")
+                yield from _compared(field.dataType, known[field.name], name)
             else:
-                yield f"{path}{field.name}"
+                yield name, field.dataType, None
     elif isinstance(given, ArrayType) and isinstance(there, ArrayType):
-        yield from _lacking(given.elementType, there.elementType, path)
+        yield from _compared(given.elementType, there.elementType, path)
     elif isinstance(given, MapType) and isinstance(there, MapType):
-        yield from _lacking(given.keyType, there.keyType, path)
-        yield from _lacking(given.valueType, there.valueType, path)
+        yield from _compared(given.keyType, there.keyType, path)
+        yield from _compared(given.valueType, there.valueType, path)
+    else:
+        yield path, given, there
 
 
-def _narrowed(given: StructType, there: StructType) -> Iterator[str]:
-    """List the columns whose values Arrow would round without an error (pure)."""
-    from pyspark.sql.types import DoubleType, FloatType
+def _rounds(given: DataType, there: DataType) -> bool:
+    """Return whether Arrow would round values without an error (pure)."""
+    from pyspark.sql.types import DecimalType, DoubleType, FloatType
 
-    for field in given.fields:
-        if field.name in there.names:
-            both = field.dataType, there[field.name].dataType
-            if isinstance(both[0], FloatType) and isinstance(both[1], DoubleType):
-                yield field.name
+    if isinstance(there, DecimalType):
+        return isinstance(given, FloatType | DoubleType)
+    return isinstance(there, DoubleType) and isinstance(given, FloatType)
 
 
 def _filled(found: Sequence[Posting], rows_max: int, last: int) -> int:

@@ -22,6 +22,8 @@ from txnqueue.errors import (
     HandlerFailed,
     InvalidInput,
     LeaseLost,
+    StoreCorrupt,
+    StoreError,
     TransactionAborted,
     TransactionFinished,
 )
@@ -31,7 +33,7 @@ from txnqueue.messages.claim import Wanting
 from txnqueue.messages.receive import VersionLimit, lease_of, now
 from txnqueue.messages.selector import Selector
 from txnqueue.results import DrainResult
-from txnqueue.storage.journal.exceptions import damage_below
+from txnqueue.storage.journal.exceptions import unreadable
 from txnqueue.transaction import Transaction, call_handler, rolled_back_by_handler
 from txnqueue.transactions import commit
 from txnqueue.transactions.attempt import Attempt
@@ -315,9 +317,8 @@ class Drain:
     def _call(self, current: Claimed) -> BaseException | None:
         """Pass a batch to the handler, and return the exception that it raised, if any.
 
-        Raises:
-            StoreError: It met a file of the payload that cannot be read, which is no failure of
-                the handler's: it ends the drain.
+        What it raises because a file of the payload cannot be read is no failure of its own: the
+        error of that file is returned instead.
         """
         tx = current.attempt
         tx.charges = self._charges.next_counts
@@ -326,10 +327,10 @@ class Drain:
             blocks.append(tx)
             call_handler(self._handler, current.batch, Transaction(tx))
         except BaseException as error:
-            unreadable = damage_below(self._client.payload.folder, error)
-            if unreadable is not None:
-                raise unreadable from error
-            return error
+            of_file = unreadable(self._client.payload.folder, error)
+            if of_file is not None and of_file is not error:
+                of_file.__cause__ = error
+            return of_file or error
         finally:
             if tx in blocks:
                 blocks.remove(tx)
@@ -342,6 +343,7 @@ class Drain:
 
         Raises:
             HandlerFailed: Handlers failed too often in a row, or by a mistake of the job.
+            StoreError: A file of the store cannot be read.
             TransactionFinished: The handler committed or prepared the transaction.
         """
         tx = current.attempt
@@ -351,8 +353,8 @@ class Drain:
         if failure is not None:
             fault = fault_of(failure)
             commit.rollback(tx, reason=describe_error(failure), counted=fault is Fault.MESSAGE)
-            if is_closed(failure):
-                raise failure
+            if is_closed(failure) or type(failure) in (StoreCorrupt, StoreError):
+                raise failure  # the next batch would meet it again
             self._errors += 1
             self._failed(failure, current)
             return False

@@ -25,7 +25,7 @@ _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 """Spark's local properties about a streaming query, on the thread that calls the function of
 ``foreachBatch``."""
-_written: dict[tuple[str, str, str], tuple[int, str | None]] = {}
+_written: dict[tuple[str, str, str], tuple[int, str]] = {}
 """By store, query and target: the batch that a sink of this process wrote last, or writes now, and
 the run of the query."""
 _lock = threading.Lock()
@@ -144,8 +144,8 @@ class _MicroBatch:
     Attributes:
         query: The query's id, which stays the same as long as the query has its checkpoint.
         batch: The batch's number in the query.
-        run: The run of the query, which calls its function once per batch; None: this version of
-            Spark does not tell.
+        run: The run of the query, which calls its function once per batch; None: Spark does not
+            tell.
         planned_ms: When Spark decided which rows the batch has, as the checkpoint records;
             None: unknown.
     """
@@ -210,6 +210,9 @@ def _once(store_id: str, target: str, batch: _MicroBatch) -> Iterator[None]:
     Raises:
         InvalidInput: Another call has written it in this run, or is about to.
     """
+    if batch.run is None:  # all runs would be one
+        yield
+        return
     key, mine = (store_id, batch.query, target), (batch.batch, batch.run)
     with _lock:
         if _written.get(key) == mine:
@@ -224,15 +227,13 @@ def _once(store_id: str, target: str, batch: _MicroBatch) -> Iterator[None]:
         yield
     except BaseException:
         with _lock:
-            _written.pop(key, None)
+            if _written.get(key) == mine:  # and not that of another run, which has begun since
+                del _written[key]
         raise
 
 
 def _run_and_plan(rows: Any, query: str, batch: str) -> tuple[str | None, int | None]:
-    """Ask Spark for the run of a query, and when a batch was planned; None: it does not tell.
-
-    The job group is the run as well, unless the function has set another one.
-    """
+    """Ask Spark for the run of a query, and when a batch was planned; None: it does not tell."""
     from py4j.protocol import Py4JError
 
     run, planned_ms = None, None

@@ -23,7 +23,7 @@ from txnqueue.errors import (
     TransactionNotGiven,
     TransactionUnknown,
 )
-from txnqueue.storage.journal.exceptions import damage_below
+from txnqueue.storage.journal.exceptions import unreadable
 from txnqueue.table import TableChanges
 from txnqueue.transactions import commit
 from txnqueue.transactions.attempt import Attempt
@@ -406,10 +406,12 @@ class Transaction:
                     commit.end_interrupted(attempt, interrupt, counted=True)
                     raise
             return None
-        unreadable = damage_below(attempt.client.payload.folder, error)
-        if unreadable is not None:
-            commit.roll_back_after(attempt, unreadable, counted=False)
-            raise unreadable from error
+        of_file = unreadable(attempt.client.payload.folder, error)
+        if of_file is not None:
+            commit.roll_back_after(attempt, of_file, counted=False)
+            if of_file is not error:
+                raise of_file from error
+            return None
         commit.roll_back_after(attempt, error)
         return None
 

@@ -8,6 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from pyspark.errors import PySparkException
 
 from tests.conformance.conftest import SCHEMA, World, in_memory, numbers, rows
 from tests.inside import client_of
@@ -145,7 +146,7 @@ MISSING = (
 
 def reading(*_: Any) -> None:
     """Meets what Spark says when a file is missing that the batch's DataFrame reads."""
-    raise OSError(f"An error occurred while calling o9.collectToPython.\n: {MISSING}")
+    raise PySparkException(f"An error occurred while calling o9.collectToPython.\n: {MISSING}")
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
@@ -166,9 +167,46 @@ def test_a_damaged_file_that_a_handler_meets_ends_the_drain_and_counts_no_delive
 
     with pytest.raises(StoreCorrupt, match=r"a\.parquet") as caught:
         world.open(orders, "b").drain(handler, batch_size=1, ahead=ahead)
-    assert isinstance(caught.value.__cause__, OSError)
+    assert isinstance(caught.value.__cause__, PySparkException)
     left = charged(orders)
     assert left == [0] * len(left) and left
+
+
+def test_a_message_that_tells_of_a_damaged_file_is_the_cause_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log of errors is a message as any other."""
+    orders = world.queue(dead_letter=True, deliveries_max=2)
+    orders.send(rows(1))
+    orders.send(rows(2))
+    monkeypatch.setattr(MemoryPayload, "folder", "/lake/payload/")
+
+    def handler(batch: Any, tx: Any) -> None:
+        if batch.messages()[0]["n"] == 2:
+            int(MISSING)
+
+    done = world.open(orders, "b").drain(handler, batch_size=1)
+    assert (done.finished, done.messages, done.dead_lettered) == (True, 1, 1)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_damaged_file_that_the_library_meets_in_a_handler_ends_the_drain_once(
+    world: World, ahead: int
+) -> None:
+    orders = world.queue(dead_letter=True, deliveries_max=2)
+    orders.send(rows(1, 2, 3))
+    damaged = StoreCorrupt("A file of the store is damaged: put it back.")
+    told: list[int] = []
+
+    def handler(batch: Any, tx: Any) -> None:
+        if batch.messages()[0]["n"] == 3:
+            raise damaged
+
+    with pytest.raises(StoreCorrupt) as caught:
+        world.open(orders, "b").drain(handler, batch_size=1, ahead=ahead, on_batch=told.append)
+    assert caught.value is damaged
+    assert told == [1, 1]  # that of the batch before was committed, and told
+    assert charged(orders) == [0]
 
 
 def test_a_damaged_file_that_a_block_meets_counts_no_delivery(

@@ -177,11 +177,13 @@ def test_a_stream_that_reads_what_there_is_does_so_in_batches_of_the_size_that_w
 
 
 def test_a_schema_that_would_round_values_is_refused(spark: Any, manager: QueueManager) -> None:
-    queue = manager.create_queue("halves", "x double, y float")
-    queue.send([{"x": 0.1, "y": 0.5}])
+    queue = manager.create_queue("halves", "x double, y float, z array<decimal(20,2)>")
+    queue.send([{"x": 0.1, "y": 0.5, "z": [Decimal("0.25")]}])
     source = QueueDataSource({"path": manager.root, "queue": queue.name})
     with pytest.raises(InvalidInput, match=r"'x' .* is double"):
         source.reader(schema_from(spark, "x float, y float")).partitions()
+    with pytest.raises(InvalidInput, match=r"'z' .* is decimal\(20,2\)"):
+        source.reader(schema_from(spark, "z array<double>")).partitions()
     assert source.reader(schema_from(spark, "x double, y double")).partitions()
 
 

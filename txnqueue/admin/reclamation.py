@@ -293,9 +293,8 @@ class Reclamation:
             at_ms = min(one.done.recorded_at_ms, self._now_ms)
             self._erased_ms[one.payload_id] = max(at_ms, self._erased_ms.get(one.payload_id, at_ms))
             if one.done.version > self._before.version:
-                # Whoever erased may have a clock that is behind: it was done by now at the latest.
-                first, _ = self._deleted.get(one.payload_id, (at_ms, at_ms))
-                self._deleted[one.payload_id] = (min(first, at_ms), self._now_ms)
+                first, last = self._deleted.get(one.payload_id, (at_ms, at_ms))
+                self._deleted[one.payload_id] = (min(first, at_ms), max(last, at_ms))
 
     def _note_deleted(self, owner: str) -> None:
         now_ms = self._client.runtime.now_ms()  # its rows were deleted in this very run
@@ -365,28 +364,27 @@ class Reclamation:
                 if reason is not None:
                     self._skipped.append(f"vacuum: {reason}")
                 elif owner in self._overdue():
-                    kept_seconds = payload.files_kept_seconds(owner)
-                    self._note_removed(owner, kept_seconds, payload.removed_files(owner))
+                    self._note_removed(owner, payload.files_kept_seconds(owner))
             except Exception as error:
                 self._fail(owner, error)
 
-    def _note_removed(self, owner: str, kept_seconds: float, left: int | None) -> None:
-        """Note that files of deleted rows are gone: all, or those that are old enough.
+    def _note_removed(self, owner: str, kept_seconds: float) -> None:
+        """Note that files of rows deleted at least this long ago are gone.
 
-        Clocks may say that more are gone than are, as those of this run, of the one that deleted
-        and of the storage may differ: so what is left on disk counts, wherever it can be seen.
-
-        Args:
-            owner: The owner of the rows.
-            kept_seconds: How long such files are kept.
-            left: How many there still are; None: unknown.
+        Once all of them should be, the disk is asked, wherever it can be seen: this run, those
+        that deleted and the storage may have different clocks.
         """
-        first, last = self._deleted.pop(owner)
+        first, last = self._deleted[owner]
         gone_ms = self._now_ms - round(kept_seconds * 1000)
-        sure_ms = gone_ms - _CLOCKS_DIFFER_MS if left is None else gone_ms
-        if left != 0 and last > sure_ms:
+        left = None if last > gone_ms else self._payload.removed_files(owner)
+        if left:  # some are younger than it seemed, or a killed driver left them
+            self._payload.vacuum(owner, self._terms.seconds_min, full=True)
+            left = self._payload.removed_files(owner)
+        if left is None and last > gone_ms - _CLOCKS_DIFFER_MS:
             self._deleted[owner] = (max(first, gone_ms), last)
-        elif left:  # by a clock that was behind, or a killed driver left them: again in a week
+            return
+        del self._deleted[owner]
+        if left:
             self._note_deleted(owner)
 
     def _fail(self, owner: str, error: Exception) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import datetime
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, islice
 
 from txnqueue.client import archive
 from txnqueue.client.archive import Past
@@ -387,7 +387,7 @@ class History:
         """Keep those rows that became messages of some queues.
 
         Others were published for other queues, or by transactions that did not commit. What was
-        sent before the history's beginning cannot be told from these.
+        sent before the history's beginning cannot be told from these: some follow if there is room.
 
         Args:
             name: The name of the queues.
@@ -398,28 +398,29 @@ class History:
             LimitExceeded: They are more than one trace follows.
         """
         past = self._client.cache.past()
-        if past.beginning < 0:
-            backlogs = [model.backlog_shard(queue_id) for queue_id in queue_ids]
-            came: dict[tuple[str, str], list[Range]] = defaultdict(list)
-            for entry in past.find(EntryFilter(shards=backlogs, kinds=[model.POSTED])):
-                came[entry.body["payload"], entry.body["send"]].extend(entry.ranges)
-            meant = {
-                place: ranges.intersection(part, ranges.normalised(came[place]))
-                for place, part in meant.items()
-                if place in came
-            }
-        if sum(map(ranges.count, meant.values())) > TRACED_MAX:
+        backlogs = [model.backlog_shard(queue_id) for queue_id in queue_ids]
+        came: dict[tuple[str, str], list[Range]] = defaultdict(list)
+        for entry in past.find(EntryFilter(shards=backlogs, kinds=[model.POSTED])):
+            came[entry.body["payload"], entry.body["send"]].extend(entry.ranges)
+        known = {place: ranges.normalised(part) for place, part in came.items()}
+        sent = _messages(
+            (send_id, ranges.intersection(part, known.get((owner, send_id), ())))
+            for (owner, send_id), part in meant.items()
+        )
+        found = list(islice(sent, TRACED_MAX + 1))
+        if len(found) > TRACED_MAX:
             raise LimitExceeded(
                 f"More than {TRACED_MAX} messages of {name!r} match where=: trace fewer of them at "
                 "a time.",
                 name="where",
             )
-        return [
-            (send_id, offset)
-            for (_, send_id), part in meant.items()
-            for first, last in part
-            for offset in range(first, last + 1)
-        ]
+        if past.beginning >= 0:  # it may have had entries of some of the others
+            others = _messages(
+                (send_id, ranges.difference(part, known.get((owner, send_id), ())))
+                for (owner, send_id), part in meant.items()
+            )
+            found += islice(others, TRACED_MAX - len(found))
+        return found
 
     def _check_there(self, name: str | None, queue_ids: set[str], past: Past) -> None:
         """Check that no payload that was searched had been removed.
@@ -454,6 +455,14 @@ class History:
                     "message.",
                     queue=name,
                 )
+
+
+def _messages(parts: Iterable[tuple[str, tuple[Range, ...]]]) -> Iterator[tuple[str, int]]:
+    """Yield the places of messages, one by one."""
+    for send_id, part in parts:
+        for first, last in part:
+            for offset in range(first, last + 1):
+                yield send_id, offset
 
 
 def moment_of(text: str, name: str) -> int | datetime.datetime:

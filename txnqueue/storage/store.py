@@ -97,7 +97,7 @@ class DeltaStore:
         """
         from txnqueue.storage.journal.delta import DeltaJournal
         from txnqueue.storage.journal.locks import canonical_root
-        from txnqueue.storage.journal.sessions import in_current_catalog
+        from txnqueue.storage.journal.sessions import in_current_catalog, is_connect
         from txnqueue.storage.journal.statements import Statements
         from txnqueue.storage.journal.tables import TableNames
         from txnqueue.storage.payload.delta import DeltaPayload
@@ -111,7 +111,9 @@ class DeltaStore:
         self.journal = DeltaJournal(self.statements, monotonic)
         self.payload = DeltaPayload(self.statements)
         self.tables = DeltaTables(self.statements, self.payload)
-        self.transient = of_root(self.root)
+        # A path means the same in all sessions of a Spark application.
+        is_place = self.names.by_path and not is_connect(spark)
+        self.transient = of_root(self.root, is_place=is_place)
 
     def exists(self) -> bool:
         """Return whether the journal is there."""

@@ -203,13 +203,16 @@ class TransientStore:
 
     spark = None
 
-    def __init__(self, root: str, step: Step = _no_step) -> None:
+    def __init__(self, root: str, step: Step = _no_step, *, is_place: bool = True) -> None:
         """Create an empty store.
 
         Args:
             root: The root of the durable store.
             step: Called before each atomic step of a store call, with the step's name.
+            is_place: Whether there is one store at this root at a time; otherwise it may mean
+                several ones in this process, as a name does in the catalogs of two sessions.
         """
+        self._is_place = is_place
         self.root = f"memory of {root}"
         self.journal = TransientJournal(step)
         self.payload = TransientPayload(step)
@@ -249,9 +252,9 @@ class TransientStore:
         """Do nothing, because all managers of the process share the store."""
 
     def belong_to(self, store_id: str) -> None:
-        """Forget everything if another store was at this root before."""
+        """Forget everything if another store was at this place before."""
         with self.lock:
-            if self._store_id not in (None, store_id):
+            if self._is_place and self._store_id not in (None, store_id):
                 self.journal.forget(lambda _: False)
                 self.journal.prepared = {}
                 self.payload.keep(())
@@ -401,7 +404,7 @@ if hasattr(os, "register_at_fork"):  # a manager that is made in a forked proces
     os.register_at_fork(after_in_child=_stores.clear)
 
 
-def of_root(root: str) -> TransientStore:
-    """Return this process's transient store for a store on Delta."""
+def of_root(root: str, *, is_place: bool = True) -> TransientStore:
+    """Return this process's transient store for a store on Delta; ``is_place`` as there."""
     with _lock:
-        return _stores.setdefault(root, TransientStore(root))
+        return _stores.setdefault(root, TransientStore(root, is_place=is_place))

@@ -108,6 +108,19 @@ def is_file_missing(error: BaseException) -> bool:
     return _MISSING_FILE in said and not _DENIED_FILE.search(said)
 
 
+def unreadable(folder: str, error: BaseException) -> StoreError | None:
+    """Return the error for a file of the store that a handler met; None if it met something else.
+
+    Only Spark's errors tell of files: the text of others may be that of a message.
+    """
+    if isinstance(error, StoreCorrupt):  # the library has read it
+        return error
+    of_spark = any(
+        kind.__module__.partition(".")[0] in ("pyspark", "py4j") for kind in type(error).__mro__
+    )
+    return damage_below(folder, error) if of_spark else None
+
+
 def damage_below(folder: str, error: BaseException) -> StoreError | None:
     """Return the error for a file of the store that user code met; None if it met something else.
 
@@ -115,7 +128,7 @@ def damage_below(folder: str, error: BaseException) -> StoreError | None:
 
     Args:
         folder: What the paths of the store's files contain.
-        error: The error of the query with the user's SQL, or of the user's handler.
+        error: The error of the query with the user's SQL.
 
     Returns:
         ``StoreCorrupt`` for a damaged file, ``StoreError`` for one that this user must not read.

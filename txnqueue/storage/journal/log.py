@@ -27,8 +27,8 @@ BEGUN_SECONDS = 2.0
 """A log without a commit that does not change for so long was left by whoever began it."""
 
 
-REWRITTEN_SECONDS = 3_600.0
-"""The file of a commit may be written again, with the same content, within this time."""
+APART_MS = 300_000
+"""How far the clocks of drivers and of the storage may be apart."""
 
 
 class _Begun:
@@ -236,12 +236,12 @@ class CommitLog:
             return False
         after, newest = (f"{folder}/{number:020d}.json" for number in (version + 1, version))
         if self._is_there(after):
-            if self._newest is not None and self._newest[0] == version:
-                self._check_is(version, self._status(newest))
+            self._check_same(folder)
             return False
         status = self._status(newest)
         if status is not None:
-            self._check_is(version, status)
+            if self._newest is not None and self._newest[0] == version:
+                self._check_is(newest, status)
             self._newest = version, *status
             return True
         last = self._last(folder)
@@ -249,19 +249,36 @@ class CommitLog:
             raise setbacks.older(self._statements.names.root, last, version)
         return False
 
-    def _check_is(self, version: int, status: tuple[int, int] | None) -> None:
-        """Check that a version is the same as when it was the newest one.
+    def _check_same(self, folder: str) -> None:
+        """Check that the version that this process saw as the newest one is still the same."""
+        if self._newest is not None:
+            name = f"{folder}/{self._newest[0]:020d}.json"
+            status = self._status(name)
+            if status is not None:
+                self._check_is(name, status)
 
-        Who finishes a commit for another may write its file once more, soon after.
+    def _check_is(self, name: str, status: tuple[int, int]) -> None:
+        """Check that the file of the version that was the newest one has the same commit.
+
+        A file with the same commit is newer if the store was moved, or if somebody finished the
+        commit for another driver.
 
         Raises:
             StoreSetBack: An older copy was put in the store's place, and others went on from it.
         """
-        if self._newest is None or self._newest[0] != version or status is None:
-            return
-        _, length, written_ms = self._newest
-        if status[0] != length or abs(status[1] - written_ms) > REWRITTEN_SECONDS * 1000:
+        assert self._newest is not None
+        version, length, written_ms = self._newest
+        same = status == (length, written_ms)
+        if not same and (status[0] != length or self._committed_ms(name) > written_ms + APART_MS):
             raise setbacks.replaced(self._statements.names.root, version)
+
+    def _committed_ms(self, name: str) -> int:
+        """Read when a commit was made, by its driver's clock; 0 if it does not say."""
+        for line in self._text(name).splitlines():
+            about = json.loads(line).get("commitInfo")
+            if about is not None:
+                return int(about.get("timestamp") or 0)
+        return 0
 
     def _status(self, name: str) -> tuple[int, int] | None:
         """Return a file's length and time in milliseconds; None if there is no such file."""

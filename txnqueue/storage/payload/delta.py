@@ -344,8 +344,9 @@ class DeltaPayload:
             (row,) = self._session.sql(detail).select("location", "numFiles").collect()
             folder = f"{names.root}/payload/{payload_id}" if names.by_path else row["location"]
             reader = self._session.read.format("binaryFile").option("recursiveFileLookup", "true")
-            there = reader.load(verbatim(folder)).select("path").count()
-            return max(there - int(row["numFiles"]), 0)
+            there = reader.load(verbatim(folder)).inputFiles()  # nothing of them is read
+            data = sum(name.endswith(".parquet") for name in there)  # and no deletion vectors
+            return max(data - int(row["numFiles"]), 0)
 
         try:
             return self._statements.run(statement)

@@ -231,11 +231,7 @@ class MemoryPayload:
         Columns that rows lack are null.
         """
         session = self._session()
-        sends = [
-            self._with_places(rank, key)
-            for rank, key in enumerate([*self._sends])
-            if key[0] == payload_id
-        ]
+        sends = [self._with_places(key) for key in [*self._sends] if key[0] == payload_id]
         if not sends:
             return None
         rows = pa.concat_tables(sends, promote_options="default")
@@ -244,14 +240,13 @@ class MemoryPayload:
                 rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
         return frame_of(session, rows)
 
-    def _with_places(self, rank: int, key: tuple[str, str]) -> pa.Table:
+    def _with_places(self, key: tuple[str, str]) -> pa.Table:
         rows, count = self._sends[key], self._sends[key].num_rows
         there = ranges.difference(((0, count - 1),), self._erased.get(key, ()))
         offsets = [n for first, last in there for n in range(first, last + 1)]
         said = [{"headers": one and list(one.items())} for one in self._headers[key]]
         return (
-            rows.append_column("_send_rank", pa.repeat(pa.scalar(rank), count))
-            .append_column("_slice", pa.repeat(pa.scalar(self._slices[key]), count))
+            rows.append_column("_slice", pa.repeat(pa.scalar(self._slices[key]), count))
             .append_column("_send_id", pa.repeat(pa.scalar(key[1]), count))
             .append_column("_send_offset", pa.array(range(count), pa.int64()))
             .append_column(MESSAGE_COLUMN, pa.array(said, _SAID))
