@@ -803,6 +803,20 @@ def test_a_client_that_has_sent_much_takes_turns_with_the_others(
             assert wire.until(Disposition).state == Accepted()
 
 
+def test_a_client_that_has_sent_much_gets_messages_before_all_of_it_is_processed(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener.manager.create_queue("others", "n long")
+    wire = receiving(listener, "orders")
+    wire.send(SessionFlow(WINDOW, Flow(handle=0, link_credit=1)))
+    wire.attach(1, Role.SENDER, source=Source(), target=Target("others"))
+    post_slowly(monkeypatch, listener, wire, handle=1, count=30)
+    wire.until(Disposition)
+    listener.manager.queue("orders").send([{"n": 1}])
+    wire.until(Transfer)
+    assert len(listener.manager.queue("others").peek_messages(100)) < 30
+
+
 def test_a_client_that_waits_for_a_thread_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time to open the connection is its own time, not the server's."""
     monkeypatch.setattr(client_connection, "OPENING_SECONDS", 0.5)
