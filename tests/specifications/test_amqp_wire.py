@@ -530,6 +530,18 @@ def test_a_link_that_cannot_be_had_says_why(
     assert wire.ends_with(condition, Detach)
 
 
+def test_an_attach_that_names_unsettled_deliveries_is_refused_as_a_link_only(
+    listener: Listener,
+) -> None:
+    wire = Wire(listener).begun()
+    values = wire.codec.values
+    left = {b"tag": None}
+    attach = ["l0", values.uint(0), Role.SENDER.value, None, None, None, None, left]
+    body = values.encode_described(0x12, attach)
+    wire.socket.sendall(framed(body))
+    assert wire.ends_with("amqp:not-allowed", Detach)
+
+
 def test_a_delivery_is_put_together_of_its_parts_or_given_up() -> None:
     with listening(limits=Limits(frame_bytes=512)) as listener:
         letters = listener.manager.create_queue("letters", "body binary")
