@@ -217,11 +217,18 @@ def test_keys_of_which_many_can_have_one_hash_are_text(codec: Any, written: Any,
     assert codec.decode(octets) == (AmqpValue({text(n): None for n in same}),)
 
 
-@pytest.mark.parametrize("key", ["45", "a00178", "005399 43", "005377 43"])
+@pytest.mark.parametrize("key", ["45", "005399 43", "005377 43"])
 def test_what_cannot_be_a_key_of_a_map_is_refused(codec: Any, key: str) -> None:
     items = bytes.fromhex(key.replace(" ", "")) + b"\x40"
     with pytest.raises(InvalidInput):
         codec.decode(b"\x00\x53\x77\xc1" + bytes((1 + len(items), 2)) + items)
+
+
+def test_octets_are_keys_of_a_map_but_no_names_of_properties(codec: Any) -> None:
+    one = b"\xc1\x05\x02\xa0\x01k\x40"
+    assert codec.decode(b"\x00\x53\x77" + one) == (AmqpValue({b"k": None}),)
+    with pytest.raises(InvalidInput):
+        codec.decode(b"\x00\x53\x74" + one)
 
 
 def test_a_value_without_a_type_is_refused(codec: Any) -> None:

@@ -283,11 +283,12 @@ def test_a_property_and_an_application_property_of_its_name_must_agree(
     body = AmqpValue({"n": 1} if columns == "n long" else "x")
     properties = replace(Properties(), **{name: "one"})  # type: ignore[arg-type]
     same = pipe.transfer(handle, (properties, ApplicationProperties({name: "one"}), body))
+    null = pipe.transfer(handle, (properties, ApplicationProperties({name: None}), body))
     other = pipe.transfer(handle, (properties, ApplicationProperties({name: "two"}), body))
     outcomes = pipe.outcomes()
-    assert isinstance(outcomes[same], Accepted)
+    assert isinstance(outcomes[same], Accepted) and isinstance(outcomes[null], Accepted)
     assert condition(outcomes[other].error) == "amqp:invalid-field"
-    assert queue.depth() == 1
+    assert queue.depth() == 2
 
 
 @in_memory

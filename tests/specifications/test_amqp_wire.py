@@ -530,6 +530,18 @@ def test_a_link_that_cannot_be_had_says_why(
     assert wire.ends_with(condition, Detach)
 
 
+def test_an_attach_that_names_unsettled_deliveries_is_refused_as_a_link_only(
+    listener: Listener,
+) -> None:
+    wire = Wire(listener).begun()
+    values = wire.codec.values
+    left = {b"tag": None}
+    attach = ["l0", values.uint(0), Role.SENDER.value, None, None, None, None, left]
+    body = values.encode_described(0x12, attach)
+    wire.socket.sendall(framed(body))
+    assert wire.ends_with("amqp:not-allowed", Detach)
+
+
 def test_a_delivery_is_put_together_of_its_parts_or_given_up() -> None:
     with listening(limits=Limits(frame_bytes=512)) as listener:
         letters = listener.manager.create_queue("letters", "body binary")
@@ -801,6 +813,20 @@ def test_a_client_that_has_sent_much_takes_turns_with_the_others(
         assert len(listener.manager.queue("orders").peek_messages(100)) < 40
         for _ in range(49):
             assert wire.until(Disposition).state == Accepted()
+
+
+def test_a_client_that_has_sent_much_gets_messages_before_all_of_it_is_processed(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener.manager.create_queue("others", "n long")
+    wire = receiving(listener, "orders")
+    wire.send(SessionFlow(WINDOW, Flow(handle=0, link_credit=1)))
+    wire.attach(1, Role.SENDER, source=Source(), target=Target("others"))
+    post_slowly(monkeypatch, listener, wire, handle=1, count=30)
+    wire.until(Disposition)
+    listener.manager.queue("orders").send([{"n": 1}])
+    wire.until(Transfer)
+    assert len(listener.manager.queue("others").peek_messages(100)) < 30
 
 
 def test_a_client_that_waits_for_a_thread_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -919,11 +919,64 @@ def test_while_the_store_is_away_giving_back_is_tried_once_and_not_for_each_clai
         assert tried == [1]
         pipe.do(Detach(handle=handles[1]))
         assert tried == [1] and not pipe.session.unsettled
-    scene.orders.send([row(7)])
     pipe.session.connection.tick()
-    handle = pipe.receiver(scene.name, 1)
+    assert (scene.counts, other.depth()) == ((3, 0), 3), "the store answers again"
+
+
+def away_for(monkeypatch: Any, is_concerned: Callable[[Batch], bool]) -> list[Batch]:
+    """Let no messages of some claims be released; return the claims for which it is tried."""
+    release, tried = Batch.release, []
+
+    def away(batch: Batch, *arguments: Any, **named: Any) -> int:
+        if is_concerned(batch):
+            tried.append(batch)
+            raise OSError("the store is away")
+        return release(batch, *arguments, **named)
+
+    monkeypatch.setattr(Batch, "release", away)
+    return tried
+
+
+@in_memory
+def test_what_the_store_did_not_take_back_goes_back_with_the_next_tick(
+    world: Any, monkeypatch: Any
+) -> None:
+    """Its lease does not end: the controller holds another message of the claim."""
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    connection = scene.resource.connect(payload_max=1)
+    pipe = Pipeline(connection)
+    pipe.session.window = 2  # not even the first message fits in
+    handle = pipe.receiver(scene.name, 2)
+    with monkeypatch.context() as patch:
+        away_for(patch, lambda _: True)
+        pipe.do(Flow(handle=handle, delivery_count=1, link_credit=0))
+    assert scene.counts == (0, 2)
+    connection.tick()
+    assert scene.waiting() == [2] and scene.counts == (1, 1)
+
+
+@in_memory
+def test_a_claim_that_cannot_be_given_back_keeps_no_others_waiting_and_is_left_to_its_lease(
+    world: Any, monkeypatch: Any
+) -> None:
+    scene = Scene(world)
+    connection = scene.resource.connect()
+    pipe = Pipeline(connection)
+    handle = pipe.receiver(scene.name)
+    for n in range(3):
+        scene.orders.send([row(n)])
+        pipe.do(Flow(handle=handle, delivery_count=n, link_credit=1))
+    first = pipe.session.unsettled[0].batch
+    tried = away_for(monkeypatch, lambda batch: batch is first)
     pipe.do(Detach(handle=handle))
-    assert scene.waiting() == [7], "the store answers again"
+    assert scene.counts == (0, 3) and len(tried) == 1
+    connection.tick()
+    assert scene.waiting() == [1, 2] and len(tried) == 2
+    world.lease_over()
+    for _ in range(3):
+        connection.tick()
+    assert len(tried) == 3
 
 
 @in_memory

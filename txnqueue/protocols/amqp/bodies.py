@@ -90,7 +90,8 @@ def together(properties: Mapping[str, Any], application: Mapping[str, Any]) -> d
     """
     given = {name: value for name, value in properties.items() if value is not None}
     for name, value in given.items():
-        if name in application and as_text(application[name]) != as_text(value):
+        other = application.get(name)
+        if other is not None and as_text(other) != as_text(value):
             raise InvalidInput(
                 f"The application-property {name!r} differs from the property of that name, and "
                 "the queue has one place for both: omit one, or name it otherwise.",

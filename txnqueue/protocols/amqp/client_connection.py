@@ -326,9 +326,7 @@ class ClientConnection:
                 self._wake.clear()
                 if self._shut is not None and not peer.closed:
                     await self._at(self._services.workers, lambda: peer.close(self._shut))
-                if self._resumes:
-                    self._resumes = False
-                    await self._at(self._services.workers, peer.resume)
+                await self._resume(peer)
                 if self._inbox:
                     await self._take(peer)
                 elif self._gone:
@@ -356,8 +354,16 @@ class ClientConnection:
             if peer.changed:
                 peer.changed = False
                 self._services.nudge()
+            self._look_for_room()  # who sends much still gets messages meanwhile
+            await self._resume(peer)
             if not self._gone:
                 await self._writer.drain()
+
+    async def _resume(self, peer: Peer) -> None:
+        """Let sending go on if it is due."""
+        if self._resumes:
+            self._resumes = False
+            await self._at(self._services.workers, peer.resume)
 
     @property
     def _opening(self) -> bool:

@@ -323,11 +323,12 @@ def _pairs(data: Any) -> _Pairs:
 def _key(value: Any) -> Any:
     """Make a key of a value: decimals and UUIDs are text, as columns take them.
 
-    Thousands of them can have one hash, and each would be compared with all others.
+    Thousands of them can have one hash, and each would be compared with all others. Octets are
+    the delivery-tags of an attach; their hashes are random.
     """
     if isinstance(value, Decimal | UUID):
         return str(value)
-    if value is None or isinstance(value, datetime.datetime | float | int | str):
+    if value is None or isinstance(value, bytes | datetime.datetime | float | int | str):
         return value
     raise TypeError(f"{shown(value)} cannot be a key of a map")
 
@@ -471,7 +472,7 @@ _READ: dict[int, Callable[[Any], Any]] = {
         _typed_field(f, 0, bool, default=False),
     ),
     0x73: _properties_of,
-    0x74: lambda f: ApplicationProperties({str(k): v for k, v in f.items()}),
+    0x74: lambda f: ApplicationProperties({_name(k): v for k, v in f.items()}),
     0x75: lambda f: AmqpData(_checked(f, bytes)),
     0x76: lambda f: AmqpSequence(_checked(f, list)),
     0x77: AmqpValue,
@@ -507,6 +508,13 @@ def _shortened(description: str | None) -> str | None:
 
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
+
+
+def _name(key: Any) -> str:
+    """Read the name of an application-property; octets are none."""
+    if isinstance(key, bytes):
+        raise TypeError(f"{shown(key)} is no name")
+    return str(key)
 
 
 def _id(value: Any) -> str | None:

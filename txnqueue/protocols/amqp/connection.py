@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -11,7 +12,7 @@ from txnqueue.protocols.amqp.coordinator import CoordinatorLink
 from txnqueue.protocols.amqp.links import IncomingLink, Link
 from txnqueue.protocols.amqp.sending_link import SendingLink
 from txnqueue.protocols.amqp.session import Session
-from txnqueue.protocols.amqp.transactions import LiveTransaction
+from txnqueue.protocols.amqp.transactions import LiveTransaction, Outcomes, answered
 from txnqueue.protocols.amqp.types import AmqpError, Error, ErrorCondition, Payload, Section
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ Kind = TypeVar("Kind", bound=Link)
 logger = logging.getLogger("txnqueue")
 UNREAD_OCTETS_MAX = 1024 * 1024
 """The octets that may wait to be read by a controller before it is sent no further messages."""
+OWED_MAX = 10_000
+"""The number of claims that are given back by later ticks; the oldest are left to their leases."""
 
 
 class Codec(Protocol):
@@ -66,6 +69,7 @@ class Connection:
         self.is_paused = self.store_is_away = False
         self.sessions: list[Session] = []
         self._in_doubt: list[LiveTransaction] = []
+        self._owed: deque[tuple[Outcomes, float]] = deque(maxlen=OWED_MAX)
 
     def begin(self, incoming_window: int | None = None) -> Session:
         """Begin a session.
@@ -86,8 +90,8 @@ class Connection:
         """Do the periodic work.
 
         Leases are extended, new messages are sent (to a controller on a socket, by ``pump``),
-        transactions that take too long and links of dropped queues are ended, and rollbacks that
-        failed are repeated.
+        transactions that take too long and links of dropped queues are ended, and what could not
+        be given back or rolled back is tried again.
 
         Raises:
             PlatformMissing: The store is closed in this process.
@@ -95,6 +99,7 @@ class Connection:
         self.store_is_away = False
         self._end_links_of_dropped_queues()
         self.resource.roll_back_left_open()
+        self._give_back_owed()
         self.resolve(())
         for session in list(self.sessions):
             session.tick()
@@ -119,7 +124,7 @@ class Connection:
         self.is_paused = True
         return False
 
-    def puts_off(self) -> bool:
+    def leave_to_pump(self) -> bool:
         """Leave what else could be acquired to ``pump``, if the controller is on a socket.
 
         Of a queue that is never empty there is always more to acquire, and until that ends the
@@ -130,6 +135,18 @@ class Connection:
         """
         self.is_paused = self.is_paused or self.unread is not None
         return self.unread is not None
+
+    def give_back(self, mine: Outcomes, lease_seconds: float) -> None:
+        """Apply outcomes to deliveries of one claim, or leave that to later ticks.
+
+        If the store does not answer, what follows is left to them, too: each attempt takes long.
+
+        Args:
+            mine: The deliveries.
+            lease_seconds: The time within which that makes sense: if the store is away for longer,
+                the lease ends and others get the messages.
+        """
+        self._give_back(mine, self.resource.monotonic() + lease_seconds)
 
     def partial_octets(self) -> int:
         """Count the octets of the controller's messages that have not come completely."""
@@ -207,6 +224,21 @@ class Connection:
     def payload(self, sections: tuple[Section, ...]) -> Payload:
         """Write a message."""
         return sections if self.codec is None else self.codec.encode(sections)
+
+    def _give_back(self, mine: Outcomes, until: float) -> None:
+        self.store_is_away = self.store_is_away or not answered(mine)
+        if self.store_is_away and self.resource.monotonic() < until:
+            self._owed.append((mine, until))
+
+    def _give_back_owed(self) -> None:
+        """Give back what could not be, the first last: it is the one that failed.
+
+        So one that fails again and again keeps no others waiting.
+        """
+        owed = list(self._owed)
+        self._owed.clear()
+        for mine, until in owed[1:] + owed[:1]:
+            self._give_back(mine, until)
 
     def _links(self, kind: type[Kind]) -> Iterator[Kind]:
         """Yield the links of all sessions that are of one kind."""

@@ -128,8 +128,9 @@ class SendingLink(Link):
                 break
             self._acquired(batch)
             self._send_waiting()
-            # These go settled, so no limit on unsettled deliveries stops them: the rest waits.
-            more = self.session.connection.puts_off() or self.sends_settled
+            # The rest waits: on a socket because others do, and what goes settled because no limit
+            # on unsettled deliveries stops it.
+            more = self.session.connection.leave_to_pump() or self.sends_settled
         if more or not (self._drain and self._may_acquire()):
             return False
         self._count(self.credit)

@@ -131,7 +131,7 @@ class Session:
                 link.tick(seconds)
         self.grant()
         self._extend_leases(resource.now_ms())
-        if not self.connection.puts_off():  # the leases of others must not wait for acquisitions
+        if not self.connection.leave_to_pump():  # no lease of others must wait for acquisitions
             self.pump()
 
     def pump(self) -> None:

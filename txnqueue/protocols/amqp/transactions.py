@@ -60,7 +60,7 @@ POSTED_OCTETS_MAX = 32 * 1024 * 1024
 COMPACT_COUNT = 1_000
 """The number of deliveries with which a transaction first looks for claims that are settled."""
 HEADER_WORK_MAX = 1_000_000
-"""The names of headers, times names and messages, before the messages held are staged.
+"""The most cells (header names times messages, and names times names) before messages are staged.
 
 Each name is a column of all of them, and messages may have names of their own.
 """
@@ -194,6 +194,10 @@ class ConsumedClaim:
                 for offset in range(first, last + 1):
                     message_id = f"{send_id}:{offset}"
                     yield OutgoingDelivery(self.link, batch, message_id, None, None, settled=True)
+
+
+Outcomes = list[tuple[OutgoingDelivery, Outcome]]
+"""Deliveries of one claim with their outcomes."""
 
 
 def _ids() -> defaultdict[Session, DeliveryIds]:
@@ -532,7 +536,7 @@ class LiveTransaction:
 
 def _reason(error: Error) -> str:
     """Format the reason of a rollback for the journal."""
-    return f"{error.symbol}: {error.description}"[:500]
+    return f"{error.symbol}: {error.description}"[:REASON_LENGTH_MAX]
 
 
 def _refusal(error: Exception) -> AmqpError:
@@ -604,21 +608,16 @@ def apply_defaults(deliveries: Iterable[OutgoingDelivery]) -> None:
     give_back([(one, one.link.default_outcome) for one in mine] for mine in by_claim(deliveries))
 
 
-def give_back(claims: Iterable[list[tuple[OutgoingDelivery, Outcome]]]) -> None:
-    """Apply outcomes to deliveries that their links forget, claim by claim.
-
-    What fails is left to the end of its lease, when others get the messages. If the store does
-    not answer, so is what follows until the next tick: each attempt takes long.
-    """
+def give_back(claims: Iterable[Outcomes]) -> None:
+    """Apply outcomes to deliveries that their links forget, claim by claim."""
     for mine in claims:
-        connection = mine[0][0].link.session.connection
-        if not connection.store_is_away:
-            connection.store_is_away = not _answered(mine)
+        link = mine[0][0].link
+        link.session.connection.give_back(mine, link.queue.info.settings.lease_seconds)
         for delivery, _ in mine:
             delivery.link.session.forget(delivery)
 
 
-def _answered(mine: list[tuple[OutgoingDelivery, Outcome]]) -> bool:
+def answered(mine: Outcomes) -> bool:
     """Apply outcomes to deliveries of one claim, as far as they are held.
 
     Returns:
@@ -628,7 +627,7 @@ def _answered(mine: list[tuple[OutgoingDelivery, Outcome]]) -> bool:
         apply(mine, None)
     except Exception as error:
         if len(mine) > 1 and isinstance(error, LeaseLost | AlreadySettled):
-            return all(_answered([one]) for one in mine)
+            return all(answered([one]) for one in mine)
         about = (mine[0][0].message_id, len(mine), error)
         logger.warning("not given back message=%s count=%s error=%s", *about)
         return isinstance(error, LeaseLost | AlreadySettled | QueueError)
