@@ -517,16 +517,17 @@ def _provide_table(connection: Any) -> None:
 
 
 def _has_table(connection: Any) -> bool:
-    """Return whether the table of decisions can be read; leave no transaction open."""
+    """Return whether the table of decisions can be read; if not, roll the failed read back.
+
+    Nothing is rolled back otherwise: not every driver tells of work that is open already.
+    """
     try:
         _execute(connection, f"SELECT decision FROM {DECISIONS} WHERE 1 = 0").fetchall()
     except Exception as error:
         logger.debug("no table of decisions error=%s", error)
-        return False
-    else:
-        return True
-    finally:
         connection.rollback()
+        return False
+    return True
 
 
 def resolve(connection: Any, attempt: str) -> bool:
