@@ -615,6 +615,15 @@ def test_who_can_neither_use_nor_create_the_table_of_decisions_is_told(
         assert values(connection) == [], "it can be used for other work"
 
 
+def test_what_keeps_the_table_of_decisions_from_being_created_is_told(
+    world: World, file: str
+) -> None:
+    other = sqlite3.connect(file)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(DatabaseUnavailable, match="database is locked"):
+        world.manager("A").transaction().enlist("ledger", sqlite3.connect(file, 0), last=True)
+
+
 def test_the_table_of_decisions_may_be_created_by_another_client_meanwhile(
     world: World, database: str
 ) -> None:

@@ -87,6 +87,7 @@ class TwoPhase:
         if not self._prepared:
             if self._marked or _status(self.connection) == _FAILED:
                 _execute(self.connection, _RELEASE)
+                self._marked = False  # released once, also if an interrupt follows
             self.connection.tpc_prepare()
             self._prepared = True
 
@@ -511,8 +512,9 @@ def _provide_table(connection: Any) -> None:
         connection.rollback()
         if not _has_table(connection):  # another client may have been faster
             raise DatabaseUnavailable(
-                f"The table {DECISIONS} cannot be read or created: let somebody who may create it "
-                f"execute {_CREATE!r}, and grant the connection's user SELECT and INSERT on it."
+                f"The table {DECISIONS} cannot be read or created. If the connection's user may "
+                f"not do so, let somebody who may execute {_CREATE!r}, and grant that user SELECT "
+                f"and INSERT on it. The database said: {text_of(error)}"
             ) from error
 
 
