@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("typer")
 from tests.faults.injection import Crash
 from tests.shell.test_cli import SCHEMA, Shell
-from txnqueue.cli import handlers
+from txnqueue.cli import handlers, signals
 from txnqueue.cli.signals import on_sigterm
 from txnqueue.errors import HandlerFailed, InvalidInput
 from txnqueue.testing import memory_manager, plain_schema
@@ -298,6 +298,13 @@ def test_the_signals_are_put_back() -> None:
     with on_sigterm(5) as stop:
         assert not stop()
     assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_a_handler_that_python_did_not_install_is_not_put_back() -> None:
+    """Python knows it as None, and cannot install it."""
+    before = signal.getsignal(signal.SIGTERM)
+    signals._put_back({signal.SIGTERM: None})
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_after_nohup_a_closed_terminal_stops_nothing() -> None:
