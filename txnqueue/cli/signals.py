@@ -135,8 +135,8 @@ def on_sigterm(grace_seconds: float) -> Iterator[Stop]:
         heard.append(signal.SIGHUP)
     _prepare_children()
     # While the others set the timer somebody has to hear it: else it would end the process.
-    alarm = {signal.SIGALRM: signal.signal(signal.SIGALRM, too_late)}
-    before = {number: signal.signal(number, asked) for number in heard}
+    alarm: dict[int, Any] = {signal.SIGALRM: signal.signal(signal.SIGALRM, too_late)}
+    before: dict[int, Any] = {number: signal.signal(number, asked) for number in heard}
     around = dict(_outside)  # of a block around this one, whose children this one's are too
     _outside.update({**alarm, **before, **around})
     try:
