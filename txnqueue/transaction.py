@@ -223,7 +223,9 @@ class Transaction:
             connection: A DB-API 2.0 connection with two-phase commit (``tpc_begin`` …). Work on
                 it from now on belongs to the transaction.
             last: Make it the last resource, the one database without two-phase commit: its own
-                commit decides, by a row in a table ``txnqueue_decisions``.
+                commit decides, by a row in a table ``txnqueue_decisions``. The connection must
+                have no work open: it is refused if the driver tells of it, and otherwise may be
+                rolled back, as where that table is still missing.
 
         Returns:
             The connection.

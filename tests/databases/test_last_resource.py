@@ -569,6 +569,21 @@ def test_postgres_with_other_work_open_is_refused(world: World, database: str) -
     connection.close()
 
 
+def test_work_that_a_driver_does_not_tell_of_is_committed_with_the_rest(
+    world: World, file: str
+) -> None:
+    """PyMySQL, mysqlclient and pyodbc do not tell of it."""
+    ledger = sqlite3.connect(file)
+    ledger.execute(participants._CREATE)
+    silent = SimpleNamespace(
+        autocommit=False, cursor=ledger.cursor, commit=ledger.commit, rollback=ledger.rollback
+    )
+    insert(silent, 1)
+    with world.manager("A").transaction() as tx:
+        insert(tx.enlist("ledger", silent, last=True), 2)
+    assert tx.status is Status.COMMITTED and values(ledger) == [1, 2]
+
+
 def role(database: str, *statements: str) -> Any:
     """Connect as a user who may do what these statements grant, and create nothing."""
     with connect(database) as owner:
@@ -600,6 +615,15 @@ def test_who_can_neither_use_nor_create_the_table_of_decisions_is_told(
         assert values(connection) == [], "it can be used for other work"
 
 
+def test_what_keeps_the_table_of_decisions_from_being_created_is_told(
+    world: World, file: str
+) -> None:
+    other = sqlite3.connect(file)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(DatabaseUnavailable, match="database is locked"):
+        world.manager("A").transaction().enlist("ledger", sqlite3.connect(file, 0), last=True)
+
+
 def test_the_table_of_decisions_may_be_created_by_another_client_meanwhile(
     world: World, database: str
 ) -> None:
@@ -622,6 +646,7 @@ def test_the_table_of_decisions_may_be_created_by_another_client_meanwhile(
                 cursor().execute(statement)
 
         participants._provide_table(Slow())
+        connection.rollback()  # what it has read
         with world.manager("A").transaction() as tx:
             insert(tx.enlist("ledger", connection, last=True), 1)
         assert values(connection) == [1]

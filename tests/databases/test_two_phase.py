@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import sqlite3
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -157,6 +157,36 @@ def test_a_database_without_savepoints_commits(world: World) -> None:
         tx.queue("in").send([{"i": 1}])
         tx.enlist("billing", database)
     assert len(database.prepared) == 1 and tx.status is Status.COMMITTED
+
+
+def test_a_preparation_that_was_interrupted_is_repeated(world: World) -> None:
+    """The savepoint is released once: to release it again would fail."""
+
+    class Interrupted(Hiding):
+        interrupts = True
+        marked = False
+
+        def cursor(self) -> Any:
+            return SimpleNamespace(execute=self._execute)
+
+        def _execute(self, statement: str) -> None:
+            marks = statement == participants._MARK
+            assert marks or self.marked
+            self.marked = marks
+
+        def tpc_prepare(self) -> None:
+            if self.interrupts:
+                self.interrupts = False
+                raise KeyboardInterrupt
+            super().tpc_prepare()
+
+    database = Interrupted()
+    tx = world.manager("A").transaction(next(_KEYS))
+    tx.enlist("billing", database)
+    with pytest.raises(KeyboardInterrupt):
+        tx.prepare()
+    tx.prepare()
+    assert len(database.prepared) == 1
 
 
 def test_prepared_work_waits_in_both(world: World, database: str) -> None:
@@ -347,9 +377,57 @@ def test_a_branch_in_another_database_of_the_cluster_is_not_taken_for_committed(
         connection.close()
     with connect(database) as right, connect(elsewhere) as wrong:
         assert world.manager("B").recover({"ledger": wrong}).databases == ("ledger",)
-        assert "this is another database" in caplog.text
+        assert "prepared in another database of the cluster" in caplog.text
         assert world.manager("B").recover({"ledger": right}).databases == ()
         assert values(right) == [1]
+
+
+class OfCluster(Hiding):
+    """One of several databases whose server lists the branches of all of them."""
+
+    def __init__(self, database: str, prepared: list[Any], *, dies: bool = False) -> None:
+        super().__init__()
+        self.prepared, self._database, self._dies = prepared, database, dies
+
+    def xid(self, *parts: Any) -> Any:
+        return Xid._make((*parts, self._database))
+
+    def tpc_commit(self, xid: Any = None) -> None:
+        super().tpc_commit(None if self._dies else xid or self._xid)
+
+    def cursor(self) -> Any:
+        asked: list[str] = []
+        return SimpleNamespace(
+            execute=lambda _statement, names=(): asked.extend(names),
+            fetchone=lambda: (1,) if asked == [self._database] else None,
+        )
+
+    def rollback(self) -> None:
+        """Do nothing: nothing is open."""
+
+
+class Xid(NamedTuple):
+    format_id: int
+    gtrid: str
+    bqual: str
+    database: str
+
+
+def test_while_a_branch_is_prepared_elsewhere_in_the_cluster_nothing_is_confirmed(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client died between two commits; by mistake, one database is given for the other."""
+    prepared: list[Any] = []
+    with world.manager("A").transaction(next(_KEYS)) as tx:
+        tx.queue("in").send([{"i": 1}])
+        tx.enlist("one", OfCluster("one", prepared))
+        tx.enlist("two", OfCluster("two", prepared, dies=True))
+    one, two = OfCluster("one", prepared), OfCluster("two", prepared)
+    caplog.clear()
+    assert "two" in world.manager("B").recover({"two": one}).databases
+    assert "prepared in another database of the cluster" in caplog.text
+    assert world.manager("B").recover({"two": two, "one": one}).databases == ()
+    assert two.committed and not prepared
 
 
 def test_an_id_too_long_for_a_branch_is_refused(world: World, database: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,8 +34,10 @@ from txnqueue import errors  # noqa: E402
 from txnqueue.cli.console import Options, exit_code  # noqa: E402
 from txnqueue.cli.files import read_file, read_yaml, spelled_out  # noqa: E402
 from txnqueue.cli.main import app  # noqa: E402
-from txnqueue.cli.presentation import REMEDIES, Printer  # noqa: E402
+from txnqueue.cli.presentation import REMEDIES, Printer, in_the_shell  # noqa: E402
+from txnqueue.client.append import in_doubt  # noqa: E402
 from txnqueue.core.markup import printable  # noqa: E402
+from txnqueue.core.model import attempt_id  # noqa: E402
 from txnqueue.manager import QueueManager  # noqa: E402
 from txnqueue.protocols.dtx import Connection, Xid  # noqa: E402
 from txnqueue.reports.report import plain  # noqa: E402
@@ -231,6 +234,14 @@ def test_errors_say_what_to_type_and_not_what_to_call(shell: Any, tmp_path: Path
     assert "; txnqueue create makes a new store." in said
     package = "".join(file.read_text() for file in (ROOT / "txnqueue").rglob("*.py"))
     assert all(package.count(call) > 1 for call in REMEDIES), "no error says that any more"
+
+
+@pytest.mark.parametrize("key", ["load-7", "it's (7)", "\"'", "C:\\new"])
+@pytest.mark.parametrize("attempt", [None, attempt_id("0f", 7)])
+def test_an_error_in_doubt_says_what_to_type(key: str, attempt: str | None) -> None:
+    said = in_the_shell(str(in_doubt(key, attempt, None)))
+    typed = said.partition(": ask ")[2].removesuffix(" before trying again.")
+    assert shlex.split(typed) == ["txnqueue", "outcome", key]
 
 
 def test_an_unexpected_error_of_java_is_said_in_javas_words(shell: Any) -> None:

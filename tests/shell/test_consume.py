@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import signal
@@ -14,7 +16,8 @@ import pytest
 pytest.importorskip("typer")
 from tests.faults.injection import Crash
 from tests.shell.test_cli import SCHEMA, Shell
-from txnqueue.cli import handlers
+from txnqueue.cli import handlers, signals
+from txnqueue.cli.consume import showing
 from txnqueue.cli.signals import on_sigterm
 from txnqueue.errors import HandlerFailed, InvalidInput
 from txnqueue.testing import memory_manager, plain_schema
@@ -298,6 +301,40 @@ def test_the_signals_are_put_back() -> None:
     with on_sigterm(5) as stop:
         assert not stop()
     assert [signal.getsignal(number) for number in numbers] == before
+
+
+class Terminal(io.StringIO):
+    """A terminal that can be closed from outside."""
+
+    gone = False
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self.gone:
+            raise OSError(errno.EIO, "it is closed")
+        return super().write(text)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_progress_bar_ends_without_an_error_when_its_terminal_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with showing(10, json_lines=False) as advance:
+        advance(1)
+        terminal.gone = True
+    assert "consuming" in terminal.getvalue() and sys.stderr is terminal
+
+
+def test_a_handler_that_python_did_not_install_is_not_put_back() -> None:
+    """Python knows it as None, and cannot install it."""
+    before = signal.getsignal(signal.SIGTERM)
+    signals._put_back({signal.SIGTERM: None})
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_after_nohup_a_closed_terminal_stops_nothing() -> None:

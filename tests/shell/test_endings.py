@@ -262,6 +262,55 @@ def test_sigterm_ends_the_children_of_a_handler_however_young_they_are() -> None
     assert done.stdout == "-15 False\n" * 30
 
 
+OF_NESTED = """
+import os, signal
+from txnqueue.cli.signals import on_sigterm
+
+def taken():
+    return [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)]
+
+def in_child(act):
+    child = os.fork()
+    if not child:
+        act()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+def as_before():
+    assert taken() == before
+
+def leave():
+    try:
+        with on_sigterm(600):
+            if not os.fork():
+                raise ZeroDivisionError
+            assert os.wait()[1] == 0
+    except ZeroDivisionError:
+        as_before()
+
+before = taken()
+with on_sigterm(600):
+    outer = taken()
+    with on_sigterm(600):
+        in_child(as_before)
+    assert taken() == outer
+    in_child(as_before)
+as_before()
+in_child(leave)
+"""
+
+
+def test_blocks_in_blocks_and_their_children_take_signals_as_before() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OF_NESTED],
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.spark
 def test_sigterm_for_all_processes_of_a_job_leaves_it_its_java_until_it_ends() -> None:
     """Airflow ends a task so; the batch in hand could not be finished without Java."""

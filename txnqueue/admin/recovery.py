@@ -20,7 +20,6 @@ from txnqueue.core.state import AttemptOwner, Claim, TransactionState
 from txnqueue.core.state.branch import TIMED_OUT, Branch, is_branch
 from txnqueue.core.state.confirmations import (
     confirmation,
-    manifest_participants,
     owner_of,
     participant_stream,
     unconfirmed,
@@ -220,13 +219,13 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
         return
     found = connection.tpc_recover()
     branches = [(xid, owner) for xid in found if (owner := owner_of(xid, store_id)) is not None]
-    elsewhere: Counter[str] = Counter()
+    elsewhere: set[str] = set()
     left: set[str] = set()
     ended: set[str] = set()
     for branch in branches:
         xid, owner = branch
         if not _is_here(connection, xid):
-            elsewhere[owner.attempt] += 1
+            elsewhere.add(owner.attempt)
         elif _end_branch(client, name, connection, branch, seconds_min=seconds_min):
             ended.add(owner.attempt)
         else:
@@ -235,24 +234,33 @@ def _resolve_branches(client: Client, name: str, connection: Any, seconds_min: f
         if participant != name or entry.attempt in left:
             continue
         owner = AttemptOwner.of(entry)
-        if owner.attempt in ended or _counts_as_committed(name, entry, elsewhere[owner.attempt]):
+        if owner.attempt in ended or _counts_as_committed(
+            name, entry, elsewhere=owner.attempt in elsewhere
+        ):
             client.add_confirmations([confirmation(name, owner, client.stamp())])
 
 
-def _counts_as_committed(name: str, entry: model.Entry, elsewhere: int) -> bool:
+def _counts_as_committed(name: str, entry: model.Entry, *, elsewhere: bool) -> bool:
     """Return whether a commit is confirmed of which no branch is prepared in a database.
 
-    Its client may have died after it committed the branch. Only if all its branches are prepared
-    in other databases, this is certainly the wrong one.
+    Its client may have died after it committed the branch. While a branch of it is
+    prepared in another database of the cluster, this may be the wrong database: a later recovery
+    finds that out.
     """
-    wrong = elsewhere == len(manifest_participants(entry.body))
-    logger.warning(
-        "no branch is prepared, so %s name=%s transaction_id=%s",
-        "this is another database" if wrong else "it counts as committed",
-        name,
-        entry.stream,
-    )
-    return not wrong
+    if elsewhere:
+        logger.warning(
+            "a branch is prepared in another database of the cluster, so this one is not confirmed "
+            "yet name=%s transaction_id=%s",
+            name,
+            entry.stream,
+        )
+    else:
+        logger.warning(
+            "no branch is prepared, so it counts as committed name=%s transaction_id=%s",
+            name,
+            entry.stream,
+        )
+    return not elsewhere
 
 
 def _end_branch(

@@ -6,7 +6,7 @@ import datetime
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -71,9 +71,14 @@ def showing(total: int, *, json_lines: bool) -> Iterator[Callable[[int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("consuming"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("consuming", total=total)
+    progress = Progress(*columns, console=Console(stderr=True))
+    task = progress.add_task("consuming", total=total)
+    progress.start()
+    try:
         yield lambda count: progress.advance(task, count)
+    finally:
+        with suppress(OSError):  # the terminal may be closed by now, which is no failure of the job
+            progress.stop()
 
 
 @command("consume", short_lived=False)

@@ -61,7 +61,7 @@ _MISTAKES = (
 class SqlStep:
     """One query, and what becomes of its rows: ``verb`` says what, ``target`` where.
 
-    It begins in a ``line`` of the file.
+    ``line``: where it begins in the file.
     """
 
     verb: str

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import datetime
 import enum
 import errno
 import io
 import json
 import os
+import re
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -53,6 +56,10 @@ REMEDIES = {
     "maintain(payload_retention_days=)": "txnqueue maintain --payload-retention-days",
 }
 """What errors advise a program to call, and what to type instead."""
+_ASK_OUTCOME = re.compile(
+    r"""manager\.outcome\(('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?:, attempt='[^']*')?\)"""
+)
+"""The same with the id of a transaction in doubt."""
 
 
 class Output(str, enum.Enum):
@@ -249,7 +256,9 @@ def in_the_shell(message: str) -> str:
     """Say what to type where an error says what to call."""
     for call, typed in REMEDIES.items():
         message = message.replace(call, typed)
-    return message
+    return _ASK_OUTCOME.sub(
+        lambda call: f"txnqueue outcome {shlex.quote(ast.literal_eval(call[1]))}", message
+    )
 
 
 def complain(message: str) -> None:

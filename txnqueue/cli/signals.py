@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from types import FrameType
@@ -88,12 +88,19 @@ def _let_through() -> None:
 
 
 def _prepare_child() -> None:
-    for number, handler in _outside.items():
-        signal.signal(number, handler)
-    _outside.clear()
-    if _starting_java:
-        _prepare_java()
-    _let_through()
+    try:
+        _put_back(_outside)
+        _outside.clear()
+        if _starting_java:
+            _prepare_java()
+    finally:
+        _let_through()
+
+
+def _put_back(handlers: Mapping[int, Any]) -> None:
+    for number, handler in handlers.items():
+        if handler is not None:  # one that was not installed from Python
+            signal.signal(number, handler)
 
 
 def _prepare_java() -> None:
@@ -128,14 +135,15 @@ def on_sigterm(grace_seconds: float) -> Iterator[Stop]:
         heard.append(signal.SIGHUP)
     _prepare_children()
     # While the others set the timer somebody has to hear it: else it would end the process.
-    _outside[signal.SIGALRM] = signal.signal(signal.SIGALRM, too_late)
-    for number in heard:
-        _outside[number] = signal.signal(number, asked)
+    alarm: dict[int, Any] = {signal.SIGALRM: signal.signal(signal.SIGALRM, too_late)}
+    before: dict[int, Any] = {number: signal.signal(number, asked) for number in heard}
+    around = dict(_outside)  # of a block around this one, whose children this one's are too
+    _outside.update({**alarm, **before, **around})
     try:
         yield stop
     finally:
-        for number in heard:
-            signal.signal(number, _outside[number])
+        _put_back(before)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, _outside[signal.SIGALRM])
+        _put_back(alarm)
         _outside.clear()
+        _outside.update(around)

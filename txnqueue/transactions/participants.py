@@ -87,6 +87,7 @@ class TwoPhase:
         if not self._prepared:
             if self._marked or _status(self.connection) == _FAILED:
                 _execute(self.connection, _RELEASE)
+                self._marked = False  # released once, also if an interrupt follows
             self.connection.tpc_prepare()
             self._prepared = True
 
@@ -511,22 +512,24 @@ def _provide_table(connection: Any) -> None:
         connection.rollback()
         if not _has_table(connection):  # another client may have been faster
             raise DatabaseUnavailable(
-                f"The table {DECISIONS} cannot be read or created: let somebody who may create it "
-                f"execute {_CREATE!r}, and grant the connection's user SELECT and INSERT on it."
+                f"The table {DECISIONS} cannot be read or created. If the connection's user may "
+                f"not do so, let somebody who may execute {_CREATE!r}, and grant that user SELECT "
+                f"and INSERT on it. The database said: {text_of(error)}"
             ) from error
 
 
 def _has_table(connection: Any) -> bool:
-    """Return whether the table of decisions can be read; leave no transaction open."""
+    """Return whether the table of decisions can be read; if not, roll the failed read back.
+
+    Nothing is rolled back otherwise: not every driver tells of work that is open already.
+    """
     try:
         _execute(connection, f"SELECT decision FROM {DECISIONS} WHERE 1 = 0").fetchall()
     except Exception as error:
         logger.debug("no table of decisions error=%s", error)
-        return False
-    else:
-        return True
-    finally:
         connection.rollback()
+        return False
+    return True
 
 
 def resolve(connection: Any, attempt: str) -> bool:
