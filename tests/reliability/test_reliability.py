@@ -259,6 +259,8 @@ def test_after_a_call_that_is_not_made_later_ones_are_not_looked_for(
     asked = list[Cell]()
 
     class Disk:
+        cells = cases.CELLS_OF_AN_OLD_STORE
+
         def run(self, cell: Cell) -> Found:
             asked.append(cell)
             return Found("/a" if cell.nth <= 3 else None, "failed", "", committed=False)
@@ -270,3 +272,19 @@ def test_after_a_call_that_is_not_made_later_ones_are_not_looked_for(
     assert sum(n for n, _ in done) == 8 * 4 * 2 * 3
     assert max(cell.nth for cell in asked) == 4
     assert len(asked) == len(set(asked)) == 8 * 4 * 2 * 4
+
+
+def test_a_call_that_a_young_store_does_not_make_is_tried_again_when_it_is_older(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Disk:
+        cells = 0
+
+        def run(self, cell: Cell) -> Found:
+            self.cells += 1
+            return Found("/a" if self.cells >= 7 else None, "failed", "", committed=False)
+
+    disk = Disk()
+    monkeypatch.setattr(cases, "_new_process", lambda _session: disk)
+    assert cases.storage_that_fails(session, 0) == (1, {"told failed": 1})
+    assert disk.cells == 7

@@ -235,13 +235,16 @@ class CommitLog:
         if not folder:
             return False
         after, newest = (f"{folder}/{number:020d}.json" for number in (version + 1, version))
+        seen = self._newest  # other threads may look as well
         if self._is_there(after):
-            self._check_same(folder)
+            if seen is not None:
+                name = f"{folder}/{seen[0]:020d}.json"
+                self._check_is(name, seen, self._status(name))
             return False
         status = self._status(newest)
         if status is not None:
-            if self._newest is not None and self._newest[0] == version:
-                self._check_is(newest, status)
+            if seen is not None and seen[0] == version:
+                self._check_is(newest, seen, status)
             self._newest = version, *status
             return True
         last = self._last(folder)
@@ -249,27 +252,26 @@ class CommitLog:
             raise setbacks.older(self._statements.names.root, last, version)
         return False
 
-    def _check_same(self, folder: str) -> None:
-        """Check that the version that this process saw as the newest one is still the same."""
-        if self._newest is not None:
-            name = f"{folder}/{self._newest[0]:020d}.json"
-            status = self._status(name)
-            if status is not None:
-                self._check_is(name, status)
-
-    def _check_is(self, name: str, status: tuple[int, int]) -> None:
+    def _check_is(
+        self, name: str, seen: tuple[int, int, int], status: tuple[int, int] | None
+    ) -> None:
         """Check that the file of the version that was the newest one has the same commit.
 
         A file with the same commit is newer if the store was moved, or if somebody finished the
         commit for another driver.
 
+        Args:
+            name: The file.
+            seen: What it was when that version was the newest one.
+            status: What it is now; None: it was cleaned up.
+
         Raises:
             StoreSetBack: An older copy was put in the store's place, and others went on from it.
         """
-        assert self._newest is not None
-        version, length, written_ms = self._newest
-        same = status == (length, written_ms)
-        if not same and (status[0] != length or self._committed_ms(name) > written_ms + APART_MS):
+        version, length, written_ms = seen
+        if status is None or status == (length, written_ms):
+            return
+        if status[0] != length or self._committed_ms(name) > written_ms + APART_MS:
             raise setbacks.replaced(self._statements.names.root, version)
 
     def _committed_ms(self, name: str) -> int:
