@@ -40,7 +40,7 @@ from txnqueue.queue import Queue, send_with
 from txnqueue.reports.exchanges import bindings_of, described, found
 from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import schema_of
-from txnqueue.sink import Sink
+from txnqueue.sink import Sink, check_possible
 from txnqueue.storage.payload.frames import check_not_streaming, is_frame
 from txnqueue.transaction import Transaction, at_once, resolve
 from txnqueue.transactions.attempt import Attempt
@@ -452,6 +452,7 @@ class Exchange:
                     name=self.name,
                 )
 
+        check_possible(self._client, self._bound)
         target = self._info.exchange_id
         if self.name == exchanges.DEFAULT_EXCHANGE:
             queue = self._named(key, column)

@@ -62,17 +62,7 @@ class Sink:
             InvalidInput: The session is a Spark Connect session, the target belongs to a
                 transaction, or the name is invalid.
         """
-        if inside is not None:
-            raise InvalidInput(
-                f"A sink begins a transaction for each batch and cannot work in {inside.id!r}: "
-                "open its targets with the manager."
-            )
-        if client.store.spark is not None and is_connect(client.store.spark):
-            raise InvalidInput(
-                "Over Spark Connect, foreachBatch does not learn its query, so batches of "
-                "different queries cannot be told apart: run the streaming query on a classic "
-                "session."
-            )
+        check_possible(client, inside)
         self._client = client
         self._target = target if name is None else f"{target}/{check_name(name, 'sink')}"
         room = TRANSACTION_ID_LENGTH_MAX - len(_id_of(_LONGEST_QUERY, target, _LONGEST_BATCH))
@@ -113,6 +103,26 @@ class Sink:
                     raise Rollback(tx)  # nothing is recorded of a batch without rows
             else:
                 batch.check_is(attempt.committed_metadata)
+
+
+def check_possible(client: Client, inside: Attempt | None) -> None:
+    """Check that there can be a sink.
+
+    Raises:
+        InvalidInput: The session is a Spark Connect session, or its target belongs to a
+            transaction.
+    """
+    if inside is not None:
+        raise InvalidInput(
+            f"A sink begins a transaction for each batch and cannot work in {inside.id!r}: "
+            "open its targets with the manager."
+        )
+    if client.store.spark is not None and is_connect(client.store.spark):
+        raise InvalidInput(
+            "Over Spark Connect, foreachBatch does not learn its query, so batches of "
+            "different queries cannot be told apart: run the streaming query on a classic "
+            "session."
+        )
 
 
 def _check_written(attempt: Attempt) -> None:
