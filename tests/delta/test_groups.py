@@ -83,7 +83,7 @@ def _is_known_as_it_is(journal: DeltaJournal) -> None:
     known = {v: journal._groups.tail.after(v - 1)[0] for v in versions}
     told = {v: sorted((e for e in there if e.version == v), key=lambda e: e.place) for v in known}
     compared = [v for v in versions if known[v]]
-    assert len(compared) > 5
+    assert len(compared) >= 5  # store, queue, send; and all claims, and all decisions, in one each
     for version in compared:
         of_it = [e for e in known[version] if e.version == version]
         assert sorted(of_it, key=lambda e: e.place) == told[version]
