@@ -88,9 +88,10 @@ def lines(folder: Path) -> Iterator[str]:
         "the same for an hour, so that its memory grows by steps to what was once needed at the "
         "same time. The system's allocator, with which no pieces are counted, gives back more. "
         "What it had handed out to a process of 1,100 sends was 102 MB after the first slice, 106 "
-        "after the eighth, and 107 from the eleventh to the last one, its 22nd. All objects of "
-        "Python, also those that its collector does not know, were 65 MB after the sixth and 63 "
-        "after the eighteenth. "
+        "after the eighth, and 107 from the eleventh to the last one, its 22nd; to the next "
+        "process 103, 106 after the ninth, and 107 from the thirteenth to its 18th, the last one. "
+        "All objects of Python in the former, also those that its collector does not know, were "
+        "65 MB after the sixth and 63 after the eighteenth. "
         "Most of the threads are of Spark's pools for blocks and broadcasts, of up to 100, 100 and "
         "128, which keep one for a minute after its work."
     )
