@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 JAVA_MODULES = "java.base@{version}\njava.sql@{version}\n"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def closed_terminals() -> Iterator[None]:
+    """Hear SIGHUP, and let commands hear it, also where the tests run behind ``nohup``."""
+    before = signal.getsignal(signal.SIGHUP)
+    if before is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture
