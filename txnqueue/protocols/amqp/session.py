@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -12,6 +14,7 @@ from txnqueue.batch import extend_leases, half_over
 from txnqueue.errors import (
     InvalidInput,
     LeaseLost,
+    PlatformMissing,
     QueueClosed,
     QueueNotFound,
     SettlementPending,
@@ -137,7 +140,7 @@ class Session:
     def pump(self) -> None:
         """Send what is available for the controller, as far as it allows that."""
         for link in [one for one in self.links.values() if isinstance(one, SendingLink)]:
-            self.guarded(link, lambda one=link: one.pump() and None)  # type: ignore[misc]
+            self.guarded(link, partial(_pump, link))
             if self.connection.is_paused:  # what it acquired is sent before others acquire
                 if link.attached:  # next time, it is the last
                     self.links[link.handle] = self.links.pop(link.handle)
@@ -435,6 +438,12 @@ def _check_node(node: Source | Target | None) -> None:
         raise AmqpError(ErrorCondition.NOT_IMPLEMENTED, why)
     if isinstance(node, Source):
         dispositions.checked(node.default_outcome)
+
+
+def _pump(link: SendingLink) -> None:
+    """Send what is available on a link; if the store is closed, the next tick says so to all."""
+    with contextlib.suppress(PlatformMissing):
+        link.pump()
 
 
 def _error(error: Exception, link_name: str) -> Error:
