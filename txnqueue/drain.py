@@ -33,7 +33,7 @@ from txnqueue.messages.claim import Wanting
 from txnqueue.messages.receive import VersionLimit, lease_of, now
 from txnqueue.messages.selector import Selector
 from txnqueue.results import DrainResult
-from txnqueue.storage.journal.exceptions import unreadable
+from txnqueue.storage.journal.exceptions import met_by_handler
 from txnqueue.transaction import Transaction, call_handler, rolled_back_by_handler
 from txnqueue.transactions import commit
 from txnqueue.transactions.attempt import Attempt
@@ -327,7 +327,7 @@ class Drain:
             blocks.append(tx)
             call_handler(self._handler, current.batch, Transaction(tx))
         except BaseException as error:
-            of_file = unreadable(self._client.payload.folder, error)
+            of_file = met_by_handler(self._client.payload.folder, error)
             if of_file is not None and of_file is not error:
                 of_file.__cause__ = error
             return of_file or error

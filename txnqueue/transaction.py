@@ -23,7 +23,7 @@ from txnqueue.errors import (
     TransactionNotGiven,
     TransactionUnknown,
 )
-from txnqueue.storage.journal.exceptions import unreadable
+from txnqueue.storage.journal.exceptions import met_by_handler
 from txnqueue.table import TableChanges
 from txnqueue.transactions import commit
 from txnqueue.transactions.attempt import Attempt
@@ -408,7 +408,7 @@ class Transaction:
                     commit.end_interrupted(attempt, interrupt, counted=True)
                     raise
             return None
-        of_file = unreadable(attempt.client.payload.folder, error)
+        of_file = met_by_handler(attempt.client.payload.folder, error)
         if of_file is not None:
             commit.roll_back_after(attempt, of_file, counted=False)
             if of_file is not error:

@@ -217,6 +217,18 @@ def test_what_java_prints_is_no_part_of_the_result(
     assert to or command[0] == "setup" or ":: loading settings ::" in done.stderr
 
 
+def run_code(code: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a Python of its own, whose group of processes is not that of the tests."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+    )
+
+
 OF_A_GROUP = """
 import os, signal
 from txnqueue.cli.console import start_spark
@@ -251,13 +263,7 @@ with on_sigterm(600) as stop:
 
 def test_sigterm_ends_the_children_of_a_handler_however_young_they_are() -> None:
     """A ``multiprocessing.Pool`` ends its workers so, and waits for them."""
-    done = subprocess.run(
-        [sys.executable, "-c", OF_CHILDREN],
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    done = run_code(OF_CHILDREN)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "-15 False\n" * 30
 
@@ -301,27 +307,14 @@ in_child(leave)
 
 
 def test_blocks_in_blocks_and_their_children_take_signals_as_before() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", OF_NESTED],
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    done = run_code(OF_NESTED)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.spark
 def test_sigterm_for_all_processes_of_a_job_leaves_it_its_java_until_it_ends() -> None:
     """Airflow ends a task so; the batch in hand could not be finished without Java."""
-    done = subprocess.run(
-        [sys.executable, "-c", OF_A_GROUP],
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-    )
+    done = run_code(OF_A_GROUP)
     assert done.returncode == 0, done.stderr
     count, java = done.stdout.split()
     assert count == "3"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 
@@ -371,18 +371,18 @@ class History:
         owners: dict[str, QueueInfo | ExchangeInfo] = {one.payload_id: one for one in infos}
         for info in infos:
             owners |= {one.payload_id: one for one in topology.owners(info.queue_id)}
-        meant = {
-            (payload_id, send_id): part
+        meant = [
+            (payload_id, send_id, part)
             for payload_id, owner in owners.items()
             for _, send_id, part in payload.matching(
                 payload.schema(owner.schema, *named), payload_id, where
             )
-        }
+        ]
         queue_ids = {info.queue_id for info in infos}
         return self._sent(name, meant, queue_ids), queue_ids
 
     def _sent(
-        self, name: str, meant: Mapping[tuple[str, str], tuple[Range, ...]], queue_ids: set[str]
+        self, name: str, meant: Sequence[tuple[str, str, tuple[Range, ...]]], queue_ids: set[str]
     ) -> list[tuple[str, int]]:
         """Keep those rows that became messages of some queues.
 
@@ -391,7 +391,7 @@ class History:
 
         Args:
             name: The name of the queues.
-            meant: The rows that match, by the owner of the payload and the send.
+            meant: The rows that match: the owner of the payload, the send and the offsets.
             queue_ids: The queues.
 
         Raises:
@@ -405,7 +405,7 @@ class History:
         known = {place: ranges.normalised(part) for place, part in came.items()}
         sent = _messages(
             (send_id, ranges.intersection(part, known.get((owner, send_id), ())))
-            for (owner, send_id), part in meant.items()
+            for owner, send_id, part in meant
         )
         found = list(islice(sent, TRACED_MAX + 1))
         if len(found) > TRACED_MAX:
@@ -417,7 +417,7 @@ class History:
         if past.beginning >= 0:  # it may have had entries of some of the others
             others = _messages(
                 (send_id, ranges.difference(part, known.get((owner, send_id), ())))
-                for (owner, send_id), part in meant.items()
+                for owner, send_id, part in meant
             )
             found += islice(others, TRACED_MAX - len(found))
         return found

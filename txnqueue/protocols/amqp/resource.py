@@ -206,8 +206,9 @@ class TransactionalResource:
             attempt.begin()
             attempt.claiming()  # a rollback is recorded, because it ends the global transaction
         except BaseException:
-            with self._lock:
-                del self._globals[key]
+            with self._lock:  # it may be over by now, and another one's
+                if self._globals.get(key) is transaction:
+                    del self._globals[key]
             raise
         return transaction
 

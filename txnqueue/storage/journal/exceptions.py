@@ -108,7 +108,7 @@ def is_file_missing(error: BaseException) -> bool:
     return _MISSING_FILE in said and not _DENIED_FILE.search(said)
 
 
-def unreadable(folder: str, error: BaseException) -> StoreError | None:
+def met_by_handler(folder: str, error: BaseException) -> StoreError | None:
     """Return the error for a file of the store that a handler met; None if it met something else.
 
     Only Spark's errors tell of files: the text of others may be that of a message.
@@ -122,9 +122,9 @@ def unreadable(folder: str, error: BaseException) -> StoreError | None:
 
 
 def damage_below(folder: str, error: BaseException) -> StoreError | None:
-    """Return the error for a file of the store that user code met; None if it met something else.
+    """Return the error for a file of the store that a user's SQL met; None if it met another error.
 
-    The code may read the user's own files, and fail in any way by itself.
+    The SQL may read the user's own files, and fail in any way by itself.
 
     Args:
         folder: What the paths of the store's files contain.
@@ -145,7 +145,7 @@ def objection(error: BaseException) -> str | None:
     Python knows some of these errors only as errors of Java; their SQLSTATE tells.
     """
     found = _CONDITION.search(str(error))
-    return first_line(found[0]) if found and found[1] in _OF_USERS else None
+    return spark_message(found[0]) if found and found[1] in _OF_USERS else None
 
 
 def _unreadable(said: str) -> StoreError | None:
@@ -158,7 +158,7 @@ def _unreadable(said: str) -> StoreError | None:
     if not _is_damage(said):
         return None
     return StoreCorrupt(
-        f"A file of the store is damaged: {first_line(said)} Stop writing to the store, keep it "
+        f"A file of the store is damaged: {spark_message(said)} Stop writing to the store, keep it "
         "as it is, and put the file back from a copy."
     )
 
@@ -169,7 +169,7 @@ def _is_damage(said: str) -> bool:
     return any(sign in said for sign in signs) or bool(_READING_PARQUET.match(first_cause))
 
 
-def first_line(said: str) -> str:
+def spark_message(said: str) -> str:
     """Find Spark's own message in a Java trace."""
     found = re.search(r"\[[A-Z][A-Z_.]+\] [^\n]*", said)
     return found[0].strip() if found else said.strip().partition("\n")[0]
@@ -212,7 +212,7 @@ def _leads_nowhere(error: BaseException) -> str | None:
     if isinstance(error, UnsupportedOperationException):
         return "its file system cannot hold tables"
     if isinstance(error, ParseException):
-        return first_line(said)
+        return spark_message(said)
     found = next((match for sign in _MISNAMED if (match := sign.search(said))), None)
     return found and found[0].strip()
 

@@ -25,8 +25,6 @@ _COORDINATED = ("catalog", "coordinated")
 
 BEGUN_SECONDS = 2.0
 """A log without a commit that does not change for so long was left by whoever began it."""
-
-
 APART_MS = 300_000
 """How far the clocks of drivers and of the storage may be apart."""
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from txnqueue.core.exchanges import Binding
 from txnqueue.core.model import Range
-from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.journal.exceptions import damage_below, objection
 from txnqueue.types import Message
@@ -351,24 +350,6 @@ class PayloadStore(Protocol):
             PlatformMissing: There is no session to evaluate it.
         """
         ...
-
-
-def searched(rows: DataFrame, where: str, folder: str = "") -> DataFrame:
-    """Return rows with their places for a user's predicate, which must not be about the places.
-
-    Args:
-        rows: The payload's columns, ``_message``, and the places in columns with an underscore.
-        where: A SQL predicate.
-        folder: What the paths of the payload's files contain.
-
-    Raises:
-        InvalidInput: The predicate is about something that the user does not see.
-    """
-    places = [name for name in rows.columns if name[:1] == "_" and name != MESSAGE_COLUMN]
-    with evaluating("where", where, folder):
-        # Without a name Spark would find in the rows below what is left out here.
-        _ = rows.drop(*places).alias("messages").where(where).schema
-    return rows
 
 
 @contextmanager

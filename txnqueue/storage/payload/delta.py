@@ -29,14 +29,7 @@ from txnqueue.storage.journal.tables import (
     literals,
     verbatim,
 )
-from txnqueue.storage.payload import (
-    Part,
-    Run,
-    Send,
-    StagedPlace,
-    searched,
-    staging,
-)
+from txnqueue.storage.payload import Part, Run, Send, StagedPlace, staging
 from txnqueue.storage.payload.data_files import DataFiles
 from txnqueue.storage.payload.file_frame import FILES_MAX, file_frame, may_show
 from txnqueue.storage.payload.islands import islands, staged_places
@@ -400,8 +393,7 @@ class DeltaPayload:
 
     def matching(self, schema: StructType, payload_id: str, where: str) -> list[StagedPlace]:
         """Find all rows whose columns and headers match a predicate, on the user's session."""
-        rows = searched(self._searched(schema, payload_id), where, self.folder)
-        return staged_places(rows, where, self.folder)
+        return staged_places(self._searched(schema, payload_id), where, self.folder)
 
     def _searched(self, schema: StructType, payload_id: str) -> DataFrame:
         """Return all rows of an owner, with their headers and places, on the user's session."""

@@ -56,19 +56,23 @@ def islands(places: DataFrame, by: Sequence[str] = ()) -> list[tuple[Any, ...]] 
 
 
 def staged_places(rows: DataFrame, where: str, folder: str = "") -> list[StagedPlace]:
-    """Find the places of all rows that match a user's predicate.
+    """Find the places of all rows that match a user's predicate, which must not be about places.
 
     Args:
-        rows: The payload's columns, ``_slice``, ``_send_id`` and ``_send_offset``.
+        rows: The payload's columns, ``_message``, and the places: ``_slice``, ``_send_id`` and
+            ``_send_offset``.
         where: A SQL predicate.
         folder: What the paths of the payload's files contain.
 
     Raises:
-        InvalidInput: The predicate cannot be evaluated.
+        InvalidInput: The predicate cannot be evaluated, or is about what the user does not see.
         StoreCorrupt: A file of the payload is damaged.
         LimitExceeded: They are in too many ranges.
     """
+    places = [name for name in rows.columns if name[:1] == "_" and name != MESSAGE_COLUMN]
     with evaluating("where", where, folder):
+        # Without a name Spark would find in the rows below what is left out here.
+        _ = rows.drop(*places).alias("messages").where(where).schema
         meant = rows.where(where).selectExpr(
             "_slice AS slice", "_send_id AS send_id", "_send_offset AS send_offset"
         )

@@ -14,7 +14,7 @@ from txnqueue.core.model import Range
 from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import PayloadRemoved, PlatformMissing
 from txnqueue.storage.journal.memory import Step, _no_step
-from txnqueue.storage.payload import Part, Run, Send, StagedPlace, searched
+from txnqueue.storage.payload import Part, Run, Send, StagedPlace
 from txnqueue.storage.payload.arrangement import Arranged, arrange, widened
 from txnqueue.storage.payload.frames import is_frame
 from txnqueue.storage.payload.islands import staged_places
@@ -223,7 +223,7 @@ class MemoryPayload:
         """Find all rows that match a SQL predicate, on the session if there is one."""
         self.step("scan")
         frame = self._all_rows(schema, payload_id)
-        return [] if frame is None else staged_places(searched(frame, where), where)
+        return [] if frame is None else staged_places(frame, where)
 
     def _all_rows(self, schema: StructType, payload_id: str) -> DataFrame | None:
         """Return all rows of an owner that were not erased, with their places; None if none.

@@ -34,7 +34,7 @@ from txnqueue.core.settings import (
     shown,
 )
 from txnqueue.errors import SchemaMismatch
-from txnqueue.storage.journal.exceptions import first_line
+from txnqueue.storage.journal.exceptions import spark_message
 from txnqueue.storage.journal.sessions import new_frame
 from txnqueue.storage.payload.types import check_column, folded, sql_type
 
@@ -172,7 +172,7 @@ def schema_from(spark: SparkSession | None, schema: object, name: str = "schema"
             ) from error
         raise SchemaMismatch(
             f"{name}={shown(schema)} is not a schema; give one such as 'order_id long, amount "
-            f"double': {first_line(str(error))}"
+            f"double': {spark_message(str(error))}"
         ) from error
 
 
