@@ -206,19 +206,20 @@ def meetings(relation: str) -> Iterator[Meeting]:
                 yield Meeting(pair, relation, held, at, call)
 
 
+def deciding(relation: str) -> list[Meeting]:
+    """List the meetings of every pair in which one is held just before its first append."""
+    first: dict[tuple[object, ...], Meeting] = {}
+    for one in meetings(relation):
+        if one.call == "append":
+            first.setdefault((one.pair, one.held), one)
+    return list(first.values())
+
+
 def everywhere() -> list[Meeting]:
     """List all meetings at store calls: those first that are held just before they would land."""
-    found = [*meetings(SAME), *meetings(APART)]
-    first: set[tuple[object, ...]] = set()
-
-    def rank(one: Meeting) -> tuple[bool, bool]:
-        what = one.pair, one.relation, one.held
-        deciding = one.call == "append" and what not in first
-        if deciding:
-            first.add(what)
-        return not deciding, one.relation == APART
-
-    return sorted(found, key=rank)
+    first = [*deciding(SAME), *deciding(APART)]
+    known = set(first)
+    return first + [one for one in (*meetings(SAME), *meetings(APART)) if one not in known]
 
 
 def in_appends() -> list[Meeting]:

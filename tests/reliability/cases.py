@@ -212,6 +212,14 @@ def failing_calls() -> list[failing_storage.Cell]:
     return both[:CALLS_BOTH_WAYS] + sorted(rest, key=lambda cell: not cell.writes)
 
 
+def parts_of_failing_calls() -> list[str]:
+    """Name the part of the list that each call is of."""
+    return [
+        f"maintenance, {cell.kind}" if cell.operation == "maintain" else "all other operations"
+        for cell in failing_calls()
+    ]
+
+
 def storage_that_fails(session: Session, number: int) -> tuple[int, Counter[str]]:
     cell = failing_calls()[number % len(failing_calls())]
     missing = session.kept.setdefault("missing calls", {})

@@ -46,6 +46,8 @@ class Kind:
         looked_at: What came of looking at a failure, by what it said.
         told: What came of each number, if each is a thing of its own.
         shown: What else the page shows of it, from the folder of the result files.
+        parts: Which part of a list each of its cases is of: the page tells how far each is, before
+            the list is complete.
         names: The names of a list's cases, if another commit may have another list: a failure
             begins with one of them.
         side_by_side: How many numbers are done at the same time, each with what is its own: a
@@ -65,6 +67,7 @@ class Kind:
     looked_at: Callable[[str], mutation.Verdict | None] | None = None
     told: Callable[[Sequence[Run], Mapping[int, Again]], Told] | None = None
     shown: Callable[[Path], Iterable[str]] | None = None
+    parts: Callable[[], Sequence[str]] | None = None
     names: Callable[[], Sequence[str]] | None = None
     side_by_side: int = 1
 
@@ -195,6 +198,7 @@ KINDS: dict[str, Kind] = {
             "Meetings inside of a store call: test_conflicts.py forces those of two appends.",
             meetings.on_delta,
             meetings.total,
+            parts=meetings.parts,
             names=meetings.names,
             side_by_side=3,
         ),
@@ -268,6 +272,7 @@ KINDS: dict[str, Kind] = {
             "Two calls that fail; a disk that says it has written and has not.",
             cases.storage_that_fails,
             lambda: len(cases.failing_calls()),
+            parts=cases.parts_of_failing_calls,
             side_by_side=2,
         ),
         Kind(

@@ -6,11 +6,12 @@ from collections import Counter
 from functools import cache
 
 from tests.faults import pairs
-from tests.faults.pair_board import Meeting, PairWorld, new_world
+from tests.faults.pair_board import APART, SAME, Meeting, PairWorld, new_world
 from tests.reliability.session import Session
 
 IN_ONE_STORE = 20
 """So many meetings take place in one store, before its journal has grown too long."""
+_ABOUT = {SAME: "about the same", APART: "about different ones"}
 DOES = (
     "Each of the 78 pairs of twelve operations, about one message or transaction and about "
     "different ones: either is held at each of its store calls while the other one runs to its "
@@ -43,6 +44,16 @@ def total_in_memory() -> int:
 def names() -> list[str]:
     """Name the meetings that can be forced on Delta."""
     return list(map(str, _meetings()))
+
+
+def parts() -> list[str]:
+    """Name the part of the list that each meeting on Delta is of."""
+    first = {*pairs.deciding(SAME), *pairs.deciding(APART)}
+    return [
+        f"held {'just before its first append' if one in first else 'at another call'}, "
+        f"{_ABOUT[one.relation]}"
+        for one in _meetings()
+    ]
 
 
 def _counted(told: str) -> Counter[str]:

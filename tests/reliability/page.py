@@ -112,6 +112,7 @@ def _section(kind: Kind, found: list[Run], again: _DoneAgain) -> Iterator[str]:
     elif counts:
         said = ", ".join(f"{number:,} {what}" for what, number in counts.items())
         yield from (f"In them: {said}.", "")
+    yield from _parts(kind, results.next_number(found))
     yield f"What it cannot show: {kind.blind}"
     yield from ("", f"`bash tests/reliability.sh {kind.name} --minutes 60` goes on.")
     failures = [(run, one) for run in found for one in run.failures]
@@ -124,6 +125,18 @@ def _section(kind: Kind, found: list[Run], again: _DoneAgain) -> Iterator[str]:
         for run, f in failures:
             since = _since(again.get((kind.name, f.number)))
             yield f"| {f.number} | {run.commit} | {_literal(f.what)} | {since} |"
+
+
+def _parts(kind: Kind, done: int) -> Iterator[str]:
+    """Say how far each part of a list is, if it is not complete."""
+    parts = kind.parts() if kind.parts is not None else []
+    if done >= len(parts):
+        return
+    reached = Counter(parts[:done])
+    yield from ("| part of the list | done | of |", "|---|---:|---:|")
+    for part, count in Counter(parts).items():
+        yield f"| {part} | {reached[part]:,} | {count:,} |"
+    yield ""
 
 
 def _of(kind: Kind, again: _DoneAgain) -> dict[int, Again]:

@@ -206,6 +206,19 @@ def test_a_list_is_complete_once_what_failed_passes(
     assert f"| 9 cells, of 9 | 1 | {says}" in page.with_figures(text, tmp_path)
 
 
+def test_the_page_says_how_far_the_parts_of_a_list_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = dataclasses.replace(KINDS["simulator"], parts=lambda: ["first"] * 3 + ["second"] * 4)
+    monkeypatch.setitem(KINDS, "simulator", two)
+    text = f"{page.BEGIN}\n{page.END}\n"
+    results.write("simulator", [Run("simulator", "2026-11-23", "abc", 0, 5, of=7, n=5)], tmp_path)
+    found = page.with_figures(text, tmp_path)
+    assert "| first | 3 | 3 |\n| second | 2 | 4 |" in found
+    results.write("simulator", [Run("simulator", "2026-11-23", "abc", 0, 7, of=7, n=7)], tmp_path)
+    assert "| first |" not in page.with_figures(text, tmp_path)
+
+
 def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not one part"):
         page.with_figures("# Reliability\n", tmp_path)
