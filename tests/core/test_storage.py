@@ -23,7 +23,7 @@ pytest.importorskip("delta")
 
 from txnqueue.errors import SecondDriver, StoreBusy, StoreError, StoreNotFound
 from txnqueue.platform.log_store import CONDITIONAL_PUT, scheme_of
-from txnqueue.storage.journal import AppendConflict, delta
+from txnqueue.storage.journal import AppendConflict, delta, liveness
 from txnqueue.storage.journal import lock as lock_module
 from txnqueue.storage.journal.delta import DeltaJournal
 from txnqueue.storage.journal.lock import TableLock
@@ -637,6 +637,49 @@ def set_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the clock an hour ahead, which moves the times at which processes were created."""
     known = psutil.Process.create_time
     monkeypatch.setattr(psutil.Process, "create_time", lambda process: known(process) + 3_600)
+
+
+LOCKS = """
+import fcntl, os, sys
+file = open(sys.argv[1], "w")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+IN_A_CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nobody shares a disk like this")
+@pytest.mark.parametrize("there", [(), IN_A_CONTAINER])
+def test_a_java_in_another_container_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...]
+) -> None:
+    """Its process id is nobody's here, or another process's: two drivers wrote one commit."""
+    if there and subprocess.run([*there, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this user must not begin a container")
+    monkeypatch.setattr(lock_module, "WAIT_SECONDS", 0.2)
+    folder = tmp_path / ".locks"
+    folder.mkdir()
+    file = folder / f"1{liveness.SUFFIX}"
+    with subprocess.Popen(
+        [*there, sys.executable, "-c", LOCKS, str(file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as java:
+        assert java.stdin is not None and java.stdout is not None
+        pid = int(java.stdout.readline())
+        owner = {"python": [pid, 1.0, "boot 1"], "jvm": [pid, 2.0, "boot 2"], "locked": file.name}
+        (folder / "journal.owner").write_text(json.dumps(owner))
+        lock = TableLock(folder / "journal.lock", lambda: None)
+        with pytest.raises(StoreBusy, match=f"JVM {pid} of another container is still running"):
+            with lock.held():
+                raise AssertionError
+        java.stdin.close()
+        java.wait()
+        with lock.held():
+            pass
+    assert not (folder / "journal.owner").exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only the clock tells")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -15,7 +16,7 @@ from tests.inside import client_of
 from txnqueue import QueueManager, Status
 from txnqueue.errors import SecondDriver, StatementRefused
 from txnqueue.platform.log_store import TAIL_LISTING
-from txnqueue.storage.journal import delta, insertion, storage
+from txnqueue.storage.journal import delta, insertion, liveness, storage
 
 pytestmark = [pytest.mark.spark]
 BUCKET = "txnqueue-tests"
@@ -81,6 +82,22 @@ def test_on_s3_a_second_driver_is_refused_until_the_first_leaves(
     monkeypatch.setattr(storage, "LOOK_SECONDS", 0.0)
     with pytest.raises(SecondDriver):
         theirs.send([{"n": 5}])
+
+
+def test_java_keeps_one_file_locked_in_a_store_on_a_disk(tmp_path: Path, spark: Any) -> None:
+    """By it a driver in another container knows that it lives."""
+    locks = tmp_path / "store" / ".locks"
+    locks.mkdir(parents=True)
+    (locks / f"dead{liveness.SUFFIX}").touch()
+    for name in ("one", "two"):
+        manager = QueueManager(spark, str(tmp_path / "store"))
+        manager.create_queue(name, "n long", dead_letter=False).send([{"n": 1}])
+    (file,) = locks.glob(f"*{liveness.SUFFIX}")
+    assert liveness.is_alive(file) and file.stem != "dead"
+    shutil.rmtree(locks)  # somebody tidied up
+    manager.queue("one").send([{"n": 2}])
+    (another,) = locks.glob(f"*{liveness.SUFFIX}")
+    assert liveness.is_alive(another) and another != file
 
 
 @pytest.mark.parametrize("left", ["", ".00000000000000000000.json.0a1b.tmp"])

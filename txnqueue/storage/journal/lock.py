@@ -2,7 +2,8 @@
 
 Delta's commit on ``file:`` is a check and a rename, which is not atomic between processes. The
 lock file names the Python and the JVM process that hold it: if a Python process was killed, its
-JVM may still be committing, and the next holder waits until that JVM has ended.
+JVM may still be committing, and the next holder waits until that JVM has ended. Whether it has, its
+process id tells in the same container, and the file that it keeps locked tells everywhere.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from txnqueue.errors import PlatformMissing, StoreBusy, StoreError
+from txnqueue.storage.journal import liveness
 from txnqueue.storage.setbacks import gone
 
 logger = logging.getLogger("txnqueue")
@@ -37,6 +39,7 @@ class TableLock:
         proof: Path | None = None,
         *,
         begins: bool = False,
+        locked_by_jvm: Callable[[int], str | None] = lambda _: None,
     ) -> None:
         """Name the lock file.
 
@@ -45,6 +48,8 @@ class TableLock:
             jvm_pid: Returns the process id of this driver's JVM; None if that is refused.
             proof: A folder that exists as long as the store does; None if there is none.
             begins: Whether the lock is that of the table with which the store begins.
+            locked_by_jvm: Returns the name of a file beside the lock file that this driver's JVM,
+                which has this process id, keeps locked; None if there is none.
 
         Raises:
             PlatformMissing: filelock or psutil is not installed.
@@ -71,6 +76,7 @@ class TableLock:
         self._lock = filelock.FileLock(str(path), timeout=WAIT_SECONDS)
         self._owner = path.with_suffix(".owner")
         self._jvm_pid = jvm_pid
+        self._locked_by_jvm = locked_by_jvm
         self._me: dict[str, Any] | None = None
 
     @contextmanager
@@ -99,7 +105,7 @@ class TableLock:
                 owner = self._read_owner()
             self._wait_for_jvm_of(owner)
             with writing(self._folder):
-                self._owner.write_text(json.dumps(me))
+                self._owner.write_text(json.dumps(me | self._locked(me["jvm"])))
             try:
                 yield
             except ConnectionError:
@@ -132,6 +138,10 @@ class TableLock:
             self._me = {"python": self._process(os.getpid()), "jvm": self._process(self._jvm_pid())}
         return self._me
 
+    def _locked(self, jvm: list[Any] | None) -> dict[str, Any]:
+        name = None if jvm is None else self._locked_by_jvm(int(jvm[0]))
+        return {} if name is None else {"locked": name}
+
     def _process(self, pid: int | None) -> list[Any] | None:
         if pid is None:
             return None
@@ -161,16 +171,21 @@ class TableLock:
                 owner=owner,
             )
         deadline = time.monotonic() + WAIT_SECONDS
-        while self._alive(owner["jvm"]):
+        while (here := self._is_here(owner["jvm"])) or self._is_elsewhere(owner):
             if time.monotonic() > deadline:
                 raise StoreBusy(
-                    f"JVM {owner['jvm'][0]} is still running although its Python process has "
-                    "ended: end it, then try again.",
+                    f"JVM {owner['jvm'][0]}{'' if here else ' of another container'} is still "
+                    "running although its Python process has ended: end it, then try again.",
                     owner=owner,
                 )
             time.sleep(POLL_SECONDS)
 
-    def _alive(self, process: list[Any]) -> bool:
+    def _is_elsewhere(self, owner: dict[str, Any]) -> bool:
+        """Return whether a JVM lives whose process id means nothing here."""
+        locked = owner.get("locked")  # a server's has none, nor have those of earlier versions
+        return locked is not None and liveness.is_alive(self._path.with_name(Path(locked).name))
+
+    def _is_here(self, process: list[Any]) -> bool:
         pid = int(process[0])
         try:
             zombie = self._psutil.Process(pid).status() == self._psutil.STATUS_ZOMBIE

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from txnqueue.core.settings import shown
 from txnqueue.errors import InvalidInput, StoreNotFound
+from txnqueue.storage.journal import liveness
 from txnqueue.storage.journal.lock import NoLock, TableLock, writing
 from txnqueue.storage.journal.sessions import is_connect, is_stopped
 from txnqueue.storage.journal.storage import (
@@ -133,7 +134,14 @@ class Locks:
             # In a catalog the folder holds nothing but the locks.
             proof if self._names.by_path else None,
             begins=begins,
+            locked_by_jvm=lambda pid: self._locked_by_jvm(pid, folder / ".locks"),
         )
+
+    def _locked_by_jvm(self, pid: int, folder: Path) -> str | None:
+        if is_connect(self._user):  # the server cannot be asked to
+            return None
+        session: Any = self._session
+        return liveness.file_of(lambda: session._jvm, pid, folder)
 
     def admission(self) -> Admission | None:
         """Create the admission that keeps other drivers away; None if the storage needs none."""
