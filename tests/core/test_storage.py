@@ -682,6 +682,25 @@ def test_a_java_in_another_container_is_waited_for(
     assert not (folder / "journal.owner").exists()
 
 
+def test_a_java_that_must_not_lock_is_asked_once_and_leaves_nothing(tmp_path: Path) -> None:
+    """As on a disk that has no locks of this kind."""
+    asked = list[str]()
+
+    class Opened:
+        def getChannel(self) -> Any:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    def opened(path: str, _mode: str) -> Opened:
+        asked.append(path)
+        Path(path).touch()
+        return Opened()
+
+    java = SimpleNamespace(java=SimpleNamespace(io=SimpleNamespace(RandomAccessFile=opened)))
+    for _ in range(2):
+        assert liveness.file_of(lambda: java, os.getpid(), tmp_path) is None
+    assert len(asked) == 1 and not list(tmp_path.iterdir())
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only the clock tells")
 def test_a_java_that_still_commits_is_waited_for_though_the_clock_was_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, java: subprocess.Popen[bytes]

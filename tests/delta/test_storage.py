@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import time
 from collections.abc import Iterator
@@ -89,15 +90,21 @@ def test_java_keeps_one_file_locked_in_a_store_on_a_disk(tmp_path: Path, spark: 
     locks = tmp_path / "store" / ".locks"
     locks.mkdir(parents=True)
     (locks / f"dead{liveness.SUFFIX}").touch()
-    for name in ("one", "two"):
-        manager = QueueManager(spark, str(tmp_path / "store"))
+    managers = [QueueManager(spark, str(tmp_path / "store")) for _ in range(2)]
+    for manager, name in zip(managers, ("one", "two"), strict=True):
         manager.create_queue(name, "n long", dead_letter=False).send([{"n": 1}])
     (file,) = locks.glob(f"*{liveness.SUFFIX}")
     assert liveness.is_alive(file) and file.stem != "dead"
     shutil.rmtree(locks)  # somebody tidied up
-    manager.queue("one").send([{"n": 2}])
+    for manager in managers:
+        manager.queue("one").send([{"n": 2}])
     (another,) = locks.glob(f"*{liveness.SUFFIX}")
     assert liveness.is_alive(another) and another != file
+    while managers:
+        managers.pop().close()
+    del manager
+    gc.collect()
+    assert not list(locks.glob(f"*{liveness.SUFFIX}"))
 
 
 @pytest.mark.parametrize("left", ["", ".00000000000000000000.json.0a1b.tmp"])

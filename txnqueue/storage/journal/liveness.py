@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 import threading
 import uuid
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,41 @@ if sys.platform != "win32":  # where nobody shares a disk like this
 logger = logging.getLogger("txnqueue")
 SUFFIX = ".alive"
 _TRIES = 3
+_Key = tuple[str, int]
+
+
+class LockedFile:
+    """A file that Java keeps locked until it ends, or until nobody has this any more."""
+
+    def __init__(self, path: Path, opened: list[Any]) -> None:
+        """Keep what Java has opened: what nobody refers to it closes."""
+        self._path = path
+        self._opened = opened
+        weakref.finalize(self, _remove, path, os.getpid()).atexit = False
+
+    @property
+    def name(self) -> str:
+        """Return its name in its folder."""
+        return self._path.name
+
+    def exists(self) -> bool:
+        """Return whether it is still there: somebody may have removed the folder of locks."""
+        return self._path.exists()
+
+
+def _remove(path: Path, made_in: int) -> None:
+    if os.getpid() == made_in:  # a fork has a copy of what its parent goes on with
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
 _making = threading.Lock()
-_kept: dict[tuple[str, int], tuple[Path, list[Any]]] = {}
-"""By folder and Java: the file, and what Java must not throw away, or it lets go of the lock."""
+_files: weakref.WeakValueDictionary[_Key, LockedFile] = weakref.WeakValueDictionary()
+"""By folder and process id of Java."""
+_refused: set[_Key] = set()
 
 
-def file_of(java: Callable[[], Any], pid: int, folder: Path) -> str | None:
+def file_of(java: Callable[[], Any], pid: int, folder: Path) -> LockedFile | None:
     """Let a Java lock a file of its own in a folder, if it has not.
 
     Args:
@@ -35,39 +66,45 @@ def file_of(java: Callable[[], Any], pid: int, folder: Path) -> str | None:
         folder: That of the locks.
 
     Returns:
-        The name of the file; None where files are locked in another way, or Java refuses it.
+        The file; None where files are locked in another way, or Java or the disk refuses it.
     """
     if sys.platform == "win32":
         return None
+    key = str(folder), pid
     with _making:
-        known = _kept.get((str(folder), pid))
-        if known is None or not known[0].exists():  # a folder of locks may be removed
-            try:
-                known = _locked(java(), folder)
-            except Exception as error:  # a platform that does not let Java be called
-                logger.info("no file locked by Java error=%s", type(error).__name__)
-                return None
-            _kept[str(folder), pid] = known
-        return known[0].name
+        known = _files.get(key)
+        if (known is not None and known.exists()) or key in _refused:
+            return known
+        try:
+            _tidy(folder)
+            made = _files[key] = _locked(java(), folder)
+        except Exception as error:  # a platform, or a disk, that has no such thing
+            logger.info("no file locked by Java folder=%s error=%s", folder, type(error).__name__)
+            _refused.add(key)
+            return None
+        return made
 
 
-def _locked(jvm: Any, folder: Path) -> tuple[Path, list[Any]]:
+def _locked(jvm: Any, folder: Path) -> LockedFile:
     """Make a file that this Java has locked.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: Others were always faster.
+        Py4JError: Java refuses it.
     """
-    _tidy(folder)
     for _ in range(_TRIES):
         path = folder / f"{uuid.uuid4().hex}{SUFFIX}"
         file = jvm.java.io.RandomAccessFile(str(path), "rw")
-        channel = file.getChannel()
-        lock = channel.tryLock()
-        # Who tidies at this moment may have it, or have removed it before it was locked.
-        if lock is not None and path.exists():
-            return path, [file, channel, lock]
+        try:
+            channel = file.getChannel()
+            lock = channel.tryLock()
+            if lock is not None and path.exists():  # nobody tidied up at this moment
+                return LockedFile(path, [file, channel, lock])
+        except BaseException:
+            _remove(path, os.getpid())
+            raise
         file.close()
-        path.unlink(missing_ok=True)
+        _remove(path, os.getpid())
     raise OSError(f"No file could be locked in {folder}.")
 
 
@@ -90,8 +127,10 @@ def is_alive(path: Path) -> bool:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove the files of those that have ended."""
+    """Remove the files of those that have ended: under their lock, so that nobody takes it."""
+    if sys.platform == "win32":
+        return
     for path in folder.glob(f"*{SUFFIX}"):
-        with contextlib.suppress(OSError):
-            if not is_alive(path):
-                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError), path.open("rb+") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)

@@ -101,6 +101,7 @@ class Locks:
         self._process = os.getpid()
         self._making = threading.RLock()
         self._locks: dict[str, Lock] = {}
+        self._locked: liveness.LockedFile | None = None
         self._admission: list[Admission | None] = []
 
     def leave(self) -> None:
@@ -141,7 +142,8 @@ class Locks:
         if is_connect(self._user):  # the server cannot be asked to
             return None
         session: Any = self._session
-        return liveness.file_of(lambda: session._jvm, pid, folder)
+        self._locked = liveness.file_of(lambda: session._jvm, pid, folder)
+        return None if self._locked is None else self._locked.name
 
     def admission(self) -> Admission | None:
         """Create the admission that keeps other drivers away; None if the storage needs none."""
