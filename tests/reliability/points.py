@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -98,18 +99,30 @@ class OfFolder(TypedDict):
     journal_mb: float
 
 
-def read(folder: Path) -> list[Point]:
-    """Read the points of the newest store that lived long; before there is one, of the longest."""
+def by_store(folder: Path) -> dict[str, list[Point]]:
+    """Read the points of each store, the oldest store first."""
     path = folder / f"{NAME}.jsonl"
     if not path.is_file():
-        return []
-    found = [Point(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
-    long = [point for point in found if point.commits >= LONG_COMMITS]
+        return {}
+    found: defaultdict[str, list[Point]] = defaultdict(list)
+    for line in path.read_text("utf-8").splitlines():
+        point = Point(**json.loads(line))
+        found[point.store].append(point)
+    return dict(sorted(found.items()))  # a name is when it was made
+
+
+def is_long(store: Sequence[Point]) -> bool:
+    """Return whether a store lived long."""
+    return store[-1].commits >= LONG_COMMITS
+
+
+def read(folder: Path) -> list[Point]:
+    """Read the points of the newest store that lived long; before there is one, of the longest."""
+    stores = list(by_store(folder).values())
+    long = [store for store in stores if is_long(store)]
     if long:
-        shown = max(long, key=lambda point: point.store)  # a name is when it was made
-    else:
-        shown = max(found, key=lambda point: point.commits)
-    return [point for point in found if point.store == shown.store]
+        return long[-1]
+    return max(stores, key=lambda store: store[-1].commits, default=[])
 
 
 def add(point: Point, folder: Path) -> None:

@@ -264,8 +264,8 @@ def test_the_page_shows_the_points_and_calls_a_leak_a_growth(tmp_path: Path) -> 
         leaking = replace(POINT, part=n, commits=100 * (n + 1), heap_mb=300 + n + n % 3)
         points.add(leaking, tmp_path)
     text = "\n".join(soak_page.lines(tmp_path))
-    assert "| memory of the process, MB | 200.0 | +0.00 | +0.00 to +0.00 | 35 | flat |" in text
-    assert "| 35 | grows |" in text and text.count("grows |") == 1
+    assert "| memory of the process, MB | 200.0 | +0.00 | +0.00 to +0.00 | 25 | flat |" in text
+    assert "| 25 | grows |" in text and text.count("grows |") == 1
     pictures = []
     for to in ("a", "b"):
         soak_page.draw(tmp_path, tmp_path / to)
@@ -279,7 +279,17 @@ def test_the_newest_process_that_lived_long_is_judged_by_itself(tmp_path: Path) 
             mine = replace(POINT, process=process, commits=50 * n, python_mb=200 + n * grown)
             points.add(mine, tmp_path)
     text = "\n".join(soak_page.lines(tmp_path))
-    assert "| memory of the process, MB | 200.0 | +0.00 | +0.00 to +0.00 | 35 | flat |" in text
+    assert "| memory of the process, MB | 200.0 | +0.00 | +0.00 to +0.00 | 25 | flat |" in text
+
+
+def test_the_page_tells_of_all_stores_that_lived_long(tmp_path: Path) -> None:
+    for store, slices in (("20261124T1", 30), ("20261125T1", 3), ("20261126T1", 20)):
+        for n in range(slices):
+            points.add(replace(POINT, store=store, commits=50 * (n + 1), messages=5_000), tmp_path)
+    text = "\n".join(soak_page.lines(tmp_path))
+    assert text.startswith("\n![") and "This store had 1,000 sends" in text
+    assert "| 2026-11-24 | 1,500 | 5,000 | 1 | 700 | 10 |" in text
+    assert "2026-11-25" not in text and "2026-11-26" not in text
 
 
 def test_a_number_of_the_kind_is_fifty_commits_of_a_hundred_messages() -> None:
