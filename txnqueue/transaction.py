@@ -250,7 +250,7 @@ class Transaction:
         check_flag("last", last)
         self._attempt.check_active()
         if self.already_committed:
-            self._attempt.participants.ignore(connection)
+            self._attempt.participants.ignore(name, connection)
         else:
             self._attempt.participants.enlist(name, connection, last=last)
         return connection

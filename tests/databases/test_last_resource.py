@@ -348,6 +348,101 @@ def test_what_a_repeated_body_does_again_is_undone(world: World, file: str) -> N
     assert values(connection) == [1, 1] == values(log)
 
 
+def test_every_statement_that_a_repeated_body_does_again_is_undone(world: World, file: str) -> None:
+    """sqlite3 begins no transaction by itself before an INSERT that begins with WITH."""
+    connection, manager = sqlite3.connect(file), world.manager("A")
+    for _ in range(3):
+        with manager.transaction("load of monday") as tx:
+            tx.enlist("ledger", connection, last=True)
+            connection.execute("WITH rows(n) AS (VALUES (1)) INSERT INTO ledger SELECT n FROM rows")
+    assert values(sqlite3.connect(file)) == [1]
+    insert(connection, 2)  # work of nobody's
+    with pytest.raises(InvalidInput, match="open transaction"):
+        with manager.transaction("load of monday") as tx:
+            tx.enlist("ledger", connection, last=True)
+    connection.commit()
+    by_itself = sqlite3.connect(file, isolation_level=None)
+    with pytest.raises(InvalidInput, match="autocommit"):
+        with manager.transaction("load of monday") as tx:
+            tx.enlist("ledger", by_itself, last=True)
+    assert values(sqlite3.connect(file)) == [1, 2]
+
+
+def as_bytes(connection: sqlite3.Connection) -> None:
+    connection.text_factory = bytes
+
+
+def as_dicts(connection: sqlite3.Connection) -> None:
+    connection.row_factory = lambda cursor, row: dict(
+        zip([column[0] for column in cursor.description], row, strict=True)
+    )
+
+
+@pytest.mark.parametrize("rows", [as_bytes, as_dicts])
+def test_the_decision_is_found_whatever_a_driver_returns(
+    world: World, file: str, rows: Callable[[sqlite3.Connection], None]
+) -> None:
+    """As bytes it was none: what the database had committed was rolled back, and done again."""
+    connection, manager = sqlite3.connect(file), world.manager("A")
+    rows(connection)
+    manager.queue("in").send([{"i": 1}])
+    runs = list[str]()
+
+    def handler(tx: Any) -> None:
+        runs.append(tx.id)
+        tx.queue("in").receive(1)
+        insert(tx.enlist("ledger", connection, last=True), 1)
+
+    manager.run_transaction(handler, transaction_id="load")
+    assert manager.outcome("load").status is Status.COMMITTED and len(runs) == 1
+    assert values(sqlite3.connect(file)) == [1] and not manager.queue("in").depth()
+
+
+def test_another_database_decides_nothing(world: World, file: str, tmp_path: Path) -> None:
+    """Somebody recovers from another folder: a new, empty file was the database there."""
+    connection, injector = sqlite3.connect(file), Injector()
+    manager = world.manager("A", injector)
+    manager.queue("in").send([{"i": 1}])
+    tx = manager.transaction("load")
+    tx.queue("in").receive(1)
+    insert(tx.enlist("ledger", connection, last=True), 1)
+    injector.arm()
+    injector.fault, injector.at = Fault.CRASH_BEFORE, nth_append(world, 1)
+    with pytest.raises(Crash):
+        tx.commit()
+    connection.close()
+    world.lease_over()
+    world.clock.advance(1_000)
+    elsewhere = sqlite3.connect(tmp_path / "another.db")
+    assert world.manager("B").recover({"ledger": elsewhere}).prepared == ("load",)
+    assert not elsewhere.execute("SELECT * FROM sqlite_master").fetchall()
+    assert world.manager("B").recover({"ledger": sqlite3.connect(file)}).prepared == ()
+    assert world.manager("C").outcome("load").status is Status.COMMITTED
+    assert not world.manager("C").queue("in").depth()
+
+
+class Asynchronous:
+    """A connection whose calls return coroutines, of which nobody waits for the end."""
+
+    autocommit = False
+
+    async def later(self, *_given: object) -> None:
+        raise AssertionError
+
+    cursor = commit = rollback = later
+    xid = tpc_begin = tpc_prepare = tpc_commit = tpc_rollback = tpc_recover = later
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_an_asynchronous_connection_is_refused(world: World, last: bool) -> None:
+    """Nothing was done there, and all was told to be committed."""
+    tx, connection = world.manager("A").transaction(), Asynchronous()
+    with pytest.raises(InvalidInput, match="is asynchronous"):
+        tx.enlist("ledger", connection, last=last)
+    with pytest.raises(InvalidInput, match="is asynchronous"):
+        tx.auxiliary("beside", connection)
+
+
 def test_committed_there_and_busy_here_is_in_doubt(world: World, file: str) -> None:
     connection, key = sqlite3.connect(file), next(_KEYS)
     manager = world.manager("A")

@@ -12,9 +12,10 @@ through Python's DB-API 2.0 (PEP 249), in one of three ways:
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.core import model
@@ -55,7 +56,7 @@ class TwoPhase:
         """Begin the branch of a transaction on a connection.
 
         Raises:
-            InvalidInput: The connection has no two-phase commit.
+            InvalidInput: The connection has no two-phase commit, or is asynchronous.
             LimitExceeded: The transaction's id is too long for a branch's name.
         """
         needed = ("xid", "tpc_begin", "tpc_prepare", "tpc_recover")
@@ -66,6 +67,7 @@ class TwoPhase:
                 "commit can take part with last=True, or as an auxiliary.",
                 name=name,
             )
+        _check_waits(name, connection, needed)
         key = transaction.id
         if len(key.encode()) > PART_LENGTH_MAX:
             raise LimitExceeded(
@@ -124,12 +126,7 @@ class LastResource:
             DatabaseUnavailable: There is no table of decisions, and none can be created.
         """
         _check_transactional(name, connection)
-        if _has_work_open(connection):
-            raise InvalidInput(
-                f"The connection of {name!r} has an open transaction: commit it or roll it back "
-                "before enlisting it.",
-                name=name,
-            )
+        _check_idle(name, connection)
         self.name = name
         self.connection = connection
         self._attempt = attempt
@@ -255,9 +252,17 @@ class Participants:
         self.followed = False
         self._ignored: list[Any] = []
 
-    def ignore(self, connection: Any) -> None:
-        """Ignore a connection, whose work is rolled back: it was committed before."""
-        self._ignored.append(connection)
+    def ignore(self, name: str, connection: Any) -> None:
+        """Ignore a connection, whose work is rolled back: it was committed before.
+
+        Raises:
+            InvalidInput: As when the work was done: what cannot be undone, or is not of this work.
+        """
+        if connection not in self._ignored:
+            _check_transactional(name, connection)
+            _check_idle(name, connection)
+            _begin(connection)
+            self._ignored.append(connection)
 
     def undo_ignored(self) -> None:
         """Roll back the work that a repeated block has done again."""
@@ -396,15 +401,32 @@ def check_connection(name: str, connection: object) -> None:
         connection: The connection.
 
     Raises:
-        InvalidInput: It lacks a method of DB-API 2.0.
+        InvalidInput: It lacks a method of DB-API 2.0, or is asynchronous.
     """
-    for method in ("cursor", "commit", "rollback"):
+    needed = ("cursor", "commit", "rollback")
+    for method in needed:
         if not callable(getattr(connection, method, None)):
             raise InvalidInput(
                 f"connection={shown(connection)} of {name!r} has no {method}(): give an open "
                 "DB-API 2.0 connection.",
                 name="connection",
             )
+    _check_waits(name, connection, needed)
+
+
+def _check_waits(name: str, connection: object, methods: Sequence[str]) -> None:
+    """Check that a connection's methods have done what they should when they return.
+
+    Raises:
+        InvalidInput: They return coroutines.
+    """
+    if any(inspect.iscoroutinefunction(getattr(connection, method)) for method in methods):
+        raise InvalidInput(
+            f"connection={shown(connection)} of {name!r} is asynchronous: nobody would wait for "
+            "what it does. Give a connection of the driver's other kind, such as "
+            "psycopg.Connection.",
+            name="connection",
+        )
 
 
 def _check_transactional(name: str, connection: object) -> None:
@@ -419,6 +441,20 @@ def _check_transactional(name: str, connection: object) -> None:
         by_itself = getattr(connection, "isolation_level", "") is None
     if by_itself:
         raise InvalidInput(f"The connection of {name!r} has autocommit on: turn it off.", name=name)
+
+
+def _check_idle(name: str, connection: object) -> None:
+    """Check that a connection has no work of other transactions.
+
+    Raises:
+        InvalidInput: It has a transaction open.
+    """
+    if _has_work_open(connection):
+        raise InvalidInput(
+            f"The connection of {name!r} has an open transaction: commit it or roll it back "
+            "before enlisting it.",
+            name=name,
+        )
 
 
 def _has_work_open(connection: object) -> bool:
@@ -538,13 +574,15 @@ def resolve(connection: Any, attempt: str) -> bool:
     Returns:
         Whether the attempt is committed.
     """
-    committed = decision(connection, attempt, may_decide=True)
+    connection.rollback()
+    _provide_table(connection)
+    committed = _decision(connection, attempt, may_decide=True)
     assert committed is not None
     return committed
 
 
 def decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
-    """Read a last resource's decision of an attempt.
+    """Read a last resource's decision of an attempt that another client has prepared.
 
     Args:
         connection: The connection to the database.
@@ -555,19 +593,26 @@ def decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
         Whether the attempt is committed; None if it is not decided.
 
     Raises:
-        DatabaseUnavailable: No decision can be read or written.
+        DatabaseUnavailable: No decision can be read or written. Without the table this is likely to
+            be another database: to create it here would decide against what is committed there.
     """
     connection.rollback()  # an uncommitted row decides nothing
-    _provide_table(connection)
+    if not _has_table(connection):
+        raise DatabaseUnavailable(
+            f"The table {DECISIONS} cannot be read, although a transaction waits for a row in it: "
+            "give a connection to the database that took part, whose user may read it. If this is "
+            f"that database, nothing was committed there: execute {_CREATE!r}, and call recover() "
+            "again."
+        )
+    return _decision(connection, attempt, may_decide=may_decide)
+
+
+def _decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
     failed: Exception | None = None
     for _ in range(2):
-        cursor = _execute(
-            connection, f"SELECT decision FROM {DECISIONS} WHERE attempt = '{_hex(attempt)}'"
-        )
-        row = cursor.fetchone()
-        connection.rollback()  # so that the next read sees rows committed meanwhile
-        if row is not None:
-            return bool(row[0] == model.COMMITTED)
+        for kind in (model.COMMITTED, model.ROLLED_BACK):
+            if _is_recorded(connection, attempt, kind):
+                return kind == model.COMMITTED
         if not may_decide:
             return None
         try:
@@ -582,6 +627,17 @@ def decision(connection: Any, attempt: str, *, may_decide: bool) -> bool | None:
         f"The table {DECISIONS} cannot be read or written: grant the connection's user SELECT and "
         "INSERT on it, and call recover() again."
     ) from failed
+
+
+def _is_recorded(connection: Any, attempt: str, kind: str) -> bool:
+    """Return whether the database has this decision: it compares, whatever its driver returns."""
+    cursor = _execute(
+        connection,
+        f"SELECT 1 FROM {DECISIONS} WHERE attempt = '{_hex(attempt)}' AND decision = '{kind}'",
+    )
+    found = cursor.fetchone() is not None
+    connection.rollback()  # so that the next read sees rows committed meanwhile
+    return found
 
 
 def _insert(attempt: str, decision: str) -> str:
