@@ -105,7 +105,8 @@ class TableChanges:
             rows: As in ``append``, with columns of any names.
             on: The column or columns to match, with the same names on both sides. No two rows
                 may have the same values in them.
-            condition: Instead, SQL over ``target`` and ``source``.
+            condition: Instead, SQL over ``target`` and ``source``. This and all other SQL of
+                changes is evaluated in UTC and as ANSI SQL, whatever the session's settings.
             update: The new values of matched rows: SQL over ``target`` and ``source`` by
                 column, or ``"*"`` for all columns of the rows.
             insert: The values inserted for rows without a match: SQL over ``source`` by column, or
@@ -158,7 +159,7 @@ class TableChanges:
         """Update rows of the table, which the statement calls ``target``.
 
         Args:
-            set: SQL over the table's columns, by column.
+            set: SQL over the table's columns, by column; evaluated in UTC, as ``where`` is.
             where: Which rows, as SQL over the table's columns.
 
         Raises:
@@ -179,7 +180,7 @@ class TableChanges:
         """Delete rows of the table, which the statement calls ``target``.
 
         Args:
-            where: Which rows, as SQL over the table's columns.
+            where: Which rows, as SQL over the table's columns; evaluated in UTC and as ANSI SQL.
 
         Raises:
             InvalidInput: The table would refuse the delete, or a name may be that of two columns.

@@ -350,6 +350,8 @@ def test_keys_of_a_merge_are_compared_as_the_table_does(lake: Lake) -> None:
     with lake.manager().transaction() as tx:
         with pytest.raises(InvalidInput, match=r"'count': 1.* 2 times"):
             tx.table(path).merge(same, on=["count", "day"], update={"v": "source.v"})
+        with pytest.raises(InvalidInput, match=r"'count': 1.* 2 times"):  # both would be inserted
+            tx.table(path).merge(same, on=["count", "day"], insert="*")
         rows = [same[0], {**same[0], "count": "2"}, {**same[0], "count": None}]
         tx.table(path).merge(rows, on=["count", "day"], update={"v": "source.v"})
     assert tx.receipt is not None and tx.receipt.applied

@@ -232,6 +232,20 @@ def test_appends_of_a_transaction_to_one_table_are_one_commit_of_it(world: World
     assert manager.recover().waiting == () and manager.history.verify().ok
 
 
+def test_appends_to_a_table_and_to_its_copy_stay_apart(world: World) -> None:
+    """A folder that is copied keeps Delta's id of the table: all rows went to the first one."""
+    world.create_table()
+    tables: Any = world.store.tables
+    tables.create("lake/copy", plain_schema("i long"))
+    tables._tables["lake/copy"].table_id = tables._tables[world.table].table_id
+    with world.manager("A").transaction() as tx:
+        tx.table(world.table).append([{"i": 1}])
+        tx.table("lake/copy").append([{"i": 2}])
+    assert tx.receipt is not None and tx.receipt.applied
+    assert world.table_numbers() == [1]
+    assert tables.rows("lake/copy").column("i").to_pylist() == [2]
+
+
 def test_more_appends_than_a_statement_names_are_several_commits(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -284,7 +284,12 @@ def together(changes: Iterable[Change]) -> list[Change]:
 
 
 def _joined(earlier: Change, later: Change) -> Change | None:
-    """Join two appends; None if that is not possible."""
+    """Join two appends; None if that is not possible.
+
+    A table that was copied with its folder has the id of the original.
+    """
+    if earlier.table != later.table:
+        return None
     if {earlier.operation, later.operation} != {APPEND} or earlier.lineage != later.lineage:
         return None
     assert earlier.source is not None

@@ -362,8 +362,11 @@ class DeltaTables:
 
     @staticmethod
     def _check_keys(frame: DataFrame, change: Change, info: TableInfo) -> None:
-        """Check that no two rows would match the same row of the table."""
-        if not change.keys or not (change.update or change.delete):
+        """Check that no two rows have the same keys.
+
+        They would match the same row of the table; and where none matches, both would be inserted.
+        """
+        if not change.keys:
             return
         names = [f"_{number}" for number in range(len(change.keys))]
         compared = [
