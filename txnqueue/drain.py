@@ -32,6 +32,7 @@ from txnqueue.messages.charges import Charges, Fault, fault_of
 from txnqueue.messages.claim import Wanting
 from txnqueue.messages.receive import VersionLimit, lease_of, now
 from txnqueue.messages.selector import Selector
+from txnqueue.messages.takeover import RIVAL
 from txnqueue.results import DrainResult
 from txnqueue.storage.journal.exceptions import met_by_handler
 from txnqueue.transaction import Transaction, call_handler, rolled_back_by_handler
@@ -139,8 +140,8 @@ class Drain:
                 self._background = None
         # The run is not finished while others hold messages, which may come back, or while some
         # are undeliverable here: another consumer may receive those in the same run.
-        finished = self._room() > 0 and not self._of_others
-        if finished and self._run.given:
+        finished = self._run.finished or (self._room() > 0 and not self._of_others)
+        if finished and self._run.given and not self._run.finished:
             finished = self._run.end()
         result = replace(self._result(finished=finished), stopped=bounds.asked_to_stop())
         self._log("drain ended", None, finished=finished, messages=self._messages)
@@ -271,6 +272,8 @@ class Drain:
 
     def _room(self, *pending: Claimed) -> int:
         """How many messages the next batch may hold if pending ones succeed; 0 ends the drain."""
+        if self._run.finished:
+            return 0
         size = self._charges.limit(self._batch_size)
         messages = self._messages + sum(len(one) for one in pending)
         return self._bounds.room(size, self._seconds(), messages, self._batches + len(pending))
@@ -294,8 +297,8 @@ class Drain:
     def _wanted(self, *pending: Claimed) -> Wanted:
         """Describe the claim of the batch after those that are pending, and begin its attempt."""
         number = pending[-1].number + 1 if pending else None
-        room = self._room(*pending)
         attempt = self._run.begin(number)
+        room = self._room(*pending)
         attempt.ahead = self._ahead
         self._dead_lettered += self._current.dead_lettered if self._current is not None else 0
         self._current = attempt
@@ -390,7 +393,16 @@ class Drain:
 
         Raises:
             HandlerFailed: Too many batches failed in a row, or one by a mistake of the job.
+            TransactionAborted: Another driver works on the run.
         """
+        if isinstance(error, TransactionAborted) and error.reason == RIVAL:
+            raise TransactionAborted(
+                f"Another driver works on the run {self._run.id!r}, and has taken over the batch "
+                "of this one: nothing of it was committed, and this drain ends, so that one of "
+                "them goes on.",
+                transaction_id=error.transaction_id,
+                reason=RIVAL,
+            ) from error
         fault = fault_of(error)
         self._last_error = error
         self._failures_in_a_row += 1

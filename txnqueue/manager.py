@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ from txnqueue.core.settings import (
     check_root,
     check_text,
     shown,
+    text_of,
 )
 from txnqueue.core.state import catalog
 from txnqueue.drain import Handler
@@ -742,6 +744,9 @@ class QueueManager:
         full jitter; a ``TransactionUnknown`` is resolved first; the handler's own errors propagate.
         ``Rollback`` ends the attempts. If the id was committed before, no attempt is yielded.
 
+        Leave the block at its end. ``return`` or ``break`` in it leaves the loop, too: if the
+        commit fails at that moment, nothing can be tried again, and only a warning tells.
+
         Raises:
             InvalidInput: An attempt was neither entered nor decided; it is rolled back.
 
@@ -765,7 +770,18 @@ class QueueManager:
                 return
             tx = RepeatableTransaction(attempt)
             last = tx.last = tries.last
-            yield tx
+            try:
+                yield tx
+            except GeneratorExit:  # the loop was left: an error raised here would reach nobody
+                if tx.failure is not None:
+                    warnings.warn(
+                        f"Transaction {key!r} was not committed ({text_of(tx.failure)}), and could "
+                        "not be tried again, because its block was left by return or break: return "
+                        "after the loop, or use run_transaction().",
+                        RuntimeWarning,
+                        stacklevel=2,
+                    )
+                raise
             if tx.status is Status.ACTIVE and tx.failure is None:
                 tx.rollback("its block was not entered", counted=False)
                 raise InvalidInput(

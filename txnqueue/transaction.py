@@ -23,6 +23,7 @@ from txnqueue.errors import (
     TransactionNotGiven,
     TransactionUnknown,
 )
+from txnqueue.messages.takeover import RIVAL
 from txnqueue.storage.journal.exceptions import met_by_handler
 from txnqueue.table import TableChanges
 from txnqueue.transactions import commit
@@ -422,6 +423,9 @@ class Transaction:
         return f"<Transaction {self.id} {self.status.value}>"
 
 
+_DECIDED = frozenset({Status.COMMITTED, Status.PREPARED})
+
+
 class RepeatableTransaction(Transaction):
     """A transaction whose block swallows a conflict, so that it can be run again."""
 
@@ -441,8 +445,8 @@ class RepeatableTransaction(Transaction):
                 raise
             self.failure = failure
             return True
-        if error is None or self._hopeless(error):
-            return False
+        if error is None or self._hopeless(error) or self.status in _DECIDED:
+            return False  # what came after the handler's own commit would not be done again
         self.failure = error
         return True
 
@@ -450,6 +454,7 @@ class RepeatableTransaction(Transaction):
         """Return whether another attempt would be useless, or is not allowed."""
         retryable = isinstance(error, (TransactionAborted, Busy, TransactionUnknown))
         final = isinstance(error, TransactionIdReused) or is_closed(error.__cause__)
+        final = final or getattr(error, "reason", None) == RIVAL
         return self.last or not retryable or final
 
 

@@ -246,7 +246,7 @@ def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
                 superseded.setdefault(claim.lane, []).append(claim)
             else:
                 tombstones.setdefault(holder.attempt, (holder, []))[1].append(claim)
-        return takeover.Takeover(superseded, tombstones, self._elsewhere(tombstones))
+        return takeover.Takeover(superseded, tombstones, self._elsewhere(tombstones), owner)
 
     patch.setattr(takeover.Takeovers, "find", careless)
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from tests.inside import client_of
+from txnqueue.client.archive import Past
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.state import compaction
 from txnqueue.reports.consistency import Landings, Manifests, Problems
 from txnqueue.storage.journal import EntryFilter
-from txnqueue.testing import Clock, memory_manager
+from txnqueue.testing import Clock, MemoryStore, memory_manager
 
 DAY = 24 * 3_600
 
@@ -106,3 +107,57 @@ def test_a_commit_did_what_it_says_and_what_was_prepared(
     (claim,) = manifests.claims(0)
     is_right = is_right and prepared in (None, entries[0].body["manifest"])
     assert (claim.holds, bool(problems.told)) == (is_right, not is_right)
+
+
+def lose(store: MemoryStore, *, shard: str, sequences: set[int]) -> int:
+    """Take entries out of the journal and of Delta's log, which reaches back for some days only."""
+    journal: Any = store.journal
+    gone = {
+        entry.entry_id
+        for entry in journal.entries()
+        if entry.shard.startswith(shard) and entry.sequence in sequences
+    }
+    for name, entries in list(journal._shards.items()):
+        journal._shards[name] = [entry for entry in entries if entry.entry_id not in gone]
+    journal.commits = [
+        (tuple(entry for entry in entries if entry.entry_id not in gone), about)
+        for entries, about in journal.commits
+    ]
+    return len(gone)
+
+
+@pytest.mark.parametrize("sequences", [{1, 2}, {2}, {2, 3}])
+def test_numbers_that_are_missing_are_found(sequences: set[int]) -> None:
+    """A claim and its settlement were: their message was delivered a second time."""
+    store, clock = MemoryStore(), Clock()
+    queue = memory_manager(store, clock, "a").create_queue("orders", "n long")
+    queue.send([{"n": 1}, {"n": 2}])
+    for _ in range(2):
+        queue.receive(1).accept()
+    assert memory_manager(store, clock, "b").history.verify().ok
+    assert lose(store, shard="lane/", sequences=sequences) == len(sequences)
+    proof = memory_manager(store, clock, "c").history.verify()
+    missing = f"{len(sequences)} numbers of the stream"
+    assert any(missing in one and "missing before" in one for one in proof.problems), proof
+    assert not proof.ok
+
+
+CLAIMS = EntryFilter(kinds={model.CLAIMED})
+
+
+def test_numbers_of_history_that_was_removed_are_not_missed() -> None:
+    store, clock = MemoryStore(), Clock()
+    manager = memory_manager(store, clock, "a")
+    queue = manager.create_queue("orders", "n long")
+    for day in range(30):
+        queue.send([{"n": day}])
+        queue.receive(1).accept()
+        clock.advance(DAY)
+        manager.maintain(
+            transaction_seconds_max=0, payload_retention_days=0, history_retention_days=3
+        )
+    auditor = memory_manager(store, clock, "b")
+    proof = auditor.history.verify()
+    assert proof.ok, proof
+    first = min(entry.sequence or 0 for entry in Past(client_of(auditor).store).find(CLAIMS))
+    assert first > 10, "no history was removed"

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from txnqueue.admin import erasure, history_removal, recovery
+from txnqueue.admin import erasure, history_removal, inventory, recovery
 from txnqueue.admin.reclamation import Reclamation, Terms, Vacuum
 from txnqueue.admin.retention import Retention
 from txnqueue.client.client import Client
@@ -431,9 +431,14 @@ class _Run:
         self._patiently("retention of files", lambda: self._journal.limit_removed_files(about))
 
     def _seconds_min(self, infos: Sequence[QueueInfo]) -> float:
-        """Find how long tables must keep deleted files, because a reader may need them."""
+        """Find how long tables must keep deleted files, because a reader may need them.
+
+        A message may be held for ever, as by a heartbeat: after a week its holder has to read it
+        again, so that what was erased does not stay on the disk because of others' messages.
+        """
         longest = max([info.settings.lease_seconds for info in infos], default=0.0)
-        return max(longest, self._held_seconds(infos), self._retention.transaction_seconds_max)
+        held = min(max(longest, self._held_seconds(infos)), inventory.FILES_DAYS * 86_400)
+        return max(held, self._retention.transaction_seconds_max)
 
     def _held_seconds(self, infos: Sequence[QueueInfo]) -> float:
         """Find the longest time for which any message that is now in flight is held."""

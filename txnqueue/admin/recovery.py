@@ -26,7 +26,7 @@ from txnqueue.core.state.confirmations import (
 )
 from txnqueue.core.state.overview import Survey
 from txnqueue.errors import HistoryRemoved, InvalidInput, TransactionFinished
-from txnqueue.messages.takeover import abort_branch, held_inside, may_end
+from txnqueue.messages.takeover import LEASE_OVER, abort_branch, held_inside, may_end
 from txnqueue.transactions.participants import decision
 from txnqueue.transactions.prepared import decide_prepared
 from txnqueue.transactions.table_applier import Applier, WaitingChange
@@ -160,7 +160,7 @@ def _abort_abandoned(client: Client, found: Survey) -> tuple[tuple[str, ...], in
             continue
         if owner.is_branch:
             continue  # its own time-out aborts it
-        if abort(client, owner, claims, "lease over"):
+        if abort(client, owner, claims, LEASE_OVER):
             aborted.append(owner.key)
             released += sum(claim.count for _, claim in claims)
     return tuple(aborted), released
@@ -320,7 +320,7 @@ def _decided(client: Client, owner: AttemptOwner, *, may_abort: bool) -> str | N
         if state.decided(attempt) is not None or attempt in state.prepared or not may_abort:
             return state.decided(attempt)
         _, claims = held_inside(client, client.cache.queues().values()).get(attempt, (owner, []))
-        abort(client, owner, claims, "lease over")
+        abort(client, owner, claims, LEASE_OVER)
     return None
 
 

@@ -29,7 +29,7 @@ from txnqueue.core.state import (
 )
 from txnqueue.messages import duplicates
 from txnqueue.messages.acquirer import Acquirer
-from txnqueue.messages.takeover import Takeover, Takeovers
+from txnqueue.messages.takeover import LEASE_OVER, Takeover, Takeovers
 
 Wanting = Callable[[LaneState, Sequence[Segment]], Iterable[Segment]]
 
@@ -251,7 +251,7 @@ class ClaimPlanner:
         found = [removal for removal in found if removal.segments]
         if selection.supersedes and not found and not selection.segments:
             # The ended claims hold only purged or waiting messages: this entry ends the claims.
-            return [Removal(model.PURGED, (), "lease over")]
+            return [Removal(model.PURGED, (), LEASE_OVER)]
         return found
 
     def _select(

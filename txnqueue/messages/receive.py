@@ -17,9 +17,9 @@ from txnqueue.messages.claim import ClaimPlanner, HeldClaim, Wanting
 
 logger = logging.getLogger("txnqueue")
 FIRST_SECONDS = 0.1
-
-
 LONGEST_SECONDS = 5.0
+_REMOVING = frozenset({model.DUPLICATE, model.DEAD_LETTERED})
+"""What a claim removes instead of acquiring it, up to a limit."""
 
 
 class Poller:
@@ -192,10 +192,10 @@ def _claimed(client: Client, receiver: ClaimPlanner, info: QueueInfo) -> list[He
         if landed is None:
             return []
         held = receiver.held(landed.entries)
-        if held or all(entry.kind != model.DUPLICATE for entry in landed.entries):
+        if held or not any(entry.kind in _REMOVING for entry in landed.entries):
             return held
 
-        # Only duplicates were found: there may be other messages behind them.
+        # Only what nobody gets was found: there may be other messages behind it.
 
 
 def _give_back(side: Client, one: HeldClaim) -> None:

@@ -20,6 +20,12 @@ from txnqueue.core.state import (
 )
 from txnqueue.core.state.branch import TIMED_OUT, Branch
 
+LEASE_OVER = "lease over"
+RIVAL = "taken over by another attempt of its transaction id"
+RESTARTED = "taken over by a later opening of its consumer"
+"""Why an undecided transaction was aborted by another client. A rival is at work at the same time:
+whoever finds this reason leaves the work to it, or they would abort each other again and again."""
+
 
 @dataclass(slots=True)
 class Takeover:
@@ -29,11 +35,13 @@ class Takeover:
         superseded: By lane, the claims that the next claim of the lane supersedes.
         tombstones: By attempt, the undecided transactions to be aborted first, with their claims.
         elsewhere: By attempt, the claims in other queues of those that are branches.
+        taker: The owner of the new claim.
     """
 
     superseded: dict[int, list[Claim]]
     tombstones: dict[str, tuple[AttemptOwner, list[Claim]]]
     elsewhere: dict[str, list[tuple[str, Claim]]]
+    taker: Owner
     _by_lane: dict[int, list[Claim]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,12 +81,20 @@ class Takeover:
         for attempt, (owner, claims) in self.tombstones.items():
             if lanes.isdisjoint(claim.lane for claim in claims):
                 continue
-            reason = TIMED_OUT if owner.is_branch else "lease over"
+            reason = self._reason(owner, claims, stamp.now_ms)
             released = planning.end_claims(queue_id, claims, stamp, reason)
             for other_id, claim in self.elsewhere.get(attempt, ()):
                 released += planning.end_claims(other_id, [claim], stamp, reason)
             plan += decisions.rollback(owner, released, stamp, reason)
         return plan
+
+    def _reason(self, owner: AttemptOwner, claims: Sequence[Claim], now_ms: int) -> str:
+        if owner.is_branch:
+            return TIMED_OUT
+        if all(claim.ends_at_ms(now_ms) <= now_ms for claim in claims):
+            return LEASE_OVER
+        is_rival = isinstance(self.taker, AttemptOwner) and self.taker.key == owner.key
+        return RIVAL if is_rival else RESTARTED
 
 
 class Takeovers:
@@ -136,7 +152,7 @@ class Takeovers:
                 superseded.setdefault(claim.lane, []).append(claim)
             else:
                 tombstones.setdefault(attempt.attempt, (attempt, []))[1].append(claim)
-        return Takeover(superseded, tombstones, self._elsewhere(tombstones))
+        return Takeover(superseded, tombstones, self._elsewhere(tombstones), owner)
 
     def _elsewhere(
         self, tombstones: dict[str, tuple[AttemptOwner, list[Claim]]]

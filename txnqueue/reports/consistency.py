@@ -139,12 +139,20 @@ class Landings:
 class Numbers:
     """Each attempt is decided once, each key committed once, each sequence number given once.
 
-    Entries have to come stream by stream. An attempt belongs to one key, which is a stream.
+    No number is left out either: each entry was appended under the one after the newest. Entries
+    have to come stream by stream. An attempt belongs to one key, which is a stream.
     """
 
-    def __init__(self, problems: Problems) -> None:
-        """Begin before the first stream."""
+    def __init__(self, beginning: int, problems: Problems) -> None:
+        """Begin before the first stream.
+
+        Args:
+            beginning: Of commits before this version not all is known.
+            problems: Takes what is wrong.
+        """
+        self._beginning = beginning
         self._problems = problems
+        self._before: Entry | None = None
         self._stream: tuple[str, str] | None = None
         self._attempts: Counter[str | None] = Counter()
         self._committed: dict[str | None, tuple[int, int, int]] = {}
@@ -170,11 +178,28 @@ class Numbers:
         ):
             self._late.add(entry.attempt)
         if entry.sequence is not None:
+            self._see_gap(entry, entry.sequence)
             number, times = self._sequence or (-1, 0)
             if number != entry.sequence:
                 self._end_sequence()
                 times = 0
             self._sequence = (entry.sequence, times + 1)
+
+    def _see_gap(self, entry: Entry, number: int) -> None:
+        """Find the numbers that are missing before an entry, if its history is known."""
+        before, self._before = self._before, entry
+        if before is None:
+            # The layout of a new store begins with its second number.
+            known = self._beginning <= 0 and entry.kind != model.LAYOUT_CHANGED
+            first = 1 if known else number
+        else:
+            known = min(before.version, entry.version) >= self._beginning
+            first = (before.sequence or 0) + 1 if known else number
+        if number > first:
+            self._problems.add(
+                f"{number - first} numbers of the stream {entry.stream} of {entry.shard} are "
+                f"missing before {number}: what had them is lost"
+            )
 
     def claims(self) -> list[CheckedPromise]:
         """Tell what was found of all entries."""
@@ -197,6 +222,7 @@ class Numbers:
         if self._stream is not None and self._commits:
             self._count("transaction", self._stream[1], self._commits)
         self.late += len(self._late)
+        self._before = None
         self._attempts, self._commits = Counter(), 0
         self._committed, self._late = {}, set()
 

@@ -142,7 +142,7 @@ class _Checked:
 
 def _checked(client: Client, past: Past) -> _Checked:
     problems, beginning = Problems(), past.beginning
-    numbers, pins = Numbers(problems), defaultdict[str, dict[int, list[int]]](dict)
+    numbers, pins = Numbers(beginning, problems), defaultdict[str, dict[int, list[int]]](dict)
     departures, history = Departures(client.store, beginning, problems), _History(past)
     live, declared = retention.Slices(), list[Entry]()
     for entry, here in history.by_stream():

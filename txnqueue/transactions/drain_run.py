@@ -38,6 +38,7 @@ class DrainRun:
         id: The run's id, given or drawn.
         given: Whether the id was given, so that other drivers may work on the run, too.
         number: The number of the next batch to be committed.
+        finished: Whether another driver has recorded the run's end.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class DrainRun:
         self.id = run_id if run_id is not None else f"d-{client.runtime.new_id()}"
         check_transaction_id(self.id, "run_id", RUN_ID_LENGTH_MAX)
         self.number = 0
+        self.finished = False
         self._recall = recall
         self._consumer = consumer
         self._gapless = True
@@ -103,7 +105,8 @@ class DrainRun:
         self.number = max([self.number, *(n + 1 for n in found)])
         self._gapless = len(found) == self.number  # a former version could leave numbers out
         self._recall(e for e in decisions if e.kind != model.COMMITTED or self._is_of_a_run(e))
-        return "end" not in committed
+        self.finished = "end" in committed
+        return not self.finished
 
     def _check_queue(self, committed: Iterable[Entry]) -> None:
         drained = set(map(drained_queue, committed)) - {None}

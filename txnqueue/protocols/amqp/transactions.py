@@ -22,6 +22,7 @@ from txnqueue.errors import (
     TransactionFinished,
     TransactionUnknown,
 )
+from txnqueue.messages.takeover import LEASE_OVER
 from txnqueue.protocols.amqp.delivery_ids import DeliveryIds
 from txnqueue.protocols.amqp.messages import Posting, stage
 from txnqueue.protocols.amqp.performatives import Transfer
@@ -543,7 +544,7 @@ def _refusal(error: Exception) -> AmqpError:
     """Return why a commit was not possible."""
     if isinstance(error, AmqpError):
         return error
-    late = isinstance(error, TransactionAborted) and getattr(error, "reason", "") == "lease over"
+    late = isinstance(error, TransactionAborted) and error.reason == LEASE_OVER
     condition = TransactionError.TIMEOUT if late else TransactionError.ROLLBACK
     return AmqpError(condition, str(error))
 
