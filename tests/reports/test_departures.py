@@ -92,6 +92,63 @@ def test_no_entry_can_be_moved_out_of_the_journal_unnoticed(kind: str, number: i
         assert any(f"({kind}) is needed in the journal" in one for one in proof.problems), proof
 
 
+def test_positions_by_which_duplicates_are_detected_are_needed() -> None:
+    """In the archive alone nobody finds them: a duplicate inside the window was delivered."""
+    moved = Moved()
+    window = {"message_id": "n", "duplicate_window_seconds": 7 * 86_400}
+    queue = moved.manager.create_queue("once", "n long", dead_letter=False, **window)
+    for day in range(3):
+        queue.send([{"n": day}])
+        queue.receive(1).accept()
+        moved.clock.advance(90_000)
+        moved.maintain()
+    proof = memory_again(moved).history.verify()
+    assert proof.ok, proof
+    sends = [
+        e
+        for e in moved.journal.entries()
+        if (e.kind, e.queue_id) == (model.POSTED, queue.info.queue_id)
+    ]
+    assert len(sends) == 3, "maintenance keeps them"
+    for entry in sends:
+        moved.journal._shards[entry.shard].remove(entry)
+        moved.journal.archive.kept[DAY, entry.entry_id] = entry
+    moved.journal._removals.append((moved.journal.version(), sends))
+    proof = memory_again(moved).history.verify()
+    assert sum("(posted) is needed in the journal" in one for one in proof.problems) == 3, proof
+
+
+def test_positions_that_a_clock_that_was_ahead_let_go_are_not_missed() -> None:
+    moved = Moved()
+    window = {"message_id": "n", "duplicate_window_seconds": 7 * 86_400}
+    queue = moved.manager.create_queue("once", "n long", dead_letter=False, **window)
+
+    def work() -> None:
+        for number in range(3):
+            queue.send([{"n": number}])
+            queue.receive(1).accept()
+
+    work()
+    moved.clock.advance(400 * 86_400)  # and back
+    moved.maintain()
+    moved.maintain()
+    moved.clock.advance(-400 * 86_400)
+    work()
+    moved.maintain()
+    moved.maintain()
+    found = {
+        e.entry_id: e for e in (*moved.journal.entries(), *moved.journal.archive.kept.values())
+    }
+    after = [
+        entry.body["recent_after"]
+        for entry in sorted(found.values(), key=lambda entry: entry.place)
+        if (entry.kind, entry.queue_id) == (model.COMPACTED, queue.info.queue_id)
+    ]
+    assert after != sorted(after), "no clock was ahead"
+    proof = memory_again(moved).history.verify()
+    assert proof.ok, proof
+
+
 def memory_again(moved: Moved) -> QueueManager:
     """Open the store anew: nothing is remembered."""
     store: MemoryStore = client_of(moved.manager).store  # type: ignore[assignment]

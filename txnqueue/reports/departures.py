@@ -45,6 +45,8 @@ class Departures:
         self._problems = problems
         self._needs: _Needs | None = None
         self._owing: dict[str, Entry] = {}
+        self._recent: list[Entry] = []
+        self._recent_after: dict[tuple[str | None, int | None], int] = {}
         self._right = self._expected = 0
 
     def see(self, entry: Entry) -> None:
@@ -52,6 +54,10 @@ class Departures:
         if self._needs is None:  # after the archive was opened: what it has had left by then
             self._needs = _Needs(self._store.journal)
         self._count(entry, finished=self._needs.lets_go(entry))
+        if entry.kind == model.COMPACTED:
+            self._note_recent(entry)
+        elif self._needs.detects_duplicates(entry):
+            self._recent.append(entry)
         is_known = entry.kind == model.COMMITTED and entry.version >= self._beginning
         if is_known and manifest_participants(entry.body):
             self._owing[entry.attempt or ""] = entry
@@ -65,13 +71,31 @@ class Departures:
             unfinished: The entries that wait for a later one: prepared transactions, and changes.
         """
         self._ask()
-        for entry in self._away(list(unfinished)):
+        for entry in [*self._still_needed(), *self._away(list(unfinished))]:
             self._right -= 1
             self._tell(entry)
         if not self._expected:
             return []
         what = "entries that left the journal when finished"
         return [CheckedPromise(what, self._right, self._expected)]
+
+    def _note_recent(self, compacted: Entry) -> None:
+        """Note from when on a lane's positions stayed in the journal, by any of its compactions.
+
+        One by a clock that was ahead let positions go that a later one would have kept.
+        """
+        lane, at_ms = (compacted.queue_id, compacted.lane), compacted.body.get("recent_after")
+        if at_ms is not None:
+            self._recent_after[lane] = max(at_ms, self._recent_after.get(lane, at_ms))
+
+    def _still_needed(self) -> list[Entry]:
+        """List the positions that no compaction has let go, although their messages are consumed."""
+        return [
+            entry
+            for entry in self._recent
+            if entry.version >= self._beginning
+            and entry.recorded_at_ms > self._recent_after.get((entry.queue_id, entry.lane), -1)
+        ]
 
     def _count(self, entry: Entry, *, finished: bool) -> None:
         self._expected += 1
@@ -150,6 +174,15 @@ class _Needs:
         if entry.ended_change is not None:  # a change that stays would be applied again
             return entry.ended_change not in self._decided
         return True
+
+    def detects_duplicates(self, entry: Entry) -> bool:
+        """Return whether a lane's newest compaction leaves an entry to detect duplicates by."""
+        newest, named = self._compacted.get((entry.queue_id, entry.lane), (None, frozenset()))
+        return (
+            compaction.stays(entry, newest)
+            and entry.queue_id not in self._dropped
+            and entry.entry_id not in named
+        )
 
     def _is_compacted(self, entry: Entry) -> bool:
         """Return whether the newest compaction of a lane stands for one of its entries."""
