@@ -23,6 +23,7 @@ from txnqueue.testing import Clock, memory_manager
 AT_ONCE: Any = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
 CLAIM = "entries that left the journal when finished"
 DAY = "2000-01-01"
+WINDOW: Any = {"message_id": "n", "duplicate_window_seconds": 7 * 86_400}
 
 
 class Moved:
@@ -95,8 +96,7 @@ def test_no_entry_can_be_moved_out_of_the_journal_unnoticed(kind: str, number: i
 def test_positions_by_which_duplicates_are_detected_are_needed() -> None:
     """In the archive alone nobody finds them: a duplicate inside the window was delivered."""
     moved = Moved()
-    window = {"message_id": "n", "duplicate_window_seconds": 7 * 86_400}
-    queue = moved.manager.create_queue("once", "n long", dead_letter=False, **window)
+    queue = moved.manager.create_queue("once", "n long", dead_letter=False, **WINDOW)
     for day in range(3):
         queue.send([{"n": day}])
         queue.receive(1).accept()
@@ -120,8 +120,7 @@ def test_positions_by_which_duplicates_are_detected_are_needed() -> None:
 
 def test_positions_that_a_clock_that_was_ahead_let_go_are_not_missed() -> None:
     moved = Moved()
-    window = {"message_id": "n", "duplicate_window_seconds": 7 * 86_400}
-    queue = moved.manager.create_queue("once", "n long", dead_letter=False, **window)
+    queue = moved.manager.create_queue("once", "n long", dead_letter=False, **WINDOW)
 
     def work() -> None:
         for number in range(3):

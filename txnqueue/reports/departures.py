@@ -89,7 +89,7 @@ class Departures:
             self._recent_after[lane] = max(at_ms, self._recent_after.get(lane, at_ms))
 
     def _still_needed(self) -> list[Entry]:
-        """List the positions that no compaction has let go, although their messages are consumed."""
+        """List the positions of consumed messages that no compaction has let go."""
         return [
             entry
             for entry in self._recent
