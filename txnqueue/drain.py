@@ -393,9 +393,11 @@ class Drain:
 
         Raises:
             HandlerFailed: Too many batches failed in a row, or one by a mistake of the job.
-            TransactionAborted: Another driver works on the run.
+            TransactionAborted: Another driver works on the run, and has not finished it.
         """
         if isinstance(error, TransactionAborted) and error.reason == RIVAL:
+            if not self._run.find_place():
+                return
             raise TransactionAborted(
                 f"Another driver works on the run {self._run.id!r}, and has taken over the batch "
                 "of this one: nothing of it was committed, and this drain ends, so that one of "
