@@ -32,7 +32,7 @@ from txnqueue.messages.charges import Charges, Fault, fault_of
 from txnqueue.messages.claim import Wanting
 from txnqueue.messages.receive import VersionLimit, lease_of, now
 from txnqueue.messages.selector import Selector
-from txnqueue.messages.takeover import RIVAL
+from txnqueue.messages.takeover import RIVAL, is_taken_over
 from txnqueue.results import DrainResult
 from txnqueue.storage.journal.exceptions import met_by_handler
 from txnqueue.transaction import Transaction, call_handler, rolled_back_by_handler
@@ -395,16 +395,17 @@ class Drain:
             HandlerFailed: Too many batches failed in a row, or one by a mistake of the job.
             TransactionAborted: Another driver works on the run, and has not finished it.
         """
-        if isinstance(error, TransactionAborted) and error.reason == RIVAL:
+        if self._run.given and is_taken_over(error, current.attempt.id):
             if not self._run.find_place():
-                return
-            raise TransactionAborted(
-                f"Another driver works on the run {self._run.id!r}, and has taken over the batch "
-                "of this one: nothing of it was committed, and this drain ends, so that one of "
-                "them goes on.",
-                transaction_id=error.transaction_id,
-                reason=RIVAL,
-            ) from error
+                return  # the other driver has finished the run
+            if error.reason == RIVAL:
+                raise TransactionAborted(
+                    f"Another driver works on the run {self._run.id!r}, and has taken over the "
+                    "batch of this one: nothing of it was committed, and this drain ends, so that "
+                    "one of them goes on.",
+                    transaction_id=error.transaction_id,
+                    reason=RIVAL,
+                ) from error
         fault = fault_of(error)
         self._last_error = error
         self._failures_in_a_row += 1

@@ -23,7 +23,7 @@ from txnqueue.errors import (
     TransactionNotGiven,
     TransactionUnknown,
 )
-from txnqueue.messages.takeover import RIVAL
+from txnqueue.messages.takeover import RIVAL, is_taken_over
 from txnqueue.storage.journal.exceptions import met_by_handler
 from txnqueue.table import TableChanges
 from txnqueue.transactions import commit
@@ -251,7 +251,7 @@ class Transaction:
         check_flag("last", last)
         self._attempt.check_active()
         if self.already_committed:
-            self._attempt.participants.ignore(name, connection)
+            self._attempt.participants.ignore(name, connection, last=last)
         else:
             self._attempt.participants.enlist(name, connection, last=last)
         return connection
@@ -454,7 +454,7 @@ class RepeatableTransaction(Transaction):
         """Return whether another attempt would be useless, or is not allowed."""
         retryable = isinstance(error, (TransactionAborted, Busy, TransactionUnknown))
         final = isinstance(error, TransactionIdReused) or is_closed(error.__cause__)
-        final = final or getattr(error, "reason", None) == RIVAL
+        final = final or (is_taken_over(error, self.id) and error.reason == RIVAL)
         return self.last or not retryable or final
 
 

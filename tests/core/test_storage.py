@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
 import json
 import os
 import shutil
@@ -26,6 +28,7 @@ from txnqueue.platform.log_store import CONDITIONAL_PUT, scheme_of
 from txnqueue.storage.journal import AppendConflict, delta, liveness
 from txnqueue.storage.journal import lock as lock_module
 from txnqueue.storage.journal.delta import DeltaJournal
+from txnqueue.storage.journal.liveness import LockedFile
 from txnqueue.storage.journal.lock import TableLock
 from txnqueue.storage.journal.storage import (
     EVERY_DRIVER,
@@ -682,7 +685,31 @@ def test_a_java_in_another_container_is_waited_for(
     assert not (folder / "journal.owner").exists()
 
 
-def test_a_java_that_must_not_lock_is_asked_once_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform == "win32", reason="nobody shares a disk like this")
+def test_the_file_of_a_java_that_did_not_reply_stays_when_its_manager_is_gone(
+    tmp_path: Path,
+) -> None:
+    """It may still commit: in another container only the file tells."""
+    folder = tmp_path / ".locks"
+    folder.mkdir()
+    for name in ("doubtful", "over"):
+        (folder / f"{name}{liveness.SUFFIX}").touch()
+
+    def use(name: str) -> None:
+        file = LockedFile(folder / f"{name}{liveness.SUFFIX}", [])
+        lock = TableLock(folder / f"{name}.lock", os.getpid, locked_by_jvm=lambda _: file)
+        with contextlib.suppress(ConnectionError, LookupError), lock.held():
+            said = json.loads((folder / f"{name}.owner").read_text())
+            assert said["locked"] == file.name
+            raise ConnectionError if name == "doubtful" else LookupError
+
+    for name in ("doubtful", "over"):
+        use(name)
+    gc.collect()
+    assert [one.stem for one in folder.glob(f"*{liveness.SUFFIX}")] == ["doubtful"]
+
+
+def test_a_java_that_must_not_lock_is_asked_seldom_and_leaves_nothing(tmp_path: Path) -> None:
     """As on a disk that has no locks of this kind."""
     asked = list[str]()
 
@@ -696,9 +723,9 @@ def test_a_java_that_must_not_lock_is_asked_once_and_leaves_nothing(tmp_path: Pa
         return Opened()
 
     java = SimpleNamespace(java=SimpleNamespace(io=SimpleNamespace(RandomAccessFile=opened)))
-    for _ in range(2):
+    for _ in range(2 * liveness.FAILURES_MAX):
         assert liveness.file_of(lambda: java, os.getpid(), tmp_path) is None
-    assert len(asked) == 1 and not list(tmp_path.iterdir())
+    assert len(asked) == liveness.FAILURES_MAX and not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only the clock tells")

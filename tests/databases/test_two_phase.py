@@ -63,6 +63,20 @@ def test_postgres_commits_with_the_queue(world: World, database: str) -> None:
         assert reader.tpc_recover() == []
 
 
+def test_what_a_repeated_body_does_again_is_undone_in_its_branch(
+    world: World, database: str
+) -> None:
+    with connect(database) as connection, connect(database) as reader:
+        for _ in range(3):
+            with world.manager("A").transaction("load of monday") as tx:
+                insert(tx.enlist("ledger", connection), 1)
+            assert values(reader) == [1] and reader.tpc_recover() == []
+        insert(connection, 2)  # work of nobody's
+        with pytest.raises(Exception, match="INTRANS"):
+            with world.manager("A").transaction("load of monday") as tx:
+                tx.enlist("ledger", connection)
+
+
 def test_postgres_rolls_back_with_the_queue(world: World, database: str) -> None:
     with connect(database) as connection, connect(database) as reader:
         with pytest.raises(ZeroDivisionError), world.manager("A").transaction() as tx:

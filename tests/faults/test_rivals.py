@@ -137,6 +137,42 @@ def test_a_run_that_another_driver_has_finished_consumes_no_more(world: World) -
     assert one.queue("in").depth() == 2
 
 
+def test_a_run_that_is_finished_meanwhile_has_not_failed(world: World) -> None:
+    """One failure was allowed, and a scheduler saw a failed run of which nothing was left."""
+    one, other = world.manager("A"), world.manager("B")
+    one.queue("in").send([{"i": 1}])
+
+    def handler(batch: Any, tx: Any) -> None:
+        world.lease_over()
+        assert other.queue("in").drain(lambda *_: None, run_id="r").finished
+
+    found = one.queue("in").drain(handler, run_id="r", errors_max=1)
+    assert found.finished and not found.messages and not found.errors
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_rival_of_another_transaction_is_none_of_this_one(world: World, named: bool) -> None:
+    """A handler's own work under an id of its own lost to a rival: only that is tried again."""
+    one, other = world.manager("A"), world.manager("B")
+    one.queue("out").send([{"i": 9}])
+    one.queue("in").send([{"i": 1}, {"i": 2}])
+    handled = list[int]()
+
+    def inner(tx: Any) -> None:
+        tx.queue("out").receive(10)
+        if len(handled) == 1:
+            rival = other.transaction("load")
+            other.queue("out").receive(10, transaction=rival)
+            rival.rollback()
+
+    def handler(batch: Any, tx: Any) -> None:
+        handled.append(len(batch))
+        one.run_transaction(inner, transaction_id="load")
+
+    found = one.queue("in").drain(handler, run_id="nightly" if named else None)
+    assert found.messages == 2 and found.finished
+
+
 @pytest.mark.parametrize("way", ["return", "break"])
 def test_a_block_that_is_left_before_its_commit_failed_is_warned_of(world: World, way: str) -> None:
     one, other = world.manager("A"), world.manager("B")

@@ -433,8 +433,8 @@ class _Run:
     def _seconds_min(self, infos: Sequence[QueueInfo]) -> float:
         """Find how long tables must keep deleted files, because a reader may need them.
 
-        A message may be held for ever, as by a heartbeat: after a week its holder has to read it
-        again, so that what was erased does not stay on the disk because of others' messages.
+        A message may be held for ever, as by a heartbeat. A DataFrame of it that is older than a
+        week may fail then, so that what was erased does not stay on the disk because of it.
         """
         longest = max([info.settings.lease_seconds for info in infos], default=0.0)
         held = min(max(longest, self._held_seconds(infos)), inventory.FILES_DAYS * 86_400)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from txnqueue.client.client import Client
 from txnqueue.core import planning
@@ -19,12 +20,22 @@ from txnqueue.core.state import (
     TransactionState,
 )
 from txnqueue.core.state.branch import TIMED_OUT, Branch
+from txnqueue.errors import TransactionAborted
 
 LEASE_OVER = "lease over"
 RIVAL = "taken over by another attempt of its transaction id"
 RESTARTED = "taken over by a later opening of its consumer"
 """Why an undecided transaction was aborted by another client. A rival is at work at the same time:
 whoever finds this reason leaves the work to it, or they would abort each other again and again."""
+
+
+def is_taken_over(error: BaseException, transaction_id: str) -> TypeGuard[TransactionAborted]:
+    """Return whether an error says that this transaction, and no other, was taken over."""
+    return (
+        isinstance(error, TransactionAborted)
+        and error.transaction_id == transaction_id
+        and error.reason in (LEASE_OVER, RIVAL)
+    )
 
 
 @dataclass(slots=True)

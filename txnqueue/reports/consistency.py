@@ -189,7 +189,7 @@ class Numbers:
         """Find the numbers that are missing before an entry, if its history is known."""
         before, self._before = self._before, entry
         if before is None:
-            # The layout of a new store begins with its second number.
+            # The number of a layout is that of the layout, and a new store begins with the second.
             known = self._beginning <= 0 and entry.kind != model.LAYOUT_CHANGED
             first = 1 if known else number
         else:

@@ -54,9 +54,7 @@ class Departures:
         if self._needs is None:  # after the archive was opened: what it has had left by then
             self._needs = _Needs(self._store.journal)
         self._count(entry, finished=self._needs.lets_go(entry))
-        if entry.kind == model.COMPACTED:
-            self._note_recent(entry)
-        elif self._needs.detects_duplicates(entry):
+        if self._needs.detects_duplicates(entry):
             self._recent.append(entry)
         is_known = entry.kind == model.COMMITTED and entry.version >= self._beginning
         if is_known and manifest_participants(entry.body):
@@ -79,8 +77,8 @@ class Departures:
         what = "entries that left the journal when finished"
         return [CheckedPromise(what, self._right, self._expected)]
 
-    def _note_recent(self, compacted: Entry) -> None:
-        """Note from when on a lane's positions stayed in the journal, by any of its compactions.
+    def note_compaction(self, compacted: Entry) -> None:
+        """Note from when on a lane's positions stay in the journal, by a compaction of any age.
 
         One by a clock that was ahead let positions go that a later one would have kept.
         """

@@ -154,6 +154,7 @@ def _checked(client: Client, past: Past) -> _Checked:
         else:
             departures.see(entry)
         if entry.kind == model.COMPACTED and entry.version >= beginning:
+            departures.note_compaction(entry)
             lanes = pins[entry.queue_id or ""]
             lanes.setdefault(entry.lane or 0, []).append(entry.body["pin"])
     manifests, changes = Manifests(beginning, problems), ChangeChecks(past, beginning)

@@ -250,24 +250,30 @@ class Participants:
         self.auxiliaries: dict[str, Auxiliary] = {}
         self.last: LastResource | None = None
         self.followed = False
-        self._ignored: list[Any] = []
+        self._ignored: list[tuple[Any, Callable[[], object]]] = []
 
-    def ignore(self, name: str, connection: Any) -> None:
-        """Ignore a connection, whose work is rolled back: it was committed before.
+    def ignore(self, name: str, connection: Any, *, last: bool) -> None:
+        """Ignore what is done with a connection: it was committed before, and is rolled back.
 
         Raises:
             InvalidInput: As when the work was done: what cannot be undone, or is not of this work.
         """
-        if connection not in self._ignored:
+        if any(connection is one for one, _ in self._ignored):
+            return
+        if last:
+            check_connection(name, connection)
             _check_transactional(name, connection)
             _check_idle(name, connection)
             _begin(connection)
-            self._ignored.append(connection)
+            self._ignored.append((connection, connection.rollback))
+        else:
+            branch = TwoPhase(name, connection, self._transaction, len(self._ignored))
+            self._ignored.append((connection, branch.rollback))
 
     def undo_ignored(self) -> None:
         """Roll back the work that a repeated block has done again."""
-        for connection in self._ignored:
-            _quietly(connection.rollback)
+        for _, undo in self._ignored:
+            _quietly(undo)
         self._end(commit=False)
 
     def __bool__(self) -> bool:

@@ -13,6 +13,7 @@ import sys
 import threading
 import uuid
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,8 @@ def _remove(path: Path, made_in: int) -> None:
 _making = threading.Lock()
 _files: weakref.WeakValueDictionary[_Key, LockedFile] = weakref.WeakValueDictionary()
 """By folder and process id of Java."""
-_refused: set[_Key] = set()
+_failures: Counter[_Key] = Counter()
+FAILURES_MAX = 3
 
 
 def file_of(java: Callable[[], Any], pid: int, folder: Path) -> LockedFile | None:
@@ -73,14 +75,16 @@ def file_of(java: Callable[[], Any], pid: int, folder: Path) -> LockedFile | Non
     key = str(folder), pid
     with _making:
         known = _files.get(key)
-        if (known is not None and known.exists()) or key in _refused:
+        if known is not None and known.exists():
             return known
+        if _failures[key] >= FAILURES_MAX:
+            return None
         try:
             _tidy(folder)
             made = _files[key] = _locked(java(), folder)
         except Exception as error:  # a platform, or a disk, that has no such thing
             logger.info("no file locked by Java folder=%s error=%s", folder, type(error).__name__)
-            _refused.add(key)
+            _failures[key] += 1
             return None
         return made
 
@@ -109,10 +113,10 @@ def _locked(jvm: Any, folder: Path) -> LockedFile:
 
 
 def is_alive(path: Path) -> bool:
-    """Return whether the Java that has locked a file still lives.
+    """Return whether the Java that has locked a file may still live.
 
-    A file that is gone was removed because its Java had ended. One that must not be opened is
-    another user's, of whom nothing is known: he is waited for.
+    A file that is gone was removed because its Java had ended, or waits for nothing any more. Of
+    one that cannot be opened or locked nothing is known: its Java is waited for.
     """
     if sys.platform == "win32":
         return False

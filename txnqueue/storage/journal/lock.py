@@ -20,6 +20,7 @@ from typing import Any
 
 from txnqueue.errors import PlatformMissing, StoreBusy, StoreError
 from txnqueue.storage.journal import liveness
+from txnqueue.storage.journal.liveness import LockedFile
 from txnqueue.storage.setbacks import gone
 
 logger = logging.getLogger("txnqueue")
@@ -27,6 +28,9 @@ WAIT_SECONDS = 600.0
 POLL_SECONDS = 0.05
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+
+_in_doubt: list[LockedFile | None] = []
+"""The files of JVMs that did not reply: others look at them after their manager is gone, too."""
 
 
 class TableLock:
@@ -39,7 +43,7 @@ class TableLock:
         proof: Path | None = None,
         *,
         begins: bool = False,
-        locked_by_jvm: Callable[[int], str | None] = lambda _: None,
+        locked_by_jvm: Callable[[int], LockedFile | None] = lambda _: None,
     ) -> None:
         """Name the lock file.
 
@@ -48,8 +52,8 @@ class TableLock:
             jvm_pid: Returns the process id of this driver's JVM; None if that is refused.
             proof: A folder that exists as long as the store does; None if there is none.
             begins: Whether the lock is that of the table with which the store begins.
-            locked_by_jvm: Returns the name of a file beside the lock file that this driver's JVM,
-                which has this process id, keeps locked; None if there is none.
+            locked_by_jvm: Returns the file beside the lock file that this driver's JVM, which has
+                this process id, keeps locked; None if there is none.
 
         Raises:
             PlatformMissing: filelock or psutil is not installed.
@@ -105,11 +109,14 @@ class TableLock:
                 owner = self._read_owner()
             self._wait_for_jvm_of(owner)
             with writing(self._folder):
-                self._owner.write_text(json.dumps(me | self._locked(me["jvm"])))
+                locked = None if me["jvm"] is None else self._locked_by_jvm(int(me["jvm"][0]))
+                said = {} if locked is None else {"locked": locked.name}
+                self._owner.write_text(json.dumps(me | said))
             try:
                 yield
-            except ConnectionError:
-                raise  # the JVM did not reply, and may still be committing
+            except ConnectionError:  # the JVM did not reply, and may still be committing
+                _in_doubt.append(locked)
+                raise
             except BaseException:
                 self._disown()  # the statement has returned: it failed
                 raise
@@ -137,10 +144,6 @@ class TableLock:
         if self._me is None:
             self._me = {"python": self._process(os.getpid()), "jvm": self._process(self._jvm_pid())}
         return self._me
-
-    def _locked(self, jvm: list[Any] | None) -> dict[str, Any]:
-        name = None if jvm is None else self._locked_by_jvm(int(jvm[0]))
-        return {} if name is None else {"locked": name}
 
     def _process(self, pid: int | None) -> list[Any] | None:
         if pid is None:
@@ -173,11 +176,7 @@ class TableLock:
         deadline = time.monotonic() + WAIT_SECONDS
         while (here := self._is_here(owner["jvm"])) or self._is_elsewhere(owner):
             if time.monotonic() > deadline:
-                raise StoreBusy(
-                    f"JVM {owner['jvm'][0]}{'' if here else ' of another container'} is still "
-                    "running although its Python process has ended: end it, then try again.",
-                    owner=owner,
-                )
+                raise StoreBusy(_still_running(owner, self._path.parent, here=here), owner=owner)
             time.sleep(POLL_SECONDS)
 
     def _is_elsewhere(self, owner: dict[str, Any]) -> bool:
@@ -192,6 +191,16 @@ class TableLock:
         except self._psutil.NoSuchProcess:
             return False
         return not zombie and _is_same(process, self._process(pid))
+
+
+def _still_running(owner: dict[str, Any], folder: Path, *, here: bool) -> str:
+    said = f"JVM {owner['jvm'][0]}{'' if here else ' of another container'} is still running"
+    if here:
+        return f"{said} although its Python process has ended: end it, then try again."
+    return (
+        f"{said} although its Python process has ended: end it, then try again. If it has ended, "
+        f"{folder / owner['locked']} cannot be read or locked here: delete it."
+    )
 
 
 def _started(pid: int) -> str | None:

@@ -138,12 +138,12 @@ class Locks:
             locked_by_jvm=lambda pid: self._locked_by_jvm(pid, folder / ".locks"),
         )
 
-    def _locked_by_jvm(self, pid: int, folder: Path) -> str | None:
+    def _locked_by_jvm(self, pid: int, folder: Path) -> liveness.LockedFile | None:
         if is_connect(self._user):  # the server cannot be asked to
             return None
         session: Any = self._session
         self._locked = liveness.file_of(lambda: session._jvm, pid, folder)
-        return None if self._locked is None else self._locked.name
+        return self._locked
 
     def admission(self) -> Admission | None:
         """Create the admission that keeps other drivers away; None if the storage needs none."""
