@@ -280,6 +280,8 @@ def test_the_newest_process_that_lived_long_is_judged_by_itself(tmp_path: Path) 
             points.add(mine, tmp_path)
     text = "\n".join(soak_page.lines(tmp_path))
     assert "| memory of the process, MB | 200.0 | +0.00 | +0.00 to +0.00 | 25 | flat |" in text
+    assert "| mean of slices | 1 to 10 | 11 to 20 | 21 to 30 | 31 to 40 |" in text
+    assert "| memory of the process, MB | 200.0 | 200.0 | 200.0 | 200.0 |" in text
 
 
 def test_the_page_tells_of_all_stores_that_lived_long(tmp_path: Path) -> None:
