@@ -123,7 +123,9 @@ class Drain:
         check_choice("until", until, ("snapshot", "empty"))
         self._client.open()
         self._selector = self._select()
-        if self._run.given and not self._run.find_place():
+        if self._run.given:
+            self._run.find_place()
+        if self._run.finished:
             return DrainResult(self._run.id, finished=True, already_finished=True)
         if until == "snapshot":
             self._upto = now(self._client)
@@ -141,7 +143,7 @@ class Drain:
         # The run is not finished while others hold messages, which may come back, or while some
         # are undeliverable here: another consumer may receive those in the same run.
         finished = self._run.finished or (self._room() > 0 and not self._of_others)
-        if finished and self._run.given and not self._run.finished:
+        if finished and self._run.given:
             finished = self._run.end()
         result = replace(self._result(finished=finished), stopped=bounds.asked_to_stop())
         self._log("drain ended", None, finished=finished, messages=self._messages)
@@ -396,8 +398,9 @@ class Drain:
             TransactionAborted: Another driver works on the run, and has not finished it.
         """
         if self._run.given and is_taken_over(error, current.attempt.id):
-            if not self._run.find_place():
-                return  # the other driver has finished the run
+            self._run.find_place()
+            if self._run.finished:
+                return
             if error.reason == RIVAL:
                 raise TransactionAborted(
                     f"Another driver works on the run {self._run.id!r}, and has taken over the "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -50,7 +49,6 @@ from txnqueue.core.settings import (
     check_root,
     check_text,
     shown,
-    text_of,
 )
 from txnqueue.core.state import catalog
 from txnqueue.drain import Handler
@@ -772,15 +770,8 @@ class QueueManager:
             last = tx.last = tries.last
             try:
                 yield tx
-            except GeneratorExit:  # the loop was left: an error raised here would reach nobody
-                if tx.failure is not None:
-                    warnings.warn(
-                        f"Transaction {key!r} was not committed ({text_of(tx.failure)}), and could "
-                        "not be tried again, because its block was left by return or break: return "
-                        "after the loop, or use run_transaction().",
-                        RuntimeWarning,
-                        stacklevel=2,
-                    )
+            except GeneratorExit:
+                tx.warn_if_lost()
                 raise
             if tx.status is Status.ACTIVE and tx.failure is None:
                 tx.rollback("its block was not entered", counted=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import warnings
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from txnqueue.client.client import Block, Client
 from txnqueue.core.handlers import check_ran
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import check_flag, check_id, check_text, shown
+from txnqueue.core.settings import check_flag, check_id, check_text, shown, text_of
 from txnqueue.core.state.closure import is_closed
 from txnqueue.errors import (
     Busy,
@@ -450,12 +451,26 @@ class RepeatableTransaction(Transaction):
         self.failure = error
         return True
 
+    def warn_if_lost(self) -> None:
+        """Warn that nothing was committed, and that nobody tries again.
+
+        The loop of attempts was left, as by ``return``: an error would reach nobody.
+        """
+        if self.failure is not None:
+            warnings.warn(
+                f"Transaction {self.id!r} was not committed ({text_of(self.failure)}), and could "
+                "not be tried again, because its block was left by return or break: return after "
+                "the loop, or use run_transaction().",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
     def _hopeless(self, error: BaseException) -> bool:
         """Return whether another attempt would be useless, or is not allowed."""
         retryable = isinstance(error, (TransactionAborted, Busy, TransactionUnknown))
         final = isinstance(error, TransactionIdReused) or is_closed(error.__cause__)
-        final = final or (is_taken_over(error, self.id) and error.reason == RIVAL)
-        return self.last or not retryable or final
+        to_rival = is_taken_over(error, self.id) and error.reason == RIVAL
+        return self.last or not retryable or final or to_rival
 
 
 def call_handler(

@@ -25,11 +25,11 @@ pytest.importorskip("delta")
 
 from txnqueue.errors import SecondDriver, StoreBusy, StoreError, StoreNotFound
 from txnqueue.platform.log_store import CONDITIONAL_PUT, scheme_of
-from txnqueue.storage.journal import AppendConflict, delta, liveness
+from txnqueue.storage.journal import AppendConflict, delta, locked_file
 from txnqueue.storage.journal import lock as lock_module
 from txnqueue.storage.journal.delta import DeltaJournal
-from txnqueue.storage.journal.liveness import LockedFile
 from txnqueue.storage.journal.lock import TableLock
+from txnqueue.storage.journal.locked_file import LockedFile
 from txnqueue.storage.journal.storage import (
     EVERY_DRIVER,
     KEEP_APART,
@@ -663,7 +663,7 @@ def test_a_java_in_another_container_is_waited_for(
     monkeypatch.setattr(lock_module, "WAIT_SECONDS", 0.2)
     folder = tmp_path / ".locks"
     folder.mkdir()
-    file = folder / f"1{liveness.SUFFIX}"
+    file = folder / f"1{locked_file.SUFFIX}"
     with subprocess.Popen(
         [*there, sys.executable, "-c", LOCKS, str(file)],
         stdin=subprocess.PIPE,
@@ -693,10 +693,10 @@ def test_the_file_of_a_java_that_did_not_reply_stays_when_its_manager_is_gone(
     folder = tmp_path / ".locks"
     folder.mkdir()
     for name in ("doubtful", "over"):
-        (folder / f"{name}{liveness.SUFFIX}").touch()
+        (folder / f"{name}{locked_file.SUFFIX}").touch()
 
     def use(name: str) -> None:
-        file = LockedFile(folder / f"{name}{liveness.SUFFIX}", [])
+        file = LockedFile(folder / f"{name}{locked_file.SUFFIX}", [])
         lock = TableLock(folder / f"{name}.lock", os.getpid, locked_by_jvm=lambda _: file)
         with contextlib.suppress(ConnectionError, LookupError), lock.held():
             said = json.loads((folder / f"{name}.owner").read_text())
@@ -706,7 +706,7 @@ def test_the_file_of_a_java_that_did_not_reply_stays_when_its_manager_is_gone(
     for name in ("doubtful", "over"):
         use(name)
     gc.collect()
-    assert [one.stem for one in folder.glob(f"*{liveness.SUFFIX}")] == ["doubtful"]
+    assert [one.stem for one in folder.glob(f"*{locked_file.SUFFIX}")] == ["doubtful"]
 
 
 def test_a_java_that_must_not_lock_is_asked_seldom_and_leaves_nothing(tmp_path: Path) -> None:
@@ -723,9 +723,9 @@ def test_a_java_that_must_not_lock_is_asked_seldom_and_leaves_nothing(tmp_path: 
         return Opened()
 
     java = SimpleNamespace(java=SimpleNamespace(io=SimpleNamespace(RandomAccessFile=opened)))
-    for _ in range(2 * liveness.FAILURES_MAX):
-        assert liveness.file_of(lambda: java, os.getpid(), tmp_path) is None
-    assert len(asked) == liveness.FAILURES_MAX and not list(tmp_path.iterdir())
+    for _ in range(2 * locked_file.FAILURES_MAX):
+        assert locked_file.locked_by(lambda: java, os.getpid(), tmp_path) is None
+    assert len(asked) == locked_file.FAILURES_MAX and not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only the clock tells")

@@ -108,6 +108,14 @@ def test_a_last_resource_that_cannot_commit_rolls_everything_back(world: World, 
     assert values(connection) == [] and manager.queue("in").depth() == 1
 
 
+def die_in_commit(tx: Any, injector: Injector, fault: Fault, at: int) -> None:
+    """Commit, and crash at a store call."""
+    injector.arm()
+    injector.fault, injector.at = fault, at
+    with pytest.raises(Crash):
+        tx.commit()
+
+
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 @pytest.mark.parametrize("append", [0, 1])
 def test_a_crash_around_the_last_resource_is_finished_by_its_row(
@@ -119,10 +127,7 @@ def test_a_crash_around_the_last_resource_is_finished_by_its_row(
     tx = manager.transaction(key)
     tx.queue("in").receive(1)
     insert(tx.enlist("ledger", connection, last=True), 1)
-    injector.arm()
-    injector.fault, injector.at = fault, nth_append(world, append)
-    with pytest.raises(Crash):
-        tx.commit()
+    die_in_commit(tx, injector, fault, nth_append(world, append))
     connection.close()
     world.lease_over()
     again = sqlite3.connect(file)
@@ -181,10 +186,7 @@ def test_who_died_before_the_last_resource_committed_is_waited_for_a_minute(
     connection, tx = sqlite3.connect(file), manager.transaction(key)
     tx.queue("in").send([{"i": 1}])
     insert(tx.enlist("ledger", connection, last=True), 1)
-    injector.arm()
-    injector.fault, injector.at = Fault.CRASH_AFTER, nth_append(world, 0)
-    with pytest.raises(Crash):
-        tx.commit()
+    die_in_commit(tx, injector, Fault.CRASH_AFTER, nth_append(world, 0))
     connection.close()
     again = sqlite3.connect(file)
     assert world.manager("B").recover({"ledger": again}).prepared == (key,)
@@ -406,10 +408,7 @@ def test_another_database_decides_nothing(world: World, file: str, tmp_path: Pat
     tx = manager.transaction("load")
     tx.queue("in").receive(1)
     insert(tx.enlist("ledger", connection, last=True), 1)
-    injector.arm()
-    injector.fault, injector.at = Fault.CRASH_BEFORE, nth_append(world, 1)
-    with pytest.raises(Crash):
-        tx.commit()
+    die_in_commit(tx, injector, Fault.CRASH_BEFORE, nth_append(world, 1))
     connection.close()
     world.lease_over()
     world.clock.advance(1_000)

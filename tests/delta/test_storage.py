@@ -17,7 +17,7 @@ from tests.inside import client_of
 from txnqueue import QueueManager, Status
 from txnqueue.errors import SecondDriver, StatementRefused
 from txnqueue.platform.log_store import TAIL_LISTING
-from txnqueue.storage.journal import delta, insertion, liveness, storage
+from txnqueue.storage.journal import delta, insertion, locked_file, storage
 
 pytestmark = [pytest.mark.spark]
 BUCKET = "txnqueue-tests"
@@ -89,22 +89,22 @@ def test_java_keeps_one_file_locked_in_a_store_on_a_disk(tmp_path: Path, spark: 
     """By it a driver in another container knows that it lives."""
     locks = tmp_path / "store" / ".locks"
     locks.mkdir(parents=True)
-    (locks / f"dead{liveness.SUFFIX}").touch()
+    (locks / f"dead{locked_file.SUFFIX}").touch()
     managers = [QueueManager(spark, str(tmp_path / "store")) for _ in range(2)]
     for manager, name in zip(managers, ("one", "two"), strict=True):
         manager.create_queue(name, "n long", dead_letter=False).send([{"n": 1}])
-    (file,) = locks.glob(f"*{liveness.SUFFIX}")
-    assert liveness.is_alive(file) and file.stem != "dead"
+    (file,) = locks.glob(f"*{locked_file.SUFFIX}")
+    assert locked_file.is_alive(file) and file.stem != "dead"
     shutil.rmtree(locks)  # somebody tidied up
     for manager in managers:
         manager.queue("one").send([{"n": 2}])
-    (another,) = locks.glob(f"*{liveness.SUFFIX}")
-    assert liveness.is_alive(another) and another != file
+    (another,) = locks.glob(f"*{locked_file.SUFFIX}")
+    assert locked_file.is_alive(another) and another != file
     while managers:
         managers.pop().close()
     del manager
     gc.collect()
-    assert not list(locks.glob(f"*{liveness.SUFFIX}"))
+    assert not list(locks.glob(f"*{locked_file.SUFFIX}"))
 
 
 @pytest.mark.parametrize("left", ["", ".00000000000000000000.json.0a1b.tmp"])

@@ -127,7 +127,7 @@ def _by_tens(judged: Sequence[Point]) -> Iterator[str]:
     yield ""
     yield f"| mean of slices | {' | '.join(titles)} |"
     yield f"|---|{'---:|' * len(tens)}"
-    for what in ("used_mb", "python_mb", "java_mb", "heap_mb"):
+    for what in ("python_mb", "used_mb", "java_mb", "heap_mb"):
         values = [[getattr(point, what) for point in ten] for ten in tens]
         if all(value is not None for ten in values for value in ten):
             cells = [f"{fmean(ten):,.1f}" for ten in values]
@@ -145,7 +145,8 @@ def _other_stores(folder: Path, shown: str) -> Iterator[str]:
     yield "| begun | sends | messages | processes | files of the journal | MB |"
     yield "|---|---:|---:|---:|---:|---:|"
     for store in others:
-        last, begun = store[-1], f"{store[0].store[:4]}-{store[0].store[4:6]}-{store[0].store[6:8]}"
+        last, name = store[-1], store[-1].store
+        begun = f"{name[:4]}-{name[4:6]}-{name[6:8]}"
         yield (
             f"| {begun} | {last.commits:,} | {last.messages:,} "
             f"| {len({point.process for point in store})} | {last.journal_files:,} "

@@ -34,7 +34,7 @@ def is_taken_over(error: BaseException, transaction_id: str) -> TypeGuard[Transa
     return (
         isinstance(error, TransactionAborted)
         and error.transaction_id == transaction_id
-        and error.reason in (LEASE_OVER, RIVAL)
+        and error.reason in (LEASE_OVER, RIVAL, RESTARTED)
     )
 
 

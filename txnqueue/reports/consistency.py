@@ -190,14 +190,14 @@ class Numbers:
         before, self._before = self._before, entry
         if before is None:
             # The number of a layout is that of the layout, and a new store begins with the second.
+            expected = 1
             known = self._beginning <= 0 and entry.kind != model.LAYOUT_CHANGED
-            first = 1 if known else number
         else:
+            expected = (before.sequence or 0) + 1
             known = min(before.version, entry.version) >= self._beginning
-            first = (before.sequence or 0) + 1 if known else number
-        if number > first:
+        if known and number > expected:
             self._problems.add(
-                f"{number - first} numbers of the stream {entry.stream} of {entry.shard} are "
+                f"{number - expected} numbers of the stream {entry.stream} of {entry.shard} are "
                 f"missing before {number}: what had them is lost"
             )
 

@@ -71,8 +71,8 @@ class DrainRun:
         self._gapless = True
         self._placed: tuple[int, float] | None = None
 
-    def find_place(self) -> bool:
-        """Find the number of the run's next batch; return false if the run has finished.
+    def find_place(self) -> None:
+        """Find the number of the run's next batch, and whether the run has finished.
 
         Raises:
             InvalidInput: It is the run of another queue. Schedulers give one id to all tasks of a
@@ -106,7 +106,6 @@ class DrainRun:
         self._gapless = len(found) == self.number  # a former version could leave numbers out
         self._recall(e for e in decisions if e.kind != model.COMMITTED or self._is_of_a_run(e))
         self.finished = "end" in committed
-        return not self.finished
 
     def _check_queue(self, committed: Iterable[Entry]) -> None:
         drained = set(map(drained_queue, committed)) - {None}
@@ -169,9 +168,11 @@ class DrainRun:
         """Record that the run has finished; another driver of the run may do so as well.
 
         Returns:
-            Whether it is recorded: if every try met a conflict, or the horizon has passed the
-            attempt, the next run records it.
+            Whether it is recorded, here or by another driver: if every try met a conflict, or the
+            horizon has passed the attempt, the next run records it.
         """
+        if self.finished:
+            return True
         try:
             commit.commit(Attempt(self._client, f"{self.id}/end", metadata=self._metadata))
         except TransactionAborted as error:

@@ -122,11 +122,17 @@ class LastResource:
         """Take part with a connection.
 
         Raises:
-            InvalidInput: The connection is in autocommit mode, or has other work open.
+            InvalidInput: It is no connection, is in autocommit mode, or has other work open.
             DatabaseUnavailable: There is no table of decisions, and none can be created.
         """
+        check_connection(name, connection)
         _check_transactional(name, connection)
-        _check_idle(name, connection)
+        if _has_work_open(connection):
+            raise InvalidInput(
+                f"The connection of {name!r} has an open transaction: commit it or roll it back "
+                "before enlisting it.",
+                name=name,
+            )
         self.name = name
         self.connection = connection
         self._attempt = attempt
@@ -174,8 +180,10 @@ class Auxiliary:
         """Wrap a connection.
 
         Raises:
-            InvalidInput: The connection is in autocommit mode: no rollback would undo its work.
+            InvalidInput: It is no connection, or is in autocommit mode: no rollback would undo its
+                work.
         """
+        check_connection(name, connection)
         _check_transactional(name, connection)
         self.name = name
         self.connection = connection
@@ -250,7 +258,7 @@ class Participants:
         self.auxiliaries: dict[str, Auxiliary] = {}
         self.last: LastResource | None = None
         self.followed = False
-        self._ignored: list[tuple[Any, Callable[[], object]]] = []
+        self._ignored: list[LastResource | TwoPhase] = []
 
     def ignore(self, name: str, connection: Any, *, last: bool) -> None:
         """Ignore what is done with a connection: it was committed before, and is rolled back.
@@ -258,22 +266,19 @@ class Participants:
         Raises:
             InvalidInput: As when the work was done: what cannot be undone, or is not of this work.
         """
-        if any(connection is one for one, _ in self._ignored):
+        if any(one.connection is connection for one in self._ignored):
             return
         if last:
-            check_connection(name, connection)
-            _check_transactional(name, connection)
-            _check_idle(name, connection)
-            _begin(connection)
-            self._ignored.append((connection, connection.rollback))
+            attempt = self._transaction.attempt_id
+            self._ignored.append(LastResource(name, connection, attempt))
         else:
-            branch = TwoPhase(name, connection, self._transaction, len(self._ignored))
-            self._ignored.append((connection, branch.rollback))
+            number = len(self._ignored)
+            self._ignored.append(TwoPhase(name, connection, self._transaction, number))
 
     def undo_ignored(self) -> None:
         """Roll back the work that a repeated block has done again."""
-        for _, undo in self._ignored:
-            _quietly(undo)
+        for one in self._ignored:
+            _quietly(one.rollback)
         self._end(commit=False)
 
     def __bool__(self) -> bool:
@@ -304,7 +309,6 @@ class Participants:
                     f"enlist {name!r} without last=True.",
                     name=name,
                 )
-            check_connection(name, connection)
             self.last = LastResource(name, connection, self._transaction.attempt_id)
         else:
             number = len(self._branches)
@@ -320,7 +324,6 @@ class Participants:
         if known is not None and known.connection is connection:
             return known
         self._check_new(name, connection)
-        check_connection(name, connection)
         self.auxiliaries[name] = Auxiliary(name, connection)
         return self.auxiliaries[name]
 
@@ -447,20 +450,6 @@ def _check_transactional(name: str, connection: object) -> None:
         by_itself = getattr(connection, "isolation_level", "") is None
     if by_itself:
         raise InvalidInput(f"The connection of {name!r} has autocommit on: turn it off.", name=name)
-
-
-def _check_idle(name: str, connection: object) -> None:
-    """Check that a connection has no work of other transactions.
-
-    Raises:
-        InvalidInput: It has a transaction open.
-    """
-    if _has_work_open(connection):
-        raise InvalidInput(
-            f"The connection of {name!r} has an open transaction: commit it or roll it back "
-            "before enlisting it.",
-            name=name,
-        )
 
 
 def _has_work_open(connection: object) -> bool:

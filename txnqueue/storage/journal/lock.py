@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from txnqueue.errors import PlatformMissing, StoreBusy, StoreError
-from txnqueue.storage.journal import liveness
-from txnqueue.storage.journal.liveness import LockedFile
+from txnqueue.storage.journal import locked_file
+from txnqueue.storage.journal.locked_file import LockedFile
 from txnqueue.storage.setbacks import gone
 
 logger = logging.getLogger("txnqueue")
@@ -29,7 +29,7 @@ POLL_SECONDS = 0.05
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
-_in_doubt: list[LockedFile | None] = []
+_in_doubt: set[LockedFile] = set()
 """The files of JVMs that did not reply: others look at them after their manager is gone, too."""
 
 
@@ -115,7 +115,7 @@ class TableLock:
             try:
                 yield
             except ConnectionError:  # the JVM did not reply, and may still be committing
-                _in_doubt.append(locked)
+                _in_doubt.update([] if locked is None else [locked])
                 raise
             except BaseException:
                 self._disown()  # the statement has returned: it failed
@@ -174,17 +174,17 @@ class TableLock:
                 owner=owner,
             )
         deadline = time.monotonic() + WAIT_SECONDS
-        while (here := self._is_here(owner["jvm"])) or self._is_elsewhere(owner):
+        while (here := self._lives_here(owner["jvm"])) or self._lives_elsewhere(owner):
             if time.monotonic() > deadline:
                 raise StoreBusy(_still_running(owner, self._path.parent, here=here), owner=owner)
             time.sleep(POLL_SECONDS)
 
-    def _is_elsewhere(self, owner: dict[str, Any]) -> bool:
-        """Return whether a JVM lives whose process id means nothing here."""
+    def _lives_elsewhere(self, owner: dict[str, Any]) -> bool:
+        """Return whether the JVM of an owner in another container still lives."""
         locked = owner.get("locked")  # a server's has none, nor have those of earlier versions
-        return locked is not None and liveness.is_alive(self._path.with_name(Path(locked).name))
+        return locked is not None and locked_file.is_alive(self._path.with_name(Path(locked).name))
 
-    def _is_here(self, process: list[Any]) -> bool:
+    def _lives_here(self, process: list[Any]) -> bool:
         pid = int(process[0])
         try:
             zombie = self._psutil.Process(pid).status() == self._psutil.STATUS_ZOMBIE
@@ -194,13 +194,15 @@ class TableLock:
 
 
 def _still_running(owner: dict[str, Any], folder: Path, *, here: bool) -> str:
-    said = f"JVM {owner['jvm'][0]}{'' if here else ' of another container'} is still running"
-    if here:
-        return f"{said} although its Python process has ended: end it, then try again."
-    return (
-        f"{said} although its Python process has ended: end it, then try again. If it has ended, "
-        f"{folder / owner['locked']} cannot be read or locked here: delete it."
+    where = "" if here else " of another container"
+    said = (
+        f"JVM {owner['jvm'][0]}{where} is still running although its Python process has ended: end "
+        "it, then try again."
     )
+    if here:
+        return said
+    file = folder / owner["locked"]
+    return f"{said} If it has ended, {file} cannot be read or locked here: delete it."
 
 
 def _started(pid: int) -> str | None:

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from txnqueue.core.settings import shown
 from txnqueue.errors import InvalidInput, StoreNotFound
-from txnqueue.storage.journal import liveness
+from txnqueue.storage.journal import locked_file
 from txnqueue.storage.journal.lock import NoLock, TableLock, writing
 from txnqueue.storage.journal.sessions import is_connect, is_stopped
 from txnqueue.storage.journal.storage import (
@@ -101,7 +101,7 @@ class Locks:
         self._process = os.getpid()
         self._making = threading.RLock()
         self._locks: dict[str, Lock] = {}
-        self._locked: liveness.LockedFile | None = None
+        self._locked: locked_file.LockedFile | None = None
         self._admission: list[Admission | None] = []
 
     def leave(self) -> None:
@@ -138,11 +138,11 @@ class Locks:
             locked_by_jvm=lambda pid: self._locked_by_jvm(pid, folder / ".locks"),
         )
 
-    def _locked_by_jvm(self, pid: int, folder: Path) -> liveness.LockedFile | None:
+    def _locked_by_jvm(self, pid: int, folder: Path) -> locked_file.LockedFile | None:
         if is_connect(self._user):  # the server cannot be asked to
             return None
         session: Any = self._session
-        self._locked = liveness.file_of(lambda: session._jvm, pid, folder)
+        self._locked = locked_file.locked_by(lambda: session._jvm, pid, folder)
         return self._locked
 
     def admission(self) -> Admission | None:

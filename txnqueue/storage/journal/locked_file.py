@@ -59,7 +59,7 @@ _failures: Counter[_Key] = Counter()
 FAILURES_MAX = 3
 
 
-def file_of(java: Callable[[], Any], pid: int, folder: Path) -> LockedFile | None:
+def locked_by(java: Callable[[], Any], pid: int, folder: Path) -> LockedFile | None:
     """Let a Java lock a file of its own in a folder, if it has not.
 
     Args:
