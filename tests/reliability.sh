@@ -13,6 +13,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash jobs/setup.sh
 # Python's own allocator keeps a part of its highest use; the system's, which is slower, gives it
-# back, so that its memory shows what is in use.
-case " $* " in *" soak "*) export PYTHONMALLOC=malloc ;; esac
+# back, so that its memory shows what is in use, once threads keep nothing of their own.
+case " $* " in *" soak "*)
+    export PYTHONMALLOC=malloc MALLOC_ARENA_MAX=2 GLIBC_TUNABLES=glibc.malloc.tcache_count=0 ;;
+esac
 exec .venv/bin/python -m tests.reliability "$@"
