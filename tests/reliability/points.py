@@ -232,7 +232,7 @@ def _collected(java: Any) -> int:
 
 def _give_back_of(java: Any, pid: int) -> None:
     """Let Java's allocator do the same; old versions of Java, and those without tools, cannot."""
-    command = Path(java.System.getProperty("java.home"), "bin", "jcmd")
+    command = str(Path(java.System.getProperty("java.home"), "bin", "jcmd"))
     with contextlib.suppress(FileNotFoundError):
         asked = [command, str(pid), "System.trim_native_heap"]
         said = subprocess.run(asked, capture_output=True, check=False)

@@ -287,7 +287,7 @@ def test_each_process_that_lived_long_is_judged_by_itself(tmp_path: Path) -> Non
     newest, oldest = text.split("From 2026-11-24 01:05, ")
     assert "From 2026-11-25 00:00, after 0 sends of the store, with `A=1`:" in newest
     assert "| memory of the process, MB | 200.0 | +0.00 | +0.00 to +0.00 | 25 | flat |" in newest
-    assert "| memory of the process, MB | 227.0 | +20.00 | +20.00 to +20.00 | 25 | grows |" in oldest
+    assert "MB | 227.0 | +20.00 | +20.00 to +20.00 | 25 | grows |" in oldest
     assert "| mean of slices | 1 to 10 | 11 to 20 | 21 to 30 | 31 to 40 |" in newest
     assert "| memory of the process, MB | 200.0 | 200.0 | 200.0 | 200.0 |" in newest
     assert "2026-11-26" not in text
