@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -97,6 +98,8 @@ class Attempt:
         self.metadata = check_metadata(metadata)
         self.begun = -1
         self.work = Work()
+        self._adding = threading.RLock()
+        """Held while work is added, and while it is closed: no work comes between."""
         self.decision: Entry | None = None
         self.participants = Participants(self)
         self.claimed = False
@@ -259,19 +262,31 @@ class Attempt:
         if self.attempt_id in state.prepared and state.decided(self.attempt_id) is None:
             self.status = Status.PREPARED
 
+    def has_won(self) -> bool:
+        """Return whether the journal says that of all attempts of its id this one committed."""
+        committed = self.client.cache.key_state(self.id).committed
+        return committed is not None and committed.attempt == self.attempt_id
+
     def close(self) -> None:
-        """Take no more work: the handler has returned, and the attempt is about to be decided."""
-        self.deciding = True
+        """Take no more work: the attempt is about to be decided."""
+        with self._adding:
+            self.deciding = True
 
     def add_send(self, send: StagedSend) -> None:
         """Record staged rows."""
         self.add_sends([send])
 
     def add_sends(self, sends: Sequence[StagedSend]) -> None:
-        """Record staged rows for several queues: all, or none if the call is interrupted."""
+        """Record staged rows for several queues: all, or none if the call is interrupted.
+
+        Raises:
+            TransactionFinished: As in ``check_active``: another thread decides it meanwhile.
+        """
         if any(send.info.transient for send in sends):
             self.participants.transient.begin()
-        self.work.sends += sends
+        with self._adding:
+            self.check_active()
+            self.work.sends += sends
 
     def claiming(self, *, transient: bool = False) -> None:
         """Record that a claim is about to be appended, which a rollback must then release."""
@@ -285,8 +300,13 @@ class Attempt:
         """Record acquired messages: from now on a commit accepts those without a disposition.
 
         So this comes last in a call that acquires, where an interrupt can no longer part it.
+
+        Raises:
+            TransactionFinished: As in ``check_active``: another thread decides it meanwhile.
         """
-        self.work.accounts += [account]
+        with self._adding:
+            self.check_active()
+            self.work.accounts += [account]
 
     def follow_memory(self) -> None:
         """Resolve the attempts of its id that wait in memory for an outcome."""

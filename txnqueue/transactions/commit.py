@@ -256,7 +256,7 @@ def _land(attempt: Attempt, plan: Planner, operation: str) -> Landed:
         if attempt.changes:
             attempt.work.changes = sealed(attempt.client, attempt.changes, attempt.id)
         attempt.participants.prepare()
-        attempt.deciding = True
+        attempt.close()
         try:
             landed = attempt.client.land(plan, operation, transaction_id=attempt.id)
         except TransactionFinished:
