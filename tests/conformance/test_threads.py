@@ -96,7 +96,7 @@ def test_while_a_thread_folds_a_queue_no_other_one_does(
     assert seen and not any(seen)
 
 
-@pytest.mark.parametrize("work", ["send", "receive", "move"])
+@pytest.mark.parametrize("work", ["send", "receive", "move", "accept"])
 def test_work_that_comes_too_late_for_the_commit_of_another_thread_is_refused(
     world: World, manager: QueueManager, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
@@ -104,16 +104,18 @@ def test_work_that_comes_too_late_for_the_commit_of_another_thread_is_refused(
     orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
     bills = manager.create_queue("bills", "n long, key string", dead_letter=False)
     orders.send(rows(1))
+    held = orders.receive(1) if work == "accept" else None
     tx = manager.transaction()
     bills.send(rows(7), transaction=tx)
     store = client_of(manager).store
-    part, name = (store.payload, "stage") if work == "send" else (store.journal, "append")
+    steps = {"send": (store.payload, "stage"), "accept": (settlement.Account, "chosen")}
+    part, name = steps.get(work, (store.journal, "append"))
     act = getattr(part, name)
 
-    def after_the_commit(*given: Any) -> Any:
+    def after_the_commit(*given: Any, **how: Any) -> Any:
         monkeypatch.setattr(part, name, act)
         in_another_thread(tx.commit)
-        return act(*given)
+        return act(*given, **how)
 
     monkeypatch.setattr(part, name, after_the_commit)
     with pytest.raises(TransactionFinished, match="committed and takes no more work"):
@@ -121,6 +123,8 @@ def test_work_that_comes_too_late_for_the_commit_of_another_thread_is_refused(
             bills.send(rows(8), transaction=tx)
         elif work == "receive":
             orders.receive(1, transaction=tx)
+        elif held is not None:
+            held.accept(transaction=tx)
         else:
             orders.move("bills", transaction=tx)
     assert [row["n"] for row in bills.peek_messages(9)] == [7]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from txnqueue.client.append import Planner
@@ -262,6 +263,17 @@ class Attempt:
         if self.attempt_id in state.prepared and state.decided(self.attempt_id) is None:
             self.status = Status.PREPARED
 
+    @contextmanager
+    def adding(self) -> Iterator[None]:
+        """Add work; another thread that wants to decide the attempt waits meanwhile.
+
+        Raises:
+            TransactionFinished: As in ``check_active``: another thread was faster.
+        """
+        with self._adding:
+            self.check_active()
+            yield
+
     def has_won(self) -> bool:
         """Return whether the journal says that of all attempts of its id this one committed."""
         committed = self.client.cache.key_state(self.id).committed
@@ -269,7 +281,14 @@ class Attempt:
 
     def close(self) -> None:
         """Take no more work: the attempt is about to be decided."""
+        with self.closing():
+            pass
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Take no more work from the end of the block on; whoever adds some waits for it."""
         with self._adding:
+            yield
             self.deciding = True
 
     def add_send(self, send: StagedSend) -> None:
@@ -280,12 +299,11 @@ class Attempt:
         """Record staged rows for several queues: all, or none if the call is interrupted.
 
         Raises:
-            TransactionFinished: As in ``check_active``: another thread decides it meanwhile.
+            TransactionFinished: As in ``adding``.
         """
         if any(send.info.transient for send in sends):
             self.participants.transient.begin()
-        with self._adding:
-            self.check_active()
+        with self.adding():
             self.work.sends += sends
 
     def claiming(self, *, transient: bool = False) -> None:
@@ -302,10 +320,9 @@ class Attempt:
         So this comes last in a call that acquires, where an interrupt can no longer part it.
 
         Raises:
-            TransactionFinished: As in ``check_active``: another thread decides it meanwhile.
+            TransactionFinished: As in ``adding``.
         """
-        with self._adding:
-            self.check_active()
+        with self.adding():
             self.work.accounts += [account]
 
     def follow_memory(self) -> None:
