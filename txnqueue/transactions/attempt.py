@@ -133,6 +133,16 @@ class Attempt:
         return self.deciding and self.status is Status.ACTIVE
 
     @property
+    def is_prepared(self) -> bool:
+        """Whether it is prepared, as far as this client knows, and waits for a decision."""
+        return self.status is Status.PREPARED
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a decision of it was begun, and is not known to have landed or not."""
+        return self.deciding and self.status in (Status.ACTIVE, Status.UNKNOWN)
+
+    @property
     def durable(self) -> bool:
         """Whether the journal must record its decision.
 
@@ -344,9 +354,11 @@ class Attempt:
         """Plan the append that prepares it."""
         return self.plan_seal(model.PREPARED, lost)
 
-    def rolling_back(self, reason: str, *, counted: bool) -> Planner:
+    def rolling_back(self, reason: str, *, counted: bool, unless_prepared: bool) -> Planner:
         """Make the planner of its rollback, whatever its state in the journal is by then."""
-        return lambda _lost: self.plan_rollback(reason, counted=counted)
+        return lambda _lost: self.plan_rollback(
+            reason, counted=counted, unless_prepared=unless_prepared
+        )
 
     def plan_seal(self, kind: str, lost: int) -> Plan:
         """Plan the append that commits or prepares it; after a conflict, check its rivals first."""
@@ -373,8 +385,17 @@ class Attempt:
             ]
         return body
 
-    def plan_rollback(self, reason: str, *, counted: bool) -> Plan | None:
-        """Plan the append that rolls it back; None if it is decided, or can never be."""
+    def plan_rollback(self, reason: str, *, counted: bool, unless_prepared: bool) -> Plan | None:
+        """Plan the append that rolls it back.
+
+        Args:
+            reason: The reason.
+            counted: Whether the deliveries of its messages count.
+            unless_prepared: Whether it stays as it is if it is prepared.
+
+        Returns:
+            The plan; None if it is decided, can never be, or stays prepared.
+        """
         state = self.client.cache.key_state(self.id, archived_since=self.begun)
         decided = state.decisions.get(self.attempt_id)
         if decided is not None:
@@ -387,6 +408,9 @@ class Attempt:
             return None
         stamp = self.client.stamp()
         prepared = state.prepared.get(self.attempt_id)
+        if prepared is not None and unless_prepared:
+            self.status = Status.PREPARED
+            return None
         if prepared is not None:  # an interrupted prepare landed after all
             return decisions.decide_prepared(
                 prepared, commit=False, stamp=stamp, reason=reason, counted=counted

@@ -41,6 +41,7 @@ from txnqueue.protocols.amqp.types import (
     TransactionError,
 )
 from txnqueue.transaction import attempt_of
+from txnqueue.transactions.commit import rollback
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -352,16 +353,6 @@ class LiveTransaction:
                 raise AmqpError(self.error.condition, self.error.description)
             if not attempt_of(self.transaction).interrupted:
                 self._say_everything()
-        except Exception as error:
-            refused = _refusal(error)
-            if not attempt_of(self.transaction).interrupted:
-                self.roll_back(refused.error)
-            elif self.resolve(refused.error):
-                return
-            if self.ended:
-                raise refused from error
-            return  # an interrupted discharge landed
-        try:
             if self.distributed:
                 self._check_not_failed()
                 self.transaction.prepare()
@@ -377,34 +368,26 @@ class LiveTransaction:
         self.committed()
 
     def resolve(self, error: Error | None = None) -> bool:
-        """Resolve a commit that failed or is in doubt: roll back if it has not happened.
+        """Resolve a discharge that failed or is in doubt: roll back if it has not happened.
 
         Args:
             error: Why it failed.
 
         Returns:
-            Whether it is committed.
+            Whether it is committed, or prepared.
 
         Raises:
             TransactionUnknown: The outcome is still in doubt.
         """
-        why = error or Error(TransactionError.ROLLBACK, "The commit has not happened.")
-        try:
-            self.transaction.rollback(_reason(why))
-        except TransactionFinished:
-            self.committed()
-            return True
-        except Exception as failed:
-            raise TransactionUnknown(
-                f"The outcome of {self.transaction.id!r} is in doubt: ask "
-                f"manager.outcome({self.transaction.id!r}).",
-                transaction_id=self.transaction.id,
-            ) from failed
-        self.roll_back(why)
-        return False
+        not_happened = Error(TransactionError.ROLLBACK, "The commit has not happened.")
+        self.roll_back(error or self.error or not_happened)
+        return not self.ended
 
     def committed(self) -> None:
-        """Give deliveries the applied outcomes, and forget the transaction."""
+        """Give deliveries the applied outcomes, and forget the transaction.
+
+        A prepared one, too: what becomes of it, its coordinator decides.
+        """
         for posted in self.incoming.values():
             posted.state, posted.transaction = posted.outcome, None
             posted.link.session.show(posted)
@@ -425,13 +408,23 @@ class LiveTransaction:
     def roll_back(self, error: Error) -> None:
         """Undo everything: end acquisitions, forget outcomes, post nothing.
 
-        If an interrupted discharge has committed, nothing is undone, and ``ended`` stays false.
+        If a discharge that was interrupted, or is in doubt, has committed or prepared it, nothing
+        is undone, and ``ended`` stays false.
+
+        Raises:
+            TransactionUnknown: It is not known yet whether one has; until then it cannot be
+                committed any more, and takes no work.
         """
         if self.ended:
             return
         try:
-            self._undo(_reason(error))
+            undone = self._undo(_reason(error))
         except TransactionFinished:
+            undone = False
+        except TransactionUnknown:
+            self.error = self.error or error
+            raise
+        if not undone:
             self.committed()
             return
         self.ended, self.error = True, error
@@ -450,25 +443,44 @@ class LiveTransaction:
             apply_defaults(claim.deliveries(batch))
         self._leave_links()
 
-    def _undo(self, reason: str) -> None:
+    def _undo(self, reason: str) -> bool:
         """Roll back in the store, or leave that to later ticks if the store does not answer.
 
-        Whether an interrupted discharge has committed, only the store knows: it is asked always.
+        Whether a discharge in doubt has happened, only the store knows: it is asked always, and
+        nobody is told anything before it answers.
+
+        Returns:
+            Whether it is rolled back, or will be; if not, it is prepared.
 
         Raises:
             TransactionFinished: It is committed.
+            TransactionUnknown: It is in doubt whether it is committed or prepared.
         """
-        connection = self.control.session.connection
-        if not connection.store_is_away or attempt_of(self.transaction).interrupted:
+        connection, in_doubt = self.control.session.connection, self._in_doubt
+        if in_doubt or not connection.store_is_away:
             try:
-                self.transaction.rollback(reason)
-                return
+                return roll_back_unless_prepared(self.transaction, reason)
             except TransactionFinished:
                 raise
-            except Exception as failed:  # it can no longer be committed
-                logger.warning("rollback failed txn=%s error=%s", self.txn_id.hex(), failed)
+            except Exception as failed:
                 connection.store_is_away = True
+                if in_doubt:
+                    raise self._unknown() from failed
+                # It can no longer be committed.
+                logger.warning("rollback failed txn=%s error=%s", self.txn_id.hex(), failed)
         connection.resource.leave_open(self.transaction, reason)
+        return True
+
+    @property
+    def _in_doubt(self) -> bool:
+        return attempt_of(self.transaction).in_doubt
+
+    def _unknown(self) -> TransactionUnknown:
+        return TransactionUnknown(
+            f"The outcome of {self.transaction.id!r} is in doubt: ask "
+            f"manager.outcome({self.transaction.id!r}).",
+            transaction_id=self.transaction.id,
+        )
 
     def _check_not_failed(self) -> None:
         """Check that nobody has discharged another part of the global transaction as failed.
@@ -533,6 +545,20 @@ class LiveTransaction:
         self.links = set()
         for link in links:
             link.leave(self)
+
+
+def roll_back_unless_prepared(transaction: Transaction, reason: str) -> bool:
+    """Roll back a transaction in the store, unless a discharge in doubt has prepared it.
+
+    Returns:
+        Whether it is rolled back; if not, it is prepared: only its coordinator decides it.
+
+    Raises:
+        TransactionFinished: It is committed.
+    """
+    attempt = attempt_of(transaction)
+    rollback(attempt, reason, unless_prepared=True)
+    return not attempt.is_prepared
 
 
 def _reason(error: Error) -> str:
