@@ -395,6 +395,57 @@ def test_what_failed_at_another_resource_is_not_prepared(world: Any) -> None:
 
 @in_memory
 @pytest.mark.rule("S1-19")
+def test_what_fails_at_another_resource_at_the_same_moment_is_not_prepared(world: Any) -> None:
+    """Between the look at the other parts and the append, a part was discharged as failed."""
+    one = Scene(world, capabilities=(LOCAL, DISTRIBUTED))
+    other = TransactionalResource(world.manager("other"), capabilities=(LOCAL, DISTRIBUTED))
+    here, there = Pipeline(one.resource.connect()), Pipeline(other.connect())
+    mine, theirs = (each._ask(Declare(b"glob-7")).txn_id for each in (here, there))
+    here.transfer(here.sender(one.name), message(1), mine)
+    append = world.store.journal.append
+
+    def beaten(*args: Any, **how: Any) -> Any:
+        world.store.journal.append = append
+        assert there.discharge(theirs, fail=True) == "accepted"
+        return append(*args, **how)
+
+    world.store.journal.append = beaten
+    assert here.discharge(mine) == "amqp:transaction:rollback"
+    assert one.manager.outcome("glob-7").status is Status.ROLLED_BACK
+    assert world.manager("coordinator").recover().prepared == ()
+
+
+@in_memory
+@pytest.mark.rule("S1-19", "S1-41")
+@pytest.mark.parametrize("then", ["tick", "close", "detach"])
+@pytest.mark.parametrize("fails", ["by its discharge", "by its time"])
+def test_a_part_that_failed_while_its_store_was_away_is_rolled_back_on_record_first(
+    world: Any, fails: str, then: str
+) -> None:
+    """Otherwise another part could be prepared after this one was told to be rolled back."""
+    scene = Scene(world, capabilities=(LOCAL, SEVERAL, DISTRIBUTED), timeout_seconds=60)
+    pipe = Pipeline(scene.resource.connect())
+    txn_ids = [pipe._ask(Declare(name)).txn_id for name in ("glob-8", "glob-9")]
+    connection = pipe.session.connection
+    with away(world.store.journal):
+        if fails == "by its time":
+            world.clock.advance(61)
+            connection.tick()
+        asked = [
+            pipe.transfer(pipe.control, (AmqpValue(Discharge(txn_id, True)),)) for txn_id in txn_ids
+        ]
+        end(pipe, then)
+        assert not set(asked) & pipe.outcomes().keys()
+    (scene.resource.connect() if then == "close" else connection).tick()
+    pipe.frames += pipe.session.frames()
+    told = [pipe.outcomes().get(number) for number in asked]
+    assert told == [Accepted() if then == "tick" else None] * 2
+    for name in ("glob-8", "glob-9"):
+        assert scene.manager.outcome(name).status is Status.ROLLED_BACK
+
+
+@in_memory
+@pytest.mark.rule("S1-19")
 @pytest.mark.parametrize("then", ["tick", "close", "detach"])
 def test_only_its_coordinator_ends_what_a_discharge_in_doubt_has_prepared(
     world: Any, then: str
@@ -840,10 +891,12 @@ def test_a_global_transaction_that_could_not_be_rolled_back_is_not_begun_anew(wo
     scene = Scene(world, capabilities=(LOCAL, DISTRIBUTED))
     one, two = (Pipeline(scene.resource.connect()) for _ in range(2))
     txn_id = one._ask(Declare(b"glob-4")).txn_id
-    with unanswered(world.store.journal, lands=False):
-        assert one.discharge(txn_id, fail=True) == "accepted"
+    with away(world.store.journal):
+        asked = one.transfer(one.control, (AmqpValue(Discharge(txn_id, True)),))
     assert condition(two._ask(Declare(b"glob-4")).error) == "amqp:transaction:rollback"
     one.session.connection.tick()
+    one.frames += one.session.frames()
+    assert one.outcomes()[asked] == Accepted()
     assert scene.manager.outcome("glob-4").status is Status.ROLLED_BACK
     assert condition(two._ask(Declare(b"glob-4")).error) == "amqp:transaction:rollback"
 

@@ -110,6 +110,11 @@ class Attempt:
         """Whether the deliveries of its messages counted when this client rolled it back."""
         self.charges = True
         """Whether the deliveries of its messages count if it is rolled back."""
+        self.is_part = False
+        """Whether the other attempts of its id are parts of the same work, and no tries of it.
+
+        Then it is not committed or prepared once another one is rolled back.
+        """
         self.ahead = False
         """Whether its client goes on with other work before it is decided, as if it had been."""
         self.rehearsed = False
@@ -362,11 +367,14 @@ class Attempt:
 
     def plan_seal(self, kind: str, lost: int) -> Plan:
         """Plan the append that commits or prepares it; after a conflict, check its rivals first."""
-        if lost:
+        if lost or self.is_part:
             self._rolled_back = self._rivals()
         stamp = self.client.stamp()
         body = self.body(kind, stamp)
-        return self.work.seal(self.client, self.owner, kind, self._rolled_back, stamp, body=body)
+        sealed = self.work.seal(self.client, self.owner, kind, self._rolled_back, stamp, body=body)
+        if self.is_part:
+            sealed += Plan((), (model.others_not_rolled_back(self.id, self.attempt_id),))
+        return sealed
 
     def body(self, kind: str, stamp: planning.Stamp) -> dict[str, Any]:
         """Write the further fields of a decision."""
@@ -423,7 +431,8 @@ class Attempt:
         """Return the rolled-back attempts of the id, after checking that this one may win.
 
         Raises:
-            TransactionAborted: This attempt was aborted, or another one is committed or prepared.
+            TransactionAborted: This attempt was aborted, or another one is committed or prepared;
+                or, of parts of the same work, rolled back.
             TransactionFinished: This attempt is committed, or prepared, after all.
         """
         state = self.client.cache.key_state(self.id, archived_since=self.begun)
@@ -454,7 +463,13 @@ class Attempt:
                 transaction_id=self.id,
             )
         self.check_first(state)
-        return state.rolled_back()
+        rolled_back = state.rolled_back()
+        if self.is_part and rolled_back:
+            raise TransactionAborted(
+                f"Another part of transaction {self.id!r} was rolled back, and so is this one.",
+                transaction_id=self.id,
+            )
+        return rolled_back
 
     def check_first(self, state: TransactionState) -> None:
         """Check that no other attempt of the id is committed, or waits for its decision.

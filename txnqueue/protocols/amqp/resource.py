@@ -204,6 +204,7 @@ class TransactionalResource:
                 raise _no_more_work(key)
             attempt = attempt_of(transaction)
             attempt.begin()
+            attempt.is_part = True
             attempt.claiming()  # a rollback is recorded, because it ends the global transaction
         except BaseException:
             with self._lock:  # it may be over by now, and another one's

@@ -12,10 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from txnqueue.client.append import in_doubt
 from txnqueue.core import ranges
 from txnqueue.core.settings import REASON_LENGTH_MAX
 from txnqueue.errors import (
     AlreadySettled,
+    HistoryRemoved,
     LeaseLost,
     QueueError,
     TransactionAborted,
@@ -354,7 +356,6 @@ class LiveTransaction:
             if not attempt_of(self.transaction).interrupted:
                 self._say_everything()
             if self.distributed:
-                self._check_not_failed()
                 self.transaction.prepare()
             else:
                 self.transaction.commit()
@@ -412,8 +413,8 @@ class LiveTransaction:
         is undone, and ``ended`` stays false.
 
         Raises:
-            TransactionUnknown: It is not known yet whether one has; until then it cannot be
-                committed any more, and takes no work.
+            TransactionUnknown: It is not known yet whether one has, or the rollback is not on
+                record as it must be; from now on it can no longer be committed.
         """
         if self.ended:
             return
@@ -446,55 +447,36 @@ class LiveTransaction:
     def _undo(self, reason: str) -> bool:
         """Roll back in the store, or leave that to later ticks if the store does not answer.
 
-        Whether a discharge in doubt has happened, only the store knows: it is asked always, and
-        nobody is told anything before it answers.
+        Whether a discharge in doubt has happened, only the store knows: it is asked always. And
+        only what is on record there keeps other parts of a global transaction from being prepared.
+        So of both nobody is told anything before the store answers.
 
         Returns:
             Whether it is rolled back, or will be; if not, it is prepared.
 
         Raises:
             TransactionFinished: It is committed.
-            TransactionUnknown: It is in doubt whether it is committed or prepared.
+            TransactionUnknown: It is not known whether it is committed or prepared, or it is a
+                part of a global transaction and its rollback is not on record.
         """
-        connection, in_doubt = self.control.session.connection, self._in_doubt
-        if in_doubt or not connection.store_is_away:
+        connection = self.control.session.connection
+        may_have_landed = attempt_of(self.transaction).in_doubt
+        failed: Exception | None = None
+        if may_have_landed or not connection.store_is_away:
             try:
                 return roll_back_unless_prepared(self.transaction, reason)
             except TransactionFinished:
                 raise
-            except Exception as failed:
-                connection.store_is_away = True
-                if in_doubt:
-                    raise self._unknown() from failed
-                # It can no longer be committed.
-                logger.warning("rollback failed txn=%s error=%s", self.txn_id.hex(), failed)
+            except HistoryRemoved as error:  # for good: others need not wait for the next tick
+                failed = error
+            except Exception as error:
+                failed, connection.store_is_away = error, True
+        if may_have_landed or self.distributed:
+            raise in_doubt(self.transaction.id, None, failed) from failed
+        if failed is not None:
+            logger.warning("rollback failed txn=%s error=%s", self.txn_id.hex(), failed)
         connection.resource.leave_open(self.transaction, reason)
         return True
-
-    @property
-    def _in_doubt(self) -> bool:
-        return attempt_of(self.transaction).in_doubt
-
-    def _unknown(self) -> TransactionUnknown:
-        return TransactionUnknown(
-            f"The outcome of {self.transaction.id!r} is in doubt: ask "
-            f"manager.outcome({self.transaction.id!r}).",
-            transaction_id=self.transaction.id,
-        )
-
-    def _check_not_failed(self) -> None:
-        """Check that nobody has discharged another part of the global transaction as failed.
-
-        Raises:
-            AmqpError: Somebody has: nothing of it may be committed.
-        """
-        attempt = attempt_of(self.transaction)
-        state = attempt.client.cache.key_state(attempt.id)
-        if set(state.rolled_back()) - {attempt.attempt_id}:
-            raise AmqpError(
-                TransactionError.ROLLBACK,
-                f"Another part of the global transaction {attempt.id!r} was rolled back.",
-            )
 
     def _say_everything(self) -> None:
         """Pass postings and outcomes to the store's transaction, once."""
