@@ -114,6 +114,11 @@ class Attempt:
         """Whether the deliveries of its messages counted when this client rolled it back."""
         self.charges = True
         """Whether the deliveries of its messages count if it is rolled back."""
+        self.is_part = False
+        """Whether the other attempts of its id are parts of the same work, and no tries of it.
+
+        Then it is not committed or prepared once another one is rolled back.
+        """
         self.ahead = False
         """Whether its client goes on with other work before it is decided, as if it had been."""
         self.rehearsed = False
@@ -135,6 +140,16 @@ class Attempt:
     def interrupted(self) -> bool:
         """Whether a decision of it was interrupted, which may still land."""
         return self.deciding and self.status is Status.ACTIVE
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether it is prepared, as far as this client knows, and waits for a decision."""
+        return self.status is Status.PREPARED
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a decision of it was begun, and is not known to have landed or not."""
+        return self.deciding and self.status in (Status.ACTIVE, Status.UNKNOWN)
 
     @property
     def durable(self) -> bool:
@@ -381,17 +396,22 @@ class Attempt:
         """Plan the append that prepares it."""
         return self.plan_seal(model.PREPARED, lost)
 
-    def rolling_back(self, reason: str, *, counted: bool) -> Planner:
+    def rolling_back(self, reason: str, *, counted: bool, unless_prepared: bool) -> Planner:
         """Make the planner of its rollback, whatever its state in the journal is by then."""
-        return lambda _lost: self.plan_rollback(reason, counted=counted)
+        return lambda _lost: self.plan_rollback(
+            reason, counted=counted, unless_prepared=unless_prepared
+        )
 
     def plan_seal(self, kind: str, lost: int) -> Plan:
         """Plan the append that commits or prepares it; after a conflict, check its rivals first."""
-        if lost:
+        if lost or self.is_part:
             self._rolled_back = self._rivals()
         stamp = self.client.stamp()
         body = self.body(kind, stamp)
-        return self.work.seal(self.client, self.owner, kind, self._rolled_back, stamp, body=body)
+        sealed = self.work.seal(self.client, self.owner, kind, self._rolled_back, stamp, body=body)
+        if self.is_part:
+            sealed += Plan((), (model.others_not_rolled_back(self.id, self.attempt_id),))
+        return sealed
 
     def body(self, kind: str, stamp: planning.Stamp) -> dict[str, Any]:
         """Write the further fields of a decision."""
@@ -410,8 +430,17 @@ class Attempt:
             ]
         return body
 
-    def plan_rollback(self, reason: str, *, counted: bool) -> Plan | None:
-        """Plan the append that rolls it back; None if it is decided, or can never be."""
+    def plan_rollback(self, reason: str, *, counted: bool, unless_prepared: bool) -> Plan | None:
+        """Plan the append that rolls it back.
+
+        Args:
+            reason: The reason.
+            counted: Whether the deliveries of its messages count.
+            unless_prepared: Whether it stays as it is if it is prepared.
+
+        Returns:
+            The plan; None if it is decided, can never be, or stays prepared.
+        """
         state = self.client.cache.key_state(self.id, archived_since=self.begun)
         decided = state.decisions.get(self.attempt_id)
         if decided is not None:
@@ -424,6 +453,9 @@ class Attempt:
             return None
         stamp = self.client.stamp()
         prepared = state.prepared.get(self.attempt_id)
+        if prepared is not None and unless_prepared:
+            self.status = Status.PREPARED
+            return None
         if prepared is not None:  # an interrupted prepare landed after all
             return decisions.decide_prepared(
                 prepared, commit=False, stamp=stamp, reason=reason, counted=counted
@@ -436,7 +468,8 @@ class Attempt:
         """Return the rolled-back attempts of the id, after checking that this one may win.
 
         Raises:
-            TransactionAborted: This attempt was aborted, or another one is committed or prepared.
+            TransactionAborted: This attempt was aborted, or another one is committed or prepared;
+                or, of parts of the same work, rolled back.
             TransactionFinished: This attempt is committed, or prepared, after all.
         """
         state = self.client.cache.key_state(self.id, archived_since=self.begun)
@@ -467,7 +500,13 @@ class Attempt:
                 transaction_id=self.id,
             )
         self.check_first(state)
-        return state.rolled_back()
+        rolled_back = state.rolled_back()
+        if self.is_part and rolled_back:
+            raise TransactionAborted(
+                f"Another part of transaction {self.id!r} was rolled back, and so is this one.",
+                transaction_id=self.id,
+            )
+        return rolled_back
 
     def check_first(self, state: TransactionState) -> None:
         """Check that no other attempt of the id is committed, or waits for its decision.
