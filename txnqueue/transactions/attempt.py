@@ -101,6 +101,7 @@ class Attempt:
         self.work = Work()
         self._adding = threading.RLock()
         """Held while work is added, and while it is closed: no work comes between."""
+        self._closed = False
         self.decision: Entry | None = None
         self.participants = Participants(self)
         self.claimed = False
@@ -304,7 +305,7 @@ class Attempt:
         """Take no more work from the end of the block on; whoever adds some waits for it."""
         with self._adding:
             yield
-            self.deciding = True
+            self._closed = self.deciding = True
 
     def add_send(self, send: StagedSend) -> None:
         """Record staged rows."""
@@ -337,8 +338,10 @@ class Attempt:
         Raises:
             TransactionFinished: As in ``adding``.
         """
-        with self.adding():
-            self.work.accounts += [account]
+        self.check_active()
+        if self._closed:  # no call comes after this, in which there could be an interrupt
+            self.check_active()
+        self.work.accounts += [account]
 
     def follow_memory(self) -> None:
         """Resolve the attempts of its id that wait in memory for an outcome."""

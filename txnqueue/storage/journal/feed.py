@@ -187,7 +187,7 @@ class ChangeFeed:
         def statement(session: SparkSession) -> Any:
             changes(session, self._names, start, upto).createOrReplaceTempView(_FEED)
             found = session.sql(query).collect()[0]
-            session.catalog.dropTempView(_FEED)
+            session.catalog.dropTempView(_FEED)  # its plan names the files of the feed
             return found
 
         return tuple(map(int, self._statements.alone(statement, compiled=True)))
