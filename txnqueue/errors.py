@@ -52,7 +52,7 @@
     ├── NotErasable              messages are in use and cannot be erased yet
     ├── HistoryRemoved           the history begins after the requested commit
     ├── HandlerFailed            a drain's handler failed too often, or the job is at fault
-    └── Busy                     conflicts outlasted the retries; nothing changed
+    └── Busy                     conflicts outlasted the retries; nothing changed but ``done``
 
 A class's docstring is its default message: it says what happened and what to do next.
 The attributes hold the details that a program needs; the Delta or Spark error is the
@@ -102,6 +102,8 @@ class TxnQueueError(_Declared):
 
     message: str = _attribute(default="", kw_only=False)
     """What happened and what to do; the class's docstring when left out."""
+    done: int = 0
+    """How many messages the call had already purged or moved when it failed; these stay so."""
 
 
 class PlatformMissing(TxnQueueError):

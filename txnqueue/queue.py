@@ -210,7 +210,8 @@ class Queue:
             The number of messages sent back.
 
         Raises:
-            QueueNotFound: A queue that some of them came from no longer exists.
+            QueueNotFound: A queue that some of them came from no longer exists. None was sent
+                back, unless that queue was dropped during the call: the error says how many were.
         """
         tx = self._resolve(transaction, f"{self.name}.redrive")
 
@@ -218,7 +219,8 @@ class Queue:
             return to_origin(part.client)
 
         selector = self._selector(where, few=limit is not None)
-        return self._move(tx, route_of, "redriven", selector, limit, among=came_from_elsewhere)
+        among = came_from_elsewhere
+        return self._move(tx, route_of, "redriven", selector, limit, among=among, routed_first=True)
 
     def alter(
         self, add: str | StructType | None = None, **settings: Unpack[ChangeableSettings]
@@ -289,11 +291,13 @@ class Queue:
         self._client.open()
         at_once(self._client, f"{self.name}.purge", self._bound)
         reason = check_text("reason", reason)
-        selector = self._selector(where)
-        return sum(
-            removal.purge(part.client, part.info, selector, reason, gone)
-            for part in self._client.parts_of(self._info)
-        )
+        selector, progress = self._selector(where), removal.Progress()
+        with progress.telling("purged"):
+            for part in self._client.parts_of(self._info):
+                removal.purge(
+                    part.client, part.info, selector, reason, progress=progress, gone=gone
+                )
+        return progress.removed
 
     def _selector(
         self,
@@ -853,6 +857,7 @@ class Queue:
         limit: int | None,
         *,
         among: Callable[[Segment], bool] = lambda _segment: True,
+        routed_first: bool = False,
     ) -> int:
         """Move waiting messages, by the commit of an attempt or at once."""
         if tx is not None:
@@ -866,6 +871,7 @@ class Queue:
             selector=selector,
             limit=limit,
             among=among,
+            routed_first=routed_first,
         )
 
     def _first(self, limit: int, where: str | None) -> tuple[list[Part], list[TransientRows]]:

@@ -42,6 +42,7 @@ from txnqueue.errors import (
     TransactionNotGiven,
     TxnQueueError,
 )
+from txnqueue.messages import removal
 from txnqueue.messages.removal import remove
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.payload import StagedPlace
@@ -183,10 +184,10 @@ def test_what_is_claimed_while_others_are_purged_refuses_and_says_what_was_done(
     queue.send(rows(1, 2, key="anna"))
     held: list[Any] = []
 
-    def late(*args: Any) -> int:
+    def late(*args: Any, **named: Any) -> None:
         if not held:
             held.append(queue.receive(1))
-        return remove(*args)
+        remove(*args, **named)
 
     monkeypatch.setattr("txnqueue.admin.erasure.remove", late)
     with pytest.raises(NotErasable, match="1 waiting messages were already purged") as refused:
@@ -506,7 +507,7 @@ def test_others_that_always_write_leave_the_deletion_to_the_next(
 
 @in_memory
 @pytest.mark.parametrize(
-    ("nth", "said"), [(1, "1 waiting messages were purged, but"), (2, "are erased, but")]
+    ("nth", "said"), [(1, "Before that, 1 messages were purged"), (2, "are erased, but")]
 )
 def test_who_is_too_busy_to_record_an_erasure_is_told_what_was_done(
     world: World, monkeypatch: pytest.MonkeyPatch, nth: int, said: str
@@ -526,6 +527,29 @@ def test_who_is_too_busy_to_record_an_erasure_is_told_what_was_done(
     scene.check(done=False)
     world.manager("helper").erase(scene.queue.name, ANNA, reason="r")
     scene.check(done=True)
+
+
+@in_memory
+def test_an_erasure_that_fails_while_it_purges_says_how_many_are_purged(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, clerk, land, calls = world.queue(lanes=1), world.manager("clerk"), Client.land, [0]
+    for n in range(3):
+        queue.send(rows(n, key="anna"))
+
+    def busy(self: Client, plan: Any, operation: str, **rest: Any) -> Any:
+        calls[0] += operation == "purged"
+        if calls[0] > 1:
+            raise Busy
+        return land(self, plan, operation, **rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(removal, "REMOVALS_MAX", 2)
+        patched.setattr(Client, "land", busy)
+        with pytest.raises(Busy, match="2 messages were purged, and their payload still") as error:
+            clerk.erase(queue.name, ANNA, reason="r")
+    assert error.value.done == 2
+    assert clerk.erase(queue.name, ANNA, reason="r").erased == 3
 
 
 @in_memory

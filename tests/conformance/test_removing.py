@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,13 +13,17 @@ from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_
 from tests.conformance.working import understand_divisors
 from tests.inside import client_of
 from txnqueue.errors import (
+    Busy,
     InvalidInput,
     PlatformMissing,
     QueueNotFound,
     SchemaMismatch,
     TransactionNotGiven,
+    TransactionUnknown,
 )
+from txnqueue.messages import removal
 from txnqueue.queue import Queue
+from txnqueue.storage.journal import AppendConflict
 
 
 def state_of(world: World, queue: Queue) -> Any:
@@ -285,3 +290,221 @@ def test_dead_letters_of_a_queue_before_say_that_another_one_has_its_name(world:
     world.queue(dead_letter=True)
     with pytest.raises(QueueNotFound, match="no longer exists, and another one has its name"):
         manager.queue(f"{queue.name}.dead").redrive()
+
+
+# ------------------------------------------------------------- more than one append
+
+
+@pytest.fixture
+def in_twos(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each append take two pieces of a lane, so that few messages need several appends."""
+    monkeypatch.setattr(removal, "REMOVALS_MAX", 2)
+
+
+def sent_one_by_one(world: World, *numbers: int, **settings: Any) -> Any:
+    queue = world.queue(lanes=1, **settings)
+    for number in numbers:
+        queue.send(rows(number))
+    return queue
+
+
+def after(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    operation: str,
+    meanwhile: Callable[[], object],
+    nth: int = 1,
+) -> None:
+    """Let something happen before each append of an operation that follows the nth of them."""
+    append, seen = world.store.journal.append, 0
+
+    def hooked(units: Any, metadata: Any) -> Any:
+        nonlocal seen
+        if metadata["operation"] == operation:
+            seen += 1
+            if seen > nth:
+                meanwhile()
+        return append(units, metadata)
+
+    monkeypatch.setattr(world.store.journal, "append", hooked)
+
+
+def conflict() -> None:
+    raise AppendConflict("others were faster")
+
+
+def no_reply() -> None:
+    raise ConnectionError("no reply")
+
+
+@in_memory
+@pytest.mark.usefixtures("in_twos")
+@pytest.mark.parametrize("what", ["purged", "moved", "redriven"])
+@pytest.mark.parametrize(("fails", "kind"), [(conflict, Busy), (no_reply, TransactionUnknown)])
+def test_what_fails_after_its_first_append_says_how_many_messages_are_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch, what: str, fails: Any, kind: Any
+) -> None:
+    queue, other = sent_one_by_one(world, 1, 2, 3, 4, 5), world.queue("other", lanes=1)
+    if what == "redriven":
+        queue.move(other.name)
+        queue, other = other, queue
+    calls = {
+        "purged": queue.purge,
+        "moved": lambda: queue.move(other.name),
+        "redriven": queue.redrive,
+    }
+    with monkeypatch.context() as patched:
+        after(world, patched, "purged" if what == "purged" else "moved", fails)
+        with pytest.raises(kind, match=f"Before that, 2 messages were {what}") as error:
+            calls[what]()
+    assert error.value.done == 2
+    assert "othing was changed" not in str(error.value)
+    assert queue.depth() == 3
+    assert calls[what]() == 3
+    assert other.depth() == (0 if what == "purged" else 5)
+    assert world.manager().history.verify().ok
+
+
+@in_memory
+@pytest.mark.usefixtures("in_twos")
+def test_a_purge_says_how_many_in_flight_it_marked_before_it_failed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = sent_one_by_one(world, 1, 2, 3)
+    queue.receive(3)
+    with monkeypatch.context() as patched:
+        after(world, patched, "purged", conflict)
+        with pytest.raises(Busy, match="0 messages were purged, and 2 in flight were marked"):
+            queue.purge()
+
+
+@in_memory
+def test_a_call_that_fails_at_its_first_append_says_that_nothing_was_changed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = sent_one_by_one(world, 1)
+    with monkeypatch.context() as patched:
+        after(world, patched, "purged", conflict, nth=0)
+        with pytest.raises(Busy, match="nothing was changed") as error:
+            queue.purge()
+    assert (error.value.done, queue.depth()) == (0, 1)
+
+
+@in_memory
+@pytest.mark.usefixtures("in_twos")
+def test_a_move_whose_target_is_dropped_meanwhile_says_how_many_were_moved(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = sent_one_by_one(world, 1, 2, 3), world.queue("other")
+    dropping = world.manager("b")
+    with monkeypatch.context() as patched:
+        after(world, patched, "moved", lambda: dropping.drop_queue(other.name))
+        with pytest.raises(QueueNotFound, match="2 messages were moved") as error:
+            queue.move(other.name)
+    assert (error.value.done, error.value.name) == (2, other.name)
+    assert queue.depth() == 1
+
+
+@in_memory
+def test_what_fails_in_memory_says_how_many_durable_messages_are_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = sent_one_by_one(world, 1), world.queue("other")
+    queue.send(rows(2), durable=False)
+    memory = world.store.transient.journal
+
+    def fail(*_: Any) -> Any:
+        raise SchemaMismatch("The queues differ. Nothing was changed.")
+
+    for call in (queue.purge, lambda: queue.move(other.name)):
+        with monkeypatch.context() as patched:
+            patched.setattr(memory, "append", fail)
+            with pytest.raises(SchemaMismatch, match="Before that, 1 messages") as error:
+                call()
+        assert error.value.done == 1
+        queue.send(rows(3))
+
+
+@in_memory
+@pytest.mark.usefixtures("in_twos")
+@pytest.mark.parametrize("again", [False, True])
+def test_a_move_that_fails_inside_a_transaction_moves_nothing_at_its_commit(
+    world: World, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    queue, other = sent_one_by_one(world, 1, 2, 3, 4, 5), world.queue("other", lanes=1)
+    with world.manager().transaction() as tx:
+        mine = tx.queue(queue.name)
+        with monkeypatch.context() as patched:
+            after(world, patched, "claim", conflict, nth=2)
+            with pytest.raises(Busy, match="nothing was changed"):
+                mine.move(other.name)
+        assert (queue.depth(), queue.in_flight()) == (5, 0)
+        if again:
+            assert mine.move(other.name) == 5
+    assert (queue.depth(), other.depth()) == ((0, 5) if again else (5, 0))
+    assert queue.in_flight() == 0
+    found = numbers((other if again else queue).receive(5))
+    assert found == [1, 2, 3, 4, 5]
+    assert world.manager().history.verify().ok
+
+
+@in_memory
+@pytest.mark.usefixtures("in_twos")
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("lands", [True, False])
+def test_what_a_failed_move_cannot_give_back_at_once_comes_back_when_its_transaction_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch, commit: bool, lands: bool
+) -> None:
+    queue, other = sent_one_by_one(world, 1, 2, 3), world.queue("other")
+    tx = world.manager().transaction()
+    waiting: list[Any] = []
+    append = world.store.journal.append
+    with monkeypatch.context() as patched:
+        after(world, patched, "claim", conflict)
+        hooked = world.store.journal.append
+
+        def unanswered(units: Any, metadata: Any) -> Any:
+            if metadata["operation"] == "settle":
+                waiting[:] = [(units, metadata)]
+                raise ConnectionError("no reply")
+            return hooked(units, metadata)
+
+        patched.setattr(world.store.journal, "append", unanswered)
+        with pytest.raises(Busy):
+            tx.queue(queue.name).move(other.name)
+    if lands:
+        append(*waiting[0])
+    if commit:
+        tx.commit()
+    else:
+        tx.rollback()
+    assert (queue.depth(), queue.in_flight(), other.depth()) == (3, 0, 0)
+    batch = queue.receive(3)
+    assert numbers(batch) == [1, 2, 3]
+    assert [row["_message"]["delivery_count"] for row in batch.messages()] == [0, 0, 0]
+    assert world.manager().history.verify().ok
+
+
+@in_memory
+@pytest.mark.usefixtures("in_twos")
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_redrive_sends_nothing_back_if_a_queue_that_some_came_from_is_gone(
+    world: World, inside: bool
+) -> None:
+    queue, here = sent_one_by_one(world, 1, 2, 3), world.queue("here", lanes=1)
+    gone = world.queue("gone", lanes=1)
+    queue.move(here.name)
+    gone.send(rows(4))
+    gone.move(here.name)
+    here.send(rows(5))  # was never elsewhere
+    gone.drop()
+    with world.manager().transaction() if inside else nullcontext() as tx:
+        mine = here if tx is None else tx.queue(here.name)
+        with pytest.raises(QueueNotFound, match="no longer exists") as error:
+            mine.redrive()
+        assert error.value.done == 0
+    assert (here.depth(), queue.depth()) == (5, 0)
+    with world.manager().transaction() if inside else nullcontext() as tx:
+        mine = here if tx is None else tx.queue(here.name)
+        assert mine.redrive(limit=3) == 3
+    assert (here.depth(), queue.depth()) == (2, 3)

@@ -30,6 +30,7 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
 from txnqueue.core.settings import QueueInfo, QueueSettings
+from txnqueue.core.state import catalog
 from txnqueue.errors import InvalidInput, InvalidName, PlatformMissing, StoreNotFound
 from txnqueue.reports import views
 from txnqueue.storage.journal.tables import TableNames
@@ -474,7 +475,8 @@ def test_views_in_a_catalog_schema_are_permanent(spark: Any, tmp_path: Path) -> 
 
 
 def _info(name: str, payload_columns: Any = ("id",), dead_letter_id: Any = None) -> QueueInfo:
-    schema = {"type": "struct", "fields": [{"name": column} for column in payload_columns]}
+    fields = [{"name": column, "type": "string"} for column in payload_columns]
+    schema = {"type": "struct", "fields": fields}
     queue_id = f"{name}-{len(name):08d}"
     return QueueInfo(name, queue_id, queue_id, schema, 1, QueueSettings(), dead_letter_id)
 
@@ -546,3 +548,24 @@ def test_dead_letters_bring_the_payload_of_where_they_came_from() -> None:
     for name in ("a", "bb", "ccc"):
         assert texts[name].count("/root/payload/") == 3
     assert texts["dddd"].count("/root/payload/") == 2
+
+
+def test_what_was_moved_before_both_queues_grew_brings_its_payload() -> None:
+    manager = memory_manager()
+    orders, kept = manager.create_queue("orders", "n long"), manager.create_queue("kept", "n long")
+    manager.create_queue("others", "m long")
+    orders.send([{"n": 1}])
+    assert orders.move("kept") == 1
+    orders.alter("e string")
+    kept.alter("e int, f int")
+    entries = client_of(manager).cache.catalog_entries()
+    text = views.statements(
+        TableNames.of("/root"),
+        catalog.queues(entries),
+        schemas=catalog.every_schema(entries),
+    )["kept"]
+    assert f"/root/payload/{orders.info.payload_id}`" in text
+    assert "/root/payload/others" not in text
+    where = text[: text.index(f"/root/payload/{orders.info.payload_id}`")].rindex("struct(")
+    own = text[where:].partition("content")[0]  # its column e is another one
+    assert "CAST(NULL AS int) AS `e`" in own

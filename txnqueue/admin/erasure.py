@@ -44,7 +44,7 @@ from txnqueue.core.state.closure import closed_error
 from txnqueue.core.state.erasures import Erasure, Place, Rows
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import Busy, LimitExceeded, NotErasable, QueueClosed, QueueNotFound
-from txnqueue.messages.removal import remove
+from txnqueue.messages.removal import Progress, remove
 from txnqueue.storage.journal import AppendConflict, EntryFilter
 
 logger = logging.getLogger("txnqueue")
@@ -52,6 +52,7 @@ Schema = Mapping[str, Any]
 """Columns of payload, as the catalog describes them."""
 RANGES_MAX = 10_000
 """How many ranges one erasure may name: every client reads its record for ever."""
+_PURGED = "purged, and their payload still exists"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,8 @@ def erase(client: Client, name: str, where: str, reason: str) -> EraseResult:
             "of adjacent rows: erase fewer of them at a time.",
             name="where",
         )
-    purged = _Standing(client, search.rows, name, reason).purge(search.posted)
+    progress = Progress()
+    _Standing(client, search.rows, name, reason).purge(search.posted, progress)
 
     def plan(_lost: int) -> Plan | None:
         entries, stamp = client.cache.catalog_entries(), client.stamp()
@@ -110,17 +112,8 @@ def erase(client: Client, name: str, where: str, reason: str) -> EraseResult:
         )
         return made if made.entries else None
 
-    try:
+    with progress.telling(_PURGED):
         landed = client.land(plan, "erase")
-    except Busy as error:
-        if not purged:
-            raise
-        raise Busy(
-            f"{purged} waiting messages were purged, but others won every retry to record which "
-            "rows are erased; their payload still exists: erase again.",
-            operation="erase",
-            tries=error.tries,
-        ) from error
     recorded = [e for e in landed.entries if e.kind == model.PAYLOAD_ERASING] if landed else []
     known = client.cache.catalog_entries()
     waiting = {one.payload_id for one in erasures.erasures(known) if one.done is None}
@@ -128,7 +121,7 @@ def erase(client: Client, name: str, where: str, reason: str) -> EraseResult:
     for owner in search.rows.keys() & failed.keys():
         raise failed[owner]
     until = _readable_until(client, waiting - failed.keys())
-    return EraseResult(name, model.messages(recorded), purged, search.undecided, until)
+    return EraseResult(name, model.messages(recorded), progress.removed, search.undecided, until)
 
 
 def finish(client: Client, facts: Iterable[Entry]) -> dict[str, Exception]:
@@ -309,6 +302,7 @@ def _after_purging(error: NotErasable | QueueClosed, purged: int) -> NotErasable
         queue=error.name if isinstance(error, QueueClosed) else error.queue,
         in_flight=0 if isinstance(error, QueueClosed) else error.in_flight,
         purged=purged,
+        done=purged,
     )
 
 
@@ -329,7 +323,7 @@ class _Standing:
         self._name = name
         self._reason = reason
 
-    def purge(self, posted: Callable[[], list[Entry]]) -> int:
+    def purge(self, posted: Callable[[], list[Entry]], progress: Progress) -> None:
         """Purge the waiting messages, and make sure that none is left in any queue.
 
         A message may be moved to another queue during the search; so the places where messages were
@@ -337,15 +331,13 @@ class _Standing:
 
         Args:
             posted: Reads where the messages were posted.
-
-        Returns:
-            How many messages were waiting.
+            progress: Counts the messages that were waiting.
 
         Raises:
             NotErasable: Some messages are in flight, or needed to detect duplicates.
             QueueClosed: Some messages wait in a queue that is being dropped.
         """
-        purged, known = 0, posted()
+        known = posted()
         while True:
             infos = self._queues(known)
             try:
@@ -353,17 +345,18 @@ class _Standing:
                 waiting = self._waiting(infos)  # only these: another queue may be closing
                 self._check_open(waiting)
             except (NotErasable, QueueClosed) as error:
-                if not purged:
+                if not progress.removed:
                     raise
-                raise _after_purging(error, purged) from None
-            with suppress(QueueNotFound, QueueClosed):  # it is being dropped: look once more
+                raise _after_purging(error, progress.removed) from None
+            # A queue that is being dropped is looked at once more.
+            with suppress(QueueNotFound, QueueClosed), progress.telling(_PURGED):
                 for info in waiting:
-                    purged += remove(self._client, info, model.PURGED, self, self._sort)
+                    remove(self._client, info, model.PURGED, self, self._sort, progress=progress)
             stands = self._stands(infos)
             newest = posted()
             # Not by their number: others may have been removed with their history meanwhile.
             if not stands and {e.entry_id for e in newest} <= {e.entry_id for e in known}:
-                return purged
+                return
             known = newest
 
     def _check_open(self, infos: Sequence[QueueInfo]) -> None:

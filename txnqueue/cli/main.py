@@ -12,7 +12,8 @@ Exit codes, for schedulers:
     5   declare --dry-run found something to change
     6   consumed, but some messages failed too often and are dead letters now
     7   depth --at-least: there are fewer messages
-    75  conflicts outlasted the retries, and nothing was changed: try again
+    75  conflicts outlasted the retries: try again; the error says what was done before, mostly
+        nothing
     76  the outcome is unknown: ask ``txnqueue outcome``, then ``txnqueue recover``
     77  committed, but changes of tables are not applied yet: use ``txnqueue recover``, and do
         not run it again

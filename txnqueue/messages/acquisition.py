@@ -7,7 +7,8 @@ rollback returns the messages as they were.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Protocol
 
@@ -17,12 +18,12 @@ from txnqueue.core.model import PositionId, Range
 from txnqueue.core.planning import Plan, Selection, Target
 from txnqueue.core.settings import MESSAGES_PER_RECEIVE_MAX, QueueInfo, check_count
 from txnqueue.core.state import LaneState, Segment
-from txnqueue.messages import duplicates, removal
+from txnqueue.messages import duplicates, receive, removal
 from txnqueue.messages.acquirer import Acquirer
-from txnqueue.messages.claim import ClaimPlanner, Wanting
+from txnqueue.messages.claim import ClaimPlanner, HeldClaim, Wanting
 from txnqueue.messages.move import Route, routed
 from txnqueue.messages.selector import Selector
-from txnqueue.messages.settlement import Account, completed, count
+from txnqueue.messages.settlement import Account, Name, completed, count, name_of
 
 _EVERYTHING = 1 << 62
 _Lanes = dict[int, tuple[Range, ...]]
@@ -45,6 +46,7 @@ def move(
     selector: Selector | None,
     limit: int | None,
     among: Callable[[Segment], bool] = lambda _segment: True,
+    routed_first: bool = False,
 ) -> int:
     """Move waiting messages, by the commit of a transaction or at once.
 
@@ -57,6 +59,8 @@ def move(
         selector: Selects messages; None for all that wait.
         limit: The most messages; None for any number.
         among: Returns whether a segment is eligible at all.
+        routed_first: Whether all messages are routed before the first append, so that none is
+            moved if one of them cannot be; for routes that read no payload.
 
     Returns:
         The number of messages moved, or to be moved by the commit.
@@ -65,18 +69,66 @@ def move(
         check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
     if tx is not None and tx.already_committed:
         return 0
-    routes = [(part, route_of(part)) for part in client.parts_of(info)]
+    routes = [
+        (part, route_of(part))
+        for part in client.parts_of(info)
+        if tx is None or tx.takes_transient or not part.info.transient
+    ]
+    wanted = selector.of_lane if selector is not None else None
+    if routed_first:
+        _route_all(routes, wanted, among, limit)
     if tx is not None:
-        wanted = selector.of_lane if selector is not None else None
         return move_inside(routes, tx, reason, wanted, among=among, limit=limit)
-    moved = 0
+    progress = removal.Progress()
+    with progress.telling(reason):
+        for part, route in routes:
+            removal.remove(
+                part.client,
+                part.info,
+                model.MOVED,
+                selector,
+                removal.moving(route, reason),
+                progress=progress,
+                among=among,
+                limit=limit,
+            )
+    return progress.removed
+
+
+def _route_all(
+    routes: Sequence[tuple[QueuePart, Route]],
+    wanted: Wanting | None,
+    among: Callable[[Segment], bool],
+    limit: int | None,
+) -> None:
+    """Route all messages that will be moved: the route raises an error before anything has moved.
+
+    Messages that others take or send meanwhile are routed once more when they are moved.
+    """
+    left = _EVERYTHING if limit is None else limit
+    seen: dict[str, int] = {}  # messages posted while the selector is evaluated are left out
+
+    def look(part: QueuePart, route: Route) -> int:
+        fold = part.client.states.for_update(part.info)
+        upto = seen.setdefault(fold.queue_id, fold.version)
+        left_out = duplicates.left_out(part.client, part.info, fold)
+        there = 0
+        for lane in fold.lanes.values():
+            waiting = [s for s in lane.available if s.by(upto) and among(s)]
+            chosen = iter(waiting if wanted is None else wanted(lane, waiting))
+            for segment in chosen:
+                going: tuple[Range, ...] = ((segment.first, segment.last),)
+                if left_out is not None:
+                    going = ranges.difference(going, left_out(segment))
+                route([segment.cut(first, last) for first, last in going])
+                there += ranges.count(going)
+                if there >= left:
+                    return there
+        return there
+
     for part, route in routes:
-        left = None if limit is None else limit - moved
-        sort = removal.moving(route, reason)
-        moved += removal.remove(
-            part.client, part.info, model.MOVED, selector, sort, among=among, limit=left
-        )
-    return moved
+        if left > 0:
+            left -= part.client.informed(partial(look, part, route))
 
 
 def move_inside(
@@ -90,6 +142,9 @@ def move_inside(
 ) -> int:
     """Acquire waiting messages now, and let the transaction's commit move them.
 
+    A lane with very many pieces takes several claims. The transaction learns of none before the
+    last one has landed: if one fails, the others are given back, and its commit moves none of them.
+
     Args:
         routes: The parts of the queue, each with the route of its messages.
         tx: The transaction.
@@ -101,34 +156,52 @@ def move_inside(
     Returns:
         The number of messages that the commit will move.
     """
-    moved = 0
-    for part, route in routes:
-        if part.info.transient and not tx.takes_transient:
-            continue
-        client, info, more = part.client, part.info, True
-        upto = client.store.journal.version()
-        while more and (limit is None or moved < limit):
-            left = _EVERYTHING if limit is None else limit - moved
-            taker = _Taker(client, info, left, tx, upto, route=route, wanted=wanted, among=among)
-            landed = client.land(taker.plan, "claim", transaction_id=tx.id, queue=info.name)
-            held = taker.held(landed.entries if landed else ())
-            if held:
-                moved += _move_held(Account(held, tx), tx, taker.planned_route, reason)
-            more = taker.more
-    return moved
+    held: list[HeldClaim] = []
+    planned: dict[Name, Route] = {}
+    left = _EVERYTHING if limit is None else limit
+    try:
+        for part, route in routes:
+            if part.info.transient and not tx.takes_transient:
+                continue
+            client, info, more = part.client, part.info, True
+            upto = client.store.journal.version()
+            while more and left > 0:
+                taker = _Taker(
+                    client, info, left, tx, upto, route=route, wanted=wanted, among=among
+                )
+                landed = client.land(taker.plan, "claim", transaction_id=tx.id, queue=info.name)
+                found = taker.held(landed.entries if landed else ())
+                held += found
+                planned.update((name_of(one), taker.planned_route) for one in found)
+                left -= sum(one.claim.count for one in found)
+                more = taker.more
+    except BaseException:
+        _release_held(held, tx)
+        raise
+    return _move_held(Account(held, tx), tx, planned, reason) if held else 0
 
 
-def _move_held(account: Account, tx: Mover, route: Route, reason: str) -> int:
+def _move_held(account: Account, tx: Mover, planned: Mapping[Name, Route], reason: str) -> int:
     """Record that the commit moves messages that were just acquired."""
     chosen = completed(
         account,
         account.chosen(model.MOVED, None, reason, tx.attempt_id),
-        lambda one, said: routed(route, one, said),
+        lambda one, said: routed(planned[name_of(one)], one, said),
     )
     account.say(tx.attempt_id, chosen)
     moved = count(chosen)
     tx.add_account(account)  # only after the dispositions: without them a commit accepts these
     return moved
+
+
+def _release_held(held: Sequence[HeldClaim], tx: Mover) -> None:
+    """Release messages that the transaction is not going to move, at its end if not now."""
+    left = receive.give_back(tx.client, held)
+    if not left:
+        return
+    account = Account(left, tx)
+    account.say(tx.attempt_id, account.chosen(model.RELEASED, None, None, tx.attempt_id))
+    tx.add_account(account)
 
 
 class _Taker(ClaimPlanner):

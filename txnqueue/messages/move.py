@@ -147,12 +147,6 @@ def same_columns(info: QueueInfo, other: QueueInfo) -> bool:
     return _columns(info) == _columns(other)
 
 
-def once_same_columns(info: QueueInfo, other: QueueInfo) -> bool:
-    """Return whether two queues' columns can ever have been the same: they are only added."""
-    shorter, longer = sorted((_columns(info), _columns(other)), key=len)
-    return longer[: len(shorter)] == shorter
-
-
 def _columns(info: QueueInfo) -> list[tuple[str, object]]:
     return [(column["name"], column.get("type")) for column in info.schema["fields"]]
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from txnqueue.client.client import Client, QueuePart
-from txnqueue.core import model, planning
-from txnqueue.core.planning import Disposition, Plan
+from txnqueue.core import model
+from txnqueue.core.planning import Disposition, Plan, lane_conditions, settlement
 from txnqueue.core.settings import LEASE_SECONDS_MAX, QueueInfo, check_number
 from txnqueue.core.state import AttemptOwner
 from txnqueue.core.state.branch import Branch
 from txnqueue.messages.acquirer import Acquirer
 from txnqueue.messages.claim import ClaimPlanner, HeldClaim, Wanting
+from txnqueue.messages.settlement import by_client
 
 logger = logging.getLogger("txnqueue")
 FIRST_SECONDS = 0.1
@@ -169,8 +171,7 @@ def gather(
         try:
             held += _claimed(part.client, make(part, left, bool(held)), info)
         except BaseException:
-            for one in held[len(before) :]:
-                _give_back(client.of(one.info), one)
+            give_back(client, held[len(before) :])
             raise
     return held
 
@@ -198,30 +199,45 @@ def _claimed(client: Client, receiver: ClaimPlanner, info: QueueInfo) -> list[He
         # Only what nobody gets was found: there may be other messages behind it.
 
 
-def _give_back(side: Client, one: HeldClaim) -> None:
+def give_back(client: Client, held: Sequence[HeldClaim]) -> list[HeldClaim]:
     """Release messages that are not delivered because another claim of the call failed.
 
-    If that fails, too, they come back when their lease ends.
-    """
-    queue_id = one.info.queue_id
+    Args:
+        client: The client of the store.
+        held: The claims, of durable and of transient messages.
 
-    def plan(_lost: int) -> Plan | None:
-        with side.lock:
-            fold = side.states.fold(one.info)
+    Returns:
+        The claims of which it is not known that they were released. If nobody else does it, their
+        messages come back when the lease ends.
+    """
+    left: list[HeldClaim] = []
+    for side, claims in by_client(client, held):
+        try:
+            side.land(partial(_giving_back, side, claims), "settle", queue=claims[0].info.name)
+        except Exception as error:  # the error of the other claim tells more
+            name = claims[0].info.name
+            logger.warning("claims not given back queue=%s error=%s", name, error)
+            left += claims
+    return left
+
+
+def _giving_back(side: Client, held: Sequence[HeldClaim], _lost: int) -> Plan | None:
+    """Plan the release of those claims that have not ended."""
+    plan, stamp = Plan(), side.stamp()
+    places: dict[tuple[str, int], int] = {}
+    with side.lock:
+        for one in held:
+            queue_id, fold = one.info.queue_id, side.states.fold(one.info)
             claim = fold.claim(*one.claim.name)
             if claim is None:
-                return None
-            sequence = fold.lanes[claim.lane].next_sequence
+                continue
+            lane = (queue_id, claim.lane)
+            sequence = places.setdefault(lane, fold.lanes[claim.lane].next_sequence)
+            places[lane] += 1
             released = Disposition(model.RELEASED)
-            entry = planning.settlement(
-                queue_id, claim, released, side.stamp(), sequence=sequence, owner=None
-            )
-        return Plan((entry,), planning.lane_conditions(queue_id, [(claim.lane, sequence)]))
-
-    try:
-        side.land(plan, "settle", queue=one.info.name)
-    except Exception as error:  # the error of the other claim tells more
-        logger.warning("claim not given back queue=%s error=%s", one.info.name, error)
+            entry = settlement(queue_id, claim, released, stamp, sequence=sequence, owner=None)
+            plan += Plan((entry,), lane_conditions(queue_id, [(claim.lane, sequence)]))
+    return plan if plan.entries else None
 
 
 def claim(

@@ -2,16 +2,18 @@
 
 Messages in flight are not moved; a purge removes them if they would return. It takes one append, or
 several if very many pieces leave a lane; each append names its messages in the lane's log, and
-repeating a failed call is harmless.
+repeating a failed call is harmless. An error after the first append says how many have left.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
-from typing import Protocol
+from typing import Any, Protocol
 
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning, ranges
@@ -21,6 +23,7 @@ from txnqueue.core.planning.claims import LeftOut, firsts
 from txnqueue.core.planning.tries import Tries
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import LaneState, Position, QueueState, Segment
+from txnqueue.errors import TxnQueueError
 from txnqueue.messages import duplicates
 from txnqueue.messages.move import Route
 from txnqueue.messages.selector import Selector
@@ -42,6 +45,44 @@ class Choice(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Progress:
+    """What the appends of one call have done so far, in both parts of a queue.
+
+    Attributes:
+        removed: The number of messages that have left, without duplicates.
+        marked: The number of messages in flight that will not return.
+    """
+
+    removed: int = 0
+    marked: int = 0
+
+    @contextmanager
+    def telling(self, what: str) -> Iterator[None]:
+        """Let an error say what was done before it: the appends that have landed stay.
+
+        Args:
+            what: What was done with the messages, as a participle.
+        """
+        try:
+            yield
+        except TxnQueueError as error:
+            if not self.removed and not self.marked:
+                raise
+            raise self._told(error, what) from error.__cause__
+
+    def _told(self, error: TxnQueueError, what: str) -> TxnQueueError:
+        """Make the same error, which no longer says that nothing was changed."""
+        said = str(error).replace("; nothing was changed", "").removesuffix(" Nothing was changed.")
+        marked = f", and {self.marked} in flight were marked" if self.marked else ""
+        details: dict[str, Any] = {**error.details, "done": self.removed}
+        return type(error)(
+            f"{said} Before that, {self.removed} messages were {what}{marked}: a repeated call "
+            "goes on with the others.",
+            **details,
+        )
+
+
 def remove(
     client: Client,
     info: QueueInfo,
@@ -49,11 +90,12 @@ def remove(
     selector: Choice | None,
     sort: Sort,
     *,
+    progress: Progress,
     among: Callable[[Segment], bool] = lambda _segment: True,
     limit: int | None = None,
     in_flight: Mark | None = None,
     gone: Gone | None = None,
-) -> int:
+) -> None:
     """Take out all waiting messages, or those that a selector selects, append by append.
 
     Duplicates among them leave as duplicates, so that the lane's log always tells them apart.
@@ -64,16 +106,14 @@ def remove(
         kind: The kind of the lanes' entries.
         selector: Selects messages; None for all that wait.
         sort: Makes the removals of the selected messages.
+        progress: Counts what the call has done, here and before.
         among: Returns whether a segment is eligible at all.
-        limit: The most messages; None for any number.
+        limit: The most messages of the call; None for any number.
         in_flight: Plans the entry about those in flight, in the same append.
         gone: Called after each append with the messages that have left.
-
-    Returns:
-        The number of messages that left, without duplicates.
     """
     upto = client.store.journal.version()
-    removed, more = 0, True
+    more = True
     positions: dict[PositionId, Position] = {}
 
     def wanted(lane: LaneState, segments: Sequence[Segment]) -> Iterator[Segment]:
@@ -90,7 +130,7 @@ def remove(
         fold, stamp = client.states.for_update(info), client.stamp()
         found = Plan()
         left_out = duplicates.left_out(client, info, fold)
-        left = limit if limit is None else limit - removed
+        left = limit if limit is None else limit - progress.removed
         places: dict[int, int] = {}
         for number in tries.in_order(fold, fold.lanes):
             lane = fold.lanes[number]
@@ -116,17 +156,18 @@ def remove(
         tries.note(places)
         return found
 
-    while more and (limit is None or removed < limit):
+    while more and (limit is None or progress.removed < limit):
         tries = Tries()
         landed = client.land(plan, kind, queue=info.name)
         for entry in landed.entries if landed else ():
+            if entry.kind == model.PURGE_PENDING:
+                progress.marked += entry.count or 0
             if entry.kind != kind:
                 continue
-            removed += entry.count or 0
+            progress.removed += entry.count or 0
             if gone is not None:
                 for position_id, part in model.unpack_items(entry):
                     gone(positions[position_id], part)
-    return removed
 
 
 def purge(
@@ -134,13 +175,11 @@ def purge(
     info: QueueInfo,
     selector: Selector | None,
     reason: str | None,
+    *,
+    progress: Progress,
     gone: Gone | None = None,
-) -> int:
-    """Purge waiting messages, and mark those in flight, which are removed if they would return.
-
-    Returns:
-        The number of messages removed at once.
-    """
+) -> None:
+    """Purge waiting messages, and mark those in flight, which are removed if they would return."""
 
     def sort(segments: Sequence[Segment]) -> list[Removal]:
         return [Removal(model.PURGED, tuple(segments), reason)] if segments else []
@@ -148,7 +187,7 @@ def purge(
     def mark(lane: Selection, segments: Sequence[Segment], stamp: Stamp) -> _Marked:
         return planning.purge_pending(info.queue_id, lane, segments, stamp, reason)
 
-    return remove(client, info, model.PURGED, selector, sort, in_flight=mark, gone=gone)
+    remove(client, info, model.PURGED, selector, sort, progress=progress, in_flight=mark, gone=gone)
 
 
 def moving(route: Route, reason: str) -> Sort:

@@ -51,9 +51,17 @@ def every_queue(entries: Iterable[Entry]) -> dict[str, QueueInfo]:
     return found
 
 
+def every_schema(entries: Iterable[Entry]) -> dict[str, list[Mapping[str, Any]]]:
+    """List the schemas that each queue ever had, oldest first, by the queues' ids."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in _of_queues(entries):
+        found.setdefault(entry.queue_id or "", []).append(entry.body["schema"])
+    return found
+
+
 def schemas(entries: Iterable[Entry], queue_id: str) -> list[Mapping[str, Any]]:
     """List the schemas in a queue's catalog entries, oldest first."""
-    return [e.body["schema"] for e in _of_queues(entries) if e.queue_id == queue_id]
+    return every_schema(entries).get(queue_id, [])
 
 
 def told(entry: Entry, before: QueueInfo) -> QueueInfo:

@@ -26,7 +26,7 @@ from txnqueue.reports.history import check_moment, cut
 from txnqueue.reports.ledger import ledgers
 from txnqueue.reports.snapshot import Snapshot
 from txnqueue.reports.views.columns import Owner
-from txnqueue.reports.views.messages import messages
+from txnqueue.reports.views.messages import Schemas, messages
 from txnqueue.reports.views.pieces import frame
 from txnqueue.reports.views.store import (
     bindings,
@@ -182,14 +182,21 @@ def of_store(client: Client, prefix: str, as_of: int | datetime.datetime | None)
     entries = client.cache.catalog_entries()
     if as_of is None:
         infos, ever = client.cache.queues(), catalog.every_queue(entries)
-        return statements(names, infos, prefix, ever=ever, topology=Topology.of(entries))
+        topology, schemas = Topology.of(entries), catalog.every_schema(entries)
+        return statements(names, infos, prefix, ever=ever, topology=topology, schemas=schemas)
     snapshot = Snapshot(client, *cut(client.cache, as_of, name="as_of"))
     commit_seq = as_of if isinstance(as_of, int) else snapshot.commit_seq
     entries = [e for e in entries if e.commit_seq <= commit_seq]
     infos, ever = catalog.queues(entries), catalog.every_queue(entries)
-    topology = Topology.of(entries)
     return statements(
-        names, infos, prefix, commit_seq, snapshot.at_ms, ever=ever, topology=topology
+        names,
+        infos,
+        prefix,
+        commit_seq,
+        snapshot.at_ms,
+        ever=ever,
+        topology=Topology.of(entries),
+        schemas=catalog.every_schema(entries),
     )
 
 
@@ -202,6 +209,7 @@ def statements(
     *,
     ever: Mapping[str, QueueInfo] | None = None,
     topology: Topology | None = None,
+    schemas: Schemas | None = None,
 ) -> dict[str, str]:
     """Write the statements that create the views, by the views' names.
 
@@ -213,6 +221,7 @@ def statements(
         at_ms: The instant that decides what is delayed and expired; None: when queried.
         ever: The queues and those that were dropped, whose payload may stand in others.
         topology: The exchanges, whose payload stands in queues too; None: there are none.
+        schemas: The schemas that each queue ever had, by id; None: only those of now.
 
     Returns:
         One statement per view.
@@ -230,7 +239,13 @@ def statements(
     exchanges = topology or Topology()
     for name, view in view_names(infos).items():
         queries[view] = messages(
-            names, ever or infos, infos[name], exchanges, commit_seq, at_ms=at_ms
+            names,
+            ever or infos,
+            infos[name],
+            exchanges,
+            commit_seq,
+            at_ms=at_ms,
+            schemas=schemas or {},
         )
     made = "CREATE OR REPLACE TEMPORARY VIEW" if names.by_path else "CREATE OR REPLACE VIEW"
     texts = {}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import catalog
 from txnqueue.storage.journal.tables import identifier, literal
 from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO
 
@@ -40,13 +41,18 @@ def shown(info: QueueInfo, told: Mapping[str, str], *, payload: bool = True) -> 
 
 
 def content_of(info: QueueInfo, owner: Owner) -> str:
-    """List a queue's columns as another one's payload has them: what came later is null."""
-    there = {column["name"] for column in owner.schema["fields"]}
-    if there.issuperset(column["name"] for column in info.schema["fields"]):
+    """List a queue's columns as another one's payload has them: what came later is null.
+
+    A column of the same name but another type is another one, which the owner got later: what it
+    has sent to this queue has no value there.
+    """
+    there = dict(catalog.columns(owner.schema))
+    lacks = {name for name, type_ in catalog.columns(info.schema) if there.get(name) != type_}
+    if not lacks:
         return ", ".join(identifier(column["name"]) for column in info.schema["fields"])
     from pyspark.sql.types import StructType
 
     from txnqueue.storage.payload.queries import null_column
 
     types = StructType.fromJson(dict(info.schema)).fields
-    return ", ".join(identifier(c.name) if c.name in there else null_column(c) for c in types)
+    return ", ".join(null_column(c) if c.name in lacks else identifier(c.name) for c in types)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from txnqueue.core import model
 from txnqueue.core.redelivery import CLOCKS_APART_MS
 from txnqueue.core.settings import QueueInfo
+from txnqueue.core.state import catalog
 from txnqueue.core.state.topology import Topology
-from txnqueue.messages.move import once_same_columns
 from txnqueue.reports.views.columns import Owner, content_of, shown
 from txnqueue.reports.views.store import entries_query
 from txnqueue.storage.journal.tables import TableNames, literal, literals
 
+Schemas = Mapping[str, Sequence[Mapping[str, Any]]]
+"""The schemas that each queue ever had, by the queues' ids."""
 _SETTLEMENTS = literals(sorted(model.SETTLEMENTS))
 _CLAIMED, _REMOVALS = literal(model.CLAIMED), literals(sorted(model.REMOVALS))
 _DROPPED = literal(model.QUEUE_DROPPED)
@@ -41,6 +44,7 @@ def messages(
     commit_seq: int | None,
     *,
     at_ms: int | None,
+    schemas: Schemas,
 ) -> str:
     """Write the query of a queue's messages: payload, state, and who did what when.
 
@@ -52,7 +56,7 @@ def messages(
     fence, mine = literal(model.FENCE), literal(model.queue_stream(info.queue_id))
     gone = f"shard = {fence} AND stream = {mine} AND kind = {_DROPPED}"
     which = f"shard = {backlog} OR startswith(shard, {lanes}) OR ({gone})"
-    owners = _owners(ever, info, exchanges)
+    owners = _owners(ever, info, exchanges, schemas)
     payload = "\n  UNION ALL ".join(
         f"SELECT {literal(owner.payload_id)} AS payload_id, slice, send_id, send_offset, headers, "
         f"struct({content_of(info, owner)}) AS content FROM {names.payload(owner.payload_id)}"
@@ -102,7 +106,9 @@ def _if_posted(names: TableNames, info: QueueInfo, owner: Owner) -> str:
     )
 
 
-def _owners(infos: Mapping[str, QueueInfo], info: QueueInfo, exchanges: Topology) -> list[Owner]:
+def _owners(
+    infos: Mapping[str, QueueInfo], info: QueueInfo, exchanges: Topology, schemas: Schemas
+) -> list[Owner]:
     """Find the owners whose payload may be in a queue: by dead letters and by moves.
 
     Each brings along the exchanges that it is or was bound to.
@@ -113,13 +119,25 @@ def _owners(infos: Mapping[str, QueueInfo], info: QueueInfo, exchanges: Topology
             one
             for one in infos.values()
             if one not in found
-            and (one.dead_letter_id == target.queue_id or once_same_columns(one, target))
+            and (one.dead_letter_id == target.queue_id or _once_same_columns(one, target, schemas))
         ]
     owners: dict[str, Owner] = {}
     for one in found:
         posting: list[Owner] = [one, *exchanges.owners(one.queue_id)]
         owners |= {owner.payload_id: owner for owner in posting}
     return list(owners.values())
+
+
+def _once_same_columns(one: QueueInfo, other: QueueInfo, schemas: Schemas) -> bool:
+    """Return whether messages could be moved from one queue to the other at any time.
+
+    Columns are only added. So two queues may become the same as long as one has the first columns
+    of the other; and they once were if they ever had one schema, whatever each of them got since.
+    """
+    had = [schemas.get(info.queue_id, [info.schema]) for info in (one, other)]
+    here, there = ([catalog.columns(schema) for schema in ever] for ever in had)
+    shorter, longer = sorted((here[-1], there[-1]), key=len)
+    return longer[: len(shorter)] == shorter or any(columns in there for columns in here)
 
 
 _COLUMNS = {
