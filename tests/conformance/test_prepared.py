@@ -59,6 +59,23 @@ def test_a_prepare_that_was_interrupted_is_gone_on_from(
 
 
 @in_memory
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_block_that_is_interrupted_as_it_prepares_stays_prepared_if_it_is(
+    world: World, lands: bool
+) -> None:
+    """As one stays that is interrupted right afterwards: others may have seen it prepared."""
+    orders = world.queue()
+    orders.send(rows(1))
+    tx = world.manager("c").transaction()
+    tx.queue(orders.name).receive(1)
+    with interrupted(world.store.journal, lands=lands), tx:
+        tx.prepare()
+    assert tx.status is (Status.PREPARED if lands else Status.ROLLED_BACK)
+    assert world.manager("x").recover().prepared == (tx.id,) * lands
+    assert orders.depth() == (0 if lands else 1)
+
+
+@in_memory
 @pytest.mark.parametrize("decide", ["commit", "prepare"])
 def test_who_goes_on_with_what_others_have_rolled_back_is_told_so(
     world: World, decide: str

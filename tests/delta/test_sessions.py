@@ -16,6 +16,7 @@ from tests.conftest import LONG
 from tests.inside import client_of
 from txnqueue import QueueManager
 from txnqueue.errors import InvalidInput, PlatformMissing
+from txnqueue.storage.journal import selection
 from txnqueue.storage.journal.sessions import APPLICATION
 from txnqueue.storage.payload import writes
 
@@ -330,3 +331,18 @@ def _sleeps(seconds: float) -> Callable[[int], None]:
         time.sleep(seconds)
 
     return sleep
+
+
+def test_nothing_of_a_streamed_reading_stays_in_java(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark 4.2 keeps the jobs of a DataFrame's iterator, with all rows, until it stops."""
+    monkeypatch.setattr(selection, "PART_ROWS", 2)
+    manager = QueueManager(spark, str(tmp_path / "store"))
+    manager.create_queue("orders", "n long").send([{"n": 1}])
+    kept = spark._jsc.sc().dagScheduler().activeQueryToJobs()
+    before = kept.size()
+    assert manager.history.verify().ok and kept.size() == before
+    journal = f"delta.`{tmp_path}/store/journal`"
+    assert list(spark.table(journal).toLocalIterator())
+    assert kept.size() > before, "vacuous: this Spark does not keep them"

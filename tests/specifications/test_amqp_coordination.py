@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import in_memory, on_delta_when_long
-from tests.silence import unanswered
+from tests.silence import away, interrupted, unanswered
 from tests.specifications.controllers import Pipeline, Scene, bodies, condition, message, row
 from txnqueue.core.receipt import Status
 from txnqueue.errors import InvalidInput, TransactionUnknown
@@ -37,10 +37,10 @@ from txnqueue.protocols.amqp import (
     Transfer,
     TxnCapability,
     key_of,
+    transactions,
     txn_id_of,
 )
 from txnqueue.protocols.amqp.types import transaction_id
-from txnqueue.transaction import Transaction
 
 LOCAL = TxnCapability.LOCAL_TRANSACTIONS
 SEVERAL = TxnCapability.MULTI_TXNS_PER_SSN
@@ -52,6 +52,16 @@ def control(session: Any, body: Any, handle: int = 0, **how: Any) -> Any:
     """Send something to the coordinator as a bare performative; give what comes back."""
     payload = how.pop("payload", (AmqpValue(body),))
     return session.handle(Transfer(handle=handle, delivery_id=7, payload=payload, **how))
+
+
+def end(pipe: Pipeline, how: str) -> None:
+    """End what a connection has begun: its time, itself, or its control link."""
+    if how == "tick":
+        pipe.session.connection.tick()
+    elif how == "close":
+        pipe.session.connection.close()
+    else:
+        pipe.do(Detach(handle=pipe.control, closed=True))
 
 
 def opened(scene: Scene) -> Any:
@@ -384,6 +394,102 @@ def test_what_failed_at_another_resource_is_not_prepared(world: Any) -> None:
 
 
 @in_memory
+@pytest.mark.rule("S1-19")
+def test_what_fails_at_another_resource_at_the_same_moment_is_not_prepared(world: Any) -> None:
+    """Between the look at the other parts and the append, a part was discharged as failed."""
+    one = Scene(world, capabilities=(LOCAL, DISTRIBUTED))
+    other = TransactionalResource(world.manager("other"), capabilities=(LOCAL, DISTRIBUTED))
+    here, there = Pipeline(one.resource.connect()), Pipeline(other.connect())
+    mine, theirs = (each._ask(Declare(b"glob-7")).txn_id for each in (here, there))
+    here.transfer(here.sender(one.name), message(1), mine)
+    append = world.store.journal.append
+
+    def beaten(*args: Any, **how: Any) -> Any:
+        world.store.journal.append = append
+        assert there.discharge(theirs, fail=True) == "accepted"
+        return append(*args, **how)
+
+    world.store.journal.append = beaten
+    assert here.discharge(mine) == "amqp:transaction:rollback"
+    assert one.manager.outcome("glob-7").status is Status.ROLLED_BACK
+    assert world.manager("coordinator").recover().prepared == ()
+
+
+@in_memory
+@pytest.mark.rule("S1-19", "S1-41")
+@pytest.mark.parametrize("then", ["tick", "close", "detach"])
+@pytest.mark.parametrize("fails", ["by its discharge", "by its time"])
+def test_a_part_that_failed_while_its_store_was_away_is_rolled_back_on_record_first(
+    world: Any, fails: str, then: str
+) -> None:
+    """Otherwise another part could be prepared after this one was told to be rolled back."""
+    scene = Scene(world, capabilities=(LOCAL, SEVERAL, DISTRIBUTED), timeout_seconds=60)
+    pipe = Pipeline(scene.resource.connect())
+    txn_ids = [pipe._ask(Declare(name)).txn_id for name in ("glob-8", "glob-9")]
+    connection = pipe.session.connection
+    with away(world.store.journal):
+        if fails == "by its time":
+            world.clock.advance(61)
+            connection.tick()
+        asked = [
+            pipe.transfer(pipe.control, (AmqpValue(Discharge(txn_id, True)),)) for txn_id in txn_ids
+        ]
+        end(pipe, then)
+        assert not set(asked) & pipe.outcomes().keys()
+    (scene.resource.connect() if then == "close" else connection).tick()
+    pipe.frames += pipe.session.frames()
+    told = [pipe.outcomes().get(number) for number in asked]
+    assert told == [Accepted() if then == "tick" else None] * 2
+    for name in ("glob-8", "glob-9"):
+        assert scene.manager.outcome(name).status is Status.ROLLED_BACK
+
+
+@in_memory
+@pytest.mark.rule("S1-19")
+@pytest.mark.parametrize("then", ["tick", "close", "detach"])
+def test_only_its_coordinator_ends_what_a_discharge_in_doubt_has_prepared(
+    world: Any, then: str
+) -> None:
+    """The coordinator saw it prepared, and then it was rolled back."""
+    scene = Scene(world, capabilities=(LOCAL, DISTRIBUTED))
+    pipe = Pipeline(scene.resource.connect())
+    txn_id = pipe._ask(Declare("global-5")).txn_id
+    pipe.transfer(pipe.sender(scene.name), message(1), txn_id)
+    with unanswered(world.store.journal, lands=True):
+        asked = pipe.transfer(pipe.control, (AmqpValue(Discharge(txn_id, False)),))
+    coordinator = world.manager("coordinator")
+    assert coordinator.recover().prepared == ("global-5",) and asked not in pipe.outcomes()
+    end(pipe, then)
+    pipe.frames += pipe.session.frames()
+    assert pipe.outcomes().get(asked) == (Accepted() if then == "tick" else None)
+    coordinator.commit("global-5")
+    assert scene.waiting() == [1]
+
+
+@in_memory
+@pytest.mark.rule("S1-19", "S1-20")
+@pytest.mark.parametrize("then", ["tick", "close", "detach", "fail"])
+def test_only_its_coordinator_ends_what_an_interrupted_discharge_has_prepared(
+    world: Any, then: str
+) -> None:
+    scene = Scene(world, capabilities=(LOCAL, DISTRIBUTED), timeout_seconds=60)
+    pipe = Pipeline(scene.resource.connect())
+    txn_id = pipe._ask(Declare("global-6")).txn_id
+    pipe.transfer(pipe.sender(scene.name), message(1), txn_id)
+    with interrupted(world.store.journal, lands=True):
+        pipe.discharge(txn_id)
+    world.clock.advance(61)
+    if then == "fail":
+        assert pipe.discharge(txn_id, fail=True) == "amqp:not-allowed"
+    else:
+        end(pipe, then)
+    if then in ("fail", "tick"):
+        assert pipe.discharge(txn_id) == "accepted"
+    world.manager("coordinator").commit("global-6")
+    assert scene.waiting() == [1]
+
+
+@in_memory
 @pytest.mark.rule("S1-41")
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("closed", [True, False])
@@ -702,6 +808,57 @@ def test_a_discharge_in_doubt_that_is_refused_can_be_discharged_as_failed(world:
 
 
 @in_memory
+@pytest.mark.rule("S1-17")
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_discharge_as_failed_is_answered_once_it_is_known_what_an_interrupted_one_did(
+    world: Any, lands: bool
+) -> None:
+    """It was told that all is rolled back, and then the messages were there."""
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    txn_id = pipe.declare()
+    pipe.transfer(pipe.sender(scene.name), message(1), txn_id)
+    with interrupted(world.store.journal, lands=lands):
+        pipe.discharge(txn_id)
+    with away(world.store.journal):
+        asked = pipe.transfer(pipe.control, (AmqpValue(Discharge(txn_id, True)),))
+        pipe.session.tick()
+        assert asked not in pipe.outcomes()
+    pipe.session.tick()
+    pipe.frames += pipe.session.frames()
+    told = condition(getattr(pipe.outcomes()[asked], "error", None))
+    assert told == ("amqp:not-allowed" if lands else None)
+    assert scene.waiting() == [1] * lands
+
+
+@in_memory
+@pytest.mark.rule("S1-20")
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.parametrize("then", ["tick", "close", "detach"])
+def test_what_an_interrupted_discharge_did_is_not_undone_nor_told_wrongly(
+    world: Any, lands: bool, then: str
+) -> None:
+    scene = Scene(world, timeout_seconds=60)
+    scene.orders.send([row(1), row(2)])
+    pipe = Pipeline(scene.resource.connect())
+    txn_id, handle = pipe.declare(), pipe.receiver(scene.name)
+    pipe.do(Flow(handle=handle, link_credit=1, properties={"txn-id": txn_id}))
+    pipe.dispose(TransactionalState(txn_id, Accepted()), 0, settled=True)
+    with interrupted(world.store.journal, lands=lands):
+        pipe.discharge(txn_id)
+    world.clock.advance(61)
+    connection = pipe.session.connection
+    with away(world.store.journal):
+        end(pipe, then)
+        connection.tick()
+    connection.tick()
+    assert scene.waiting() == ([2] if lands else [1, 2]), "at once, and not after a lease"
+    if then == "tick":
+        told = pipe.discharge(txn_id)
+        assert told == ("accepted" if lands else "amqp:transaction:timeout")
+
+
+@in_memory
 @pytest.mark.rule("S1-34", "S1-35")
 @pytest.mark.parametrize("landed", [True, False])
 def test_what_is_in_doubt_as_its_control_link_ends_is_known_later(world: Any, landed: bool) -> None:
@@ -734,10 +891,12 @@ def test_a_global_transaction_that_could_not_be_rolled_back_is_not_begun_anew(wo
     scene = Scene(world, capabilities=(LOCAL, DISTRIBUTED))
     one, two = (Pipeline(scene.resource.connect()) for _ in range(2))
     txn_id = one._ask(Declare(b"glob-4")).txn_id
-    with unanswered(world.store.journal, lands=False):
-        assert one.discharge(txn_id, fail=True) == "accepted"
+    with away(world.store.journal):
+        asked = one.transfer(one.control, (AmqpValue(Discharge(txn_id, True)),))
     assert condition(two._ask(Declare(b"glob-4")).error) == "amqp:transaction:rollback"
     one.session.connection.tick()
+    one.frames += one.session.frames()
+    assert one.outcomes()[asked] == Accepted()
     assert scene.manager.outcome("glob-4").status is Status.ROLLED_BACK
     assert condition(two._ask(Declare(b"glob-4")).error) == "amqp:transaction:rollback"
 
@@ -757,7 +916,7 @@ def test_an_outage_costs_a_tick_one_rollback(world: Any, monkeypatch: pytest.Mon
         raise ConnectionError("the store is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Transaction, "rollback", fails)
+        patch.setattr(transactions, "rollback", fails)
         for txn_id in txn_ids:
             assert pipe.discharge(txn_id, fail=True) == "accepted"
         tried.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -40,12 +41,14 @@ from txnqueue.protocols.amqp import (
     TransactionalState,
     Transfer,
     TxnCapability,
+    sending_link,
+    transactions,
 )
 from txnqueue.protocols.amqp.connection import Connection
 from txnqueue.protocols.amqp.links import CREDIT
+from txnqueue.protocols.amqp.transactions import OutgoingDelivery
 from txnqueue.protocols.amqp.types import AmqpValue
 from txnqueue.queue import Queue
-from txnqueue.transaction import Transaction
 
 SECOND = ReceiverSettleMode.SECOND
 SETTLED = SenderSettleMode.SETTLED
@@ -996,7 +999,7 @@ def test_while_the_store_is_away_a_rollback_is_tried_once_and_not_for_each_trans
         raise OSError("the store is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Transaction, "rollback", away)
+        patch.setattr(transactions, "rollback", away)
         pipe.session.connection.close()
     assert tried == [1] and scene.counts == (0, 3)
     scene.resource.connect().tick()
@@ -1659,3 +1662,45 @@ def test_what_was_acquired_and_never_sent_is_not_consumed_by_the_commit(world: A
     del payload.table
     scene.controller.discharge(txn_id)
     assert sorted(scene.waiting()) == [1, 2, 3]
+
+
+@in_memory
+@pytest.mark.rule("S1-34")
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize("step", ["ids_of", "the first delivery", "the second delivery"])
+@pytest.mark.parametrize("where", ["outside", "inside", "inside, and cannot be returned"])
+def test_what_was_acquired_as_something_broke_is_not_consumed_unseen(
+    world: Any, monkeypatch: Any, where: str, step: str, error: Any
+) -> None:
+    """The claim belonged to the transaction, and no delivery said what becomes of it."""
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    txn_id, handle = pipe.declare(), pipe.receiver(scene.name)
+    properties = {} if where == "outside" else {"txn-id": txn_id}
+    pipe.do(Flow(handle=handle, link_credit=10, properties=properties))
+    scene.orders.send([row(1), row(2)])
+    making = iter(["the first delivery", "the second delivery"])
+
+    def made(*what: Any, **more: Any) -> OutgoingDelivery:
+        if next(making) == step:
+            raise error
+        return OutgoingDelivery(*what, **more)
+
+    def breaks(*_: Any, **__: Any) -> None:
+        raise error
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise ConnectionError("the store is away")
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(sending_link, "OutgoingDelivery", made)
+        if step == "ids_of":
+            patch.setattr(sending_link, "ids_of", breaks)
+        if where == "inside, and cannot be returned":
+            patch.setattr(Batch, "release", fails)
+        pipe.session.tick()
+    pipe.frames += pipe.session.frames()
+    doomed = where == "inside, and cannot be returned"
+    assert pipe.discharge(txn_id) == ("amqp:transaction:rollback" if doomed else "accepted")
+    assert scene.waiting() == [1, 2] and scene.orders.in_flight() == 0
+    assert not any(isinstance(one, Transfer) and one.handle == handle for one in pipe.frames)

@@ -808,6 +808,44 @@ def test_a_run_ends_with_a_message_that_may_be_gone_unprocessed(world: Any, tmp_
 
 
 @in_memory
+@pytest.mark.rule("S2-02")
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_run_ends_with_a_message_that_may_have_been_processed(
+    world: Any, tmp_path: Path, landed: bool
+) -> None:
+    """With a main transaction: it was taken for a failure, and not counted if it was none."""
+    broker = Broker(world, tmp_path, messages=2)
+    journal, seen = broker.world.store.journal, list[int]()
+    append, read = journal.append, journal.read
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise OSError("the store is away")
+
+    def lost(units: Any, metadata: Any) -> Any:
+        if not any(e.kind == "committed" for unit in units for e in unit.entries):
+            return append(units, metadata)
+        if landed:
+            append(units, metadata)
+        journal.append = journal.read = away
+        raise OSError("no reply")
+
+    def node(processing: Processing) -> None:
+        seen.append(processing.message["n"])
+        processing.put(broker.output.name, [{"n": processing.message["n"]}])
+
+    flow = broker.flow(node)
+    journal.append = lost
+    with pytest.raises(TransactionUnknown):
+        flow.run()
+    journal.append, journal.read = append, read
+    assert seen == [1]
+    broker.world.lease_over()
+    broker.manager.recover()
+    assert flow.run() == (1 if landed else 2)
+    assert (broker.sent(), broker.taken) == ([1, 2], True)
+
+
+@in_memory
 @pytest.mark.rule("S2-11", "S2-14")
 @pytest.mark.parametrize("landed", [True, False])
 def test_a_commit_of_delta_tables_in_doubt_is_not_taken_for_done(

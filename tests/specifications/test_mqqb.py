@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.conformance.conftest import (
 from tests.conftest import LONG
 from tests.faults.interrupts import Interrupt
 from tests.inside import client_of
-from tests.silence import interrupted, unanswered
+from tests.silence import interrupted, lands_later, unanswered
 from txnqueue.errors import (
     InvalidInput,
     QueueNotFound,
@@ -456,6 +457,38 @@ def test_a_prepare_in_doubt_can_be_asked_for_again_and_never_promises_too_much(
     assert prepared == ((id_,) if lands else ())
     assert local.transaction_commit(id_) is answer
     assert mqqb.numbers(mqqb.orders) == ([2, 3] if lands else [1, 2, 3])
+
+
+@in_memory
+@pytest.mark.rule("S3-10")
+@pytest.mark.parametrize("ask", ["prepare", "commit"])
+@pytest.mark.parametrize("reading", range(6))
+def test_a_prepare_in_doubt_that_lands_at_last_is_never_taken_back(
+    mqqb: Mqqb, ask: str, reading: int
+) -> None:
+    """It was seen as prepared, and rolled back by the call that asked what had become of it."""
+    local, journal = mqqb.local, mqqb.world.store.journal
+    transaction = local.create_transaction()
+    id_ = transaction.identifier
+    local.dequeue_message(mqqb.position(0), "priced", id_)
+    with lands_later(journal) as land, pytest.raises(TransactionUnknown):
+        local.transaction_prepare(id_)
+    read, readings, seen = journal.read, itertools.count(), list[Any]()
+
+    def landing(*args: Any, **how: Any) -> Any:
+        if next(readings) == reading:
+            land()
+            seen.extend(mqqb.world.manager("other").recover().prepared)
+        return read(*args, **how)
+
+    journal.read = landing
+    answer = getattr(local, f"transaction_{ask}")(id_)
+    journal.read = read
+    assert answer is (OK if seen else SEQUENCE)
+    if ask == "prepare":
+        assert mqqb.world.manager("other").recover().prepared == tuple(seen)
+    else:
+        assert mqqb.numbers(mqqb.orders) == ([2, 3] if seen else [1, 2, 3])
 
 
 @on_delta_when_long

@@ -439,6 +439,11 @@ def key_free(key: str, attempt: str, rolled_back: Iterable[str] = ()) -> Conditi
     )
 
 
+def others_not_rolled_back(key: str, attempt: str) -> Condition:
+    """Expect that no other attempt of a key is rolled back."""
+    return Condition(transaction_shard(key), key, kinds=(ROLLED_BACK,), attempts_except=(attempt,))
+
+
 def unused(key: str) -> Condition:
     """Expect that a transaction key has no entries."""
     return Condition(transaction_shard(key), key)

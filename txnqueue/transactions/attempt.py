@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from txnqueue.client.append import Planner
@@ -97,6 +99,9 @@ class Attempt:
         self.metadata = check_metadata(metadata)
         self.begun = -1
         self.work = Work()
+        self._adding = threading.RLock()
+        """Held while work is added, and while it is closed: no work comes between."""
+        self._closed = False
         self.decision: Entry | None = None
         self.participants = Participants(self)
         self.claimed = False
@@ -110,6 +115,11 @@ class Attempt:
         """Whether the deliveries of its messages counted when this client rolled it back."""
         self.charges = True
         """Whether the deliveries of its messages count if it is rolled back."""
+        self.is_part = False
+        """Whether the other attempts of its id are parts of the same work, and no tries of it.
+
+        Then it is not committed or prepared once another one is rolled back.
+        """
         self.ahead = False
         """Whether its client goes on with other work before it is decided, as if it had been."""
         self.rehearsed = False
@@ -131,6 +141,16 @@ class Attempt:
     def interrupted(self) -> bool:
         """Whether a decision of it was interrupted, which may still land."""
         return self.deciding and self.status is Status.ACTIVE
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether it is prepared, as far as this client knows, and waits for a decision."""
+        return self.status is Status.PREPARED
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a decision of it was begun, and is not known to have landed or not."""
+        return self.deciding and self.status in (Status.ACTIVE, Status.UNKNOWN)
 
     @property
     def durable(self) -> bool:
@@ -259,19 +279,48 @@ class Attempt:
         if self.attempt_id in state.prepared and state.decided(self.attempt_id) is None:
             self.status = Status.PREPARED
 
+    @contextmanager
+    def adding(self) -> Iterator[None]:
+        """Add work; another thread that wants to decide the attempt waits meanwhile.
+
+        Raises:
+            TransactionFinished: As in ``check_active``: another thread was faster.
+        """
+        with self._adding:
+            self.check_active()
+            yield
+
+    def has_won(self) -> bool:
+        """Return whether the journal says that of all attempts of its id this one committed."""
+        committed = self.client.cache.key_state(self.id).committed
+        return committed is not None and committed.attempt == self.attempt_id
+
     def close(self) -> None:
-        """Take no more work: the handler has returned, and the attempt is about to be decided."""
-        self.deciding = True
+        """Take no more work: the attempt is about to be decided."""
+        with self.closing():
+            pass
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Take no more work from the end of the block on; whoever adds some waits for it."""
+        with self._adding:
+            yield
+            self._closed = self.deciding = True
 
     def add_send(self, send: StagedSend) -> None:
         """Record staged rows."""
         self.add_sends([send])
 
     def add_sends(self, sends: Sequence[StagedSend]) -> None:
-        """Record staged rows for several queues: all, or none if the call is interrupted."""
+        """Record staged rows for several queues: all, or none if the call is interrupted.
+
+        Raises:
+            TransactionFinished: As in ``adding``.
+        """
         if any(send.info.transient for send in sends):
             self.participants.transient.begin()
-        self.work.sends += sends
+        with self.adding():
+            self.work.sends += sends
 
     def claiming(self, *, transient: bool = False) -> None:
         """Record that a claim is about to be appended, which a rollback must then release."""
@@ -285,7 +334,13 @@ class Attempt:
         """Record acquired messages: from now on a commit accepts those without a disposition.
 
         So this comes last in a call that acquires, where an interrupt can no longer part it.
+
+        Raises:
+            TransactionFinished: As in ``adding``.
         """
+        self.check_active()
+        if self._closed:  # no call comes after this, in which there could be an interrupt
+            self.check_active()
         self.work.accounts += [account]
 
     def follow_memory(self) -> None:
@@ -344,17 +399,22 @@ class Attempt:
         """Plan the append that prepares it."""
         return self.plan_seal(model.PREPARED, lost)
 
-    def rolling_back(self, reason: str, *, counted: bool) -> Planner:
+    def rolling_back(self, reason: str, *, counted: bool, unless_prepared: bool) -> Planner:
         """Make the planner of its rollback, whatever its state in the journal is by then."""
-        return lambda _lost: self.plan_rollback(reason, counted=counted)
+        return lambda _lost: self.plan_rollback(
+            reason, counted=counted, unless_prepared=unless_prepared
+        )
 
     def plan_seal(self, kind: str, lost: int) -> Plan:
         """Plan the append that commits or prepares it; after a conflict, check its rivals first."""
-        if lost:
+        if lost or self.is_part:
             self._rolled_back = self._rivals()
         stamp = self.client.stamp()
         body = self.body(kind, stamp)
-        return self.work.seal(self.client, self.owner, kind, self._rolled_back, stamp, body=body)
+        sealed = self.work.seal(self.client, self.owner, kind, self._rolled_back, stamp, body=body)
+        if self.is_part:
+            sealed += Plan((), (model.others_not_rolled_back(self.id, self.attempt_id),))
+        return sealed
 
     def body(self, kind: str, stamp: planning.Stamp) -> dict[str, Any]:
         """Write the further fields of a decision."""
@@ -373,8 +433,17 @@ class Attempt:
             ]
         return body
 
-    def plan_rollback(self, reason: str, *, counted: bool) -> Plan | None:
-        """Plan the append that rolls it back; None if it is decided, or can never be."""
+    def plan_rollback(self, reason: str, *, counted: bool, unless_prepared: bool) -> Plan | None:
+        """Plan the append that rolls it back.
+
+        Args:
+            reason: The reason.
+            counted: Whether the deliveries of its messages count.
+            unless_prepared: Whether it stays as it is if it is prepared.
+
+        Returns:
+            The plan; None if it is decided, can never be, or stays prepared.
+        """
         state = self.client.cache.key_state(self.id, archived_since=self.begun)
         decided = state.decisions.get(self.attempt_id)
         if decided is not None:
@@ -387,6 +456,9 @@ class Attempt:
             return None
         stamp = self.client.stamp()
         prepared = state.prepared.get(self.attempt_id)
+        if prepared is not None and unless_prepared:
+            self.status = Status.PREPARED
+            return None
         if prepared is not None:  # an interrupted prepare landed after all
             return decisions.decide_prepared(
                 prepared, commit=False, stamp=stamp, reason=reason, counted=counted
@@ -399,7 +471,8 @@ class Attempt:
         """Return the rolled-back attempts of the id, after checking that this one may win.
 
         Raises:
-            TransactionAborted: This attempt was aborted, or another one is committed or prepared.
+            TransactionAborted: This attempt was aborted, or another one is committed or prepared;
+                or, of parts of the same work, rolled back.
             TransactionFinished: This attempt is committed, or prepared, after all.
         """
         state = self.client.cache.key_state(self.id, archived_since=self.begun)
@@ -430,7 +503,13 @@ class Attempt:
                 transaction_id=self.id,
             )
         self.check_first(state)
-        return state.rolled_back()
+        rolled_back = state.rolled_back()
+        if self.is_part and rolled_back:
+            raise TransactionAborted(
+                f"Another part of transaction {self.id!r} was rolled back, and so is this one.",
+                transaction_id=self.id,
+            )
+        return rolled_back
 
     def check_first(self, state: TransactionState) -> None:
         """Check that no other attempt of the id is committed, or waits for its decision.

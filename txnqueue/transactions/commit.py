@@ -136,7 +136,13 @@ def prepare(attempt: Attempt) -> None:
     _prepare(attempt)
 
 
-def rollback(attempt: Attempt, reason: str | None = None, *, counted: bool = True) -> None:
+def rollback(
+    attempt: Attempt,
+    reason: str | None = None,
+    *,
+    counted: bool = True,
+    unless_prepared: bool = False,
+) -> None:
     """Roll back an attempt.
 
     Messages acquired inside return to their original places. Messages that were held under a
@@ -146,6 +152,9 @@ def rollback(attempt: Attempt, reason: str | None = None, *, counted: bool = Tru
         attempt: The attempt.
         reason: The reason, recorded in the journal.
         counted: Whether the messages' deliveries count; false if no handler got them.
+        unless_prepared: Whether it stays as it is, with the status PREPARED, if it is prepared.
+            This is for whoever ends what an interrupted call, or one in doubt, left behind: once
+            it is prepared, others may rely on it, and only a decision ends it.
 
     Raises:
         TransactionFinished: It is committed, possibly by an interrupted commit that landed.
@@ -162,8 +171,9 @@ def rollback(attempt: Attempt, reason: str | None = None, *, counted: bool = Tru
         raise _in_doubt(attempt, attempt.participants.last)
     counted = counted and attempt.charges
     attempt.rollback_reason, attempt.rollback_counted = reason, counted
-    _decide_rollback(attempt, reason, counted=counted)
-    attempt.participants.rolled_back(reason or "rolled back", counted=counted)
+    _decide_rollback(attempt, reason, counted=counted, unless_prepared=unless_prepared)
+    if not attempt.is_prepared:
+        attempt.participants.rolled_back(reason or "rolled back", counted=counted)
 
 
 def learn_decision(attempt: Attempt) -> None:
@@ -183,6 +193,9 @@ def learn_decision(attempt: Attempt) -> None:
 def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool | None = None) -> None:
     """Roll back an attempt after an error if it is undecided; a failure of that is only logged.
 
+    A prepare that was interrupted may have landed; then the attempt stays prepared, as it does
+    after one that was not. Only a last resource, which has not decided yet, keeps no promise.
+
     Args:
         attempt: The attempt.
         error: What ended it.
@@ -193,7 +206,9 @@ def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool | N
     if counted is None:
         counted = fault_of(error) is not Fault.STORE
     try:
-        rollback(attempt, reason=describe_error(error), counted=counted)
+        unless_prepared = attempt.participants.last is None
+        reason = describe_error(error)
+        rollback(attempt, reason, counted=counted, unless_prepared=unless_prepared)
     except TransactionFinished:  # an interrupted commit had landed
         logger.info("committed after all transaction_id=%s", attempt.id)
     except Exception as failed:
@@ -253,10 +268,10 @@ def has_landed(attempt: Attempt) -> bool:
 def _land(attempt: Attempt, plan: Planner, operation: str) -> Landed:
     """Land the append that commits or prepares; roll back an attempt that certainly cannot."""
     with _rolled_back_if_refused(attempt), attempt.participants.transient.deciding():
-        if attempt.changes:
-            attempt.work.changes = sealed(attempt.client, attempt.changes, attempt.id)
-        attempt.participants.prepare()
-        attempt.deciding = True
+        with attempt.closing():
+            if attempt.changes:
+                attempt.work.changes = sealed(attempt.client, attempt.changes, attempt.id)
+            attempt.participants.prepare()
         try:
             landed = attempt.client.land(plan, operation, transaction_id=attempt.id)
         except TransactionFinished:
@@ -329,11 +344,15 @@ def _prepare(attempt: Attempt) -> None:
     attempt.status = Status.PREPARED
 
 
-def _decide_rollback(attempt: Attempt, reason: str | None, *, counted: bool) -> None:
+def _decide_rollback(
+    attempt: Attempt, reason: str | None, *, counted: bool, unless_prepared: bool
+) -> None:
     if attempt.status is Status.NOT_STARTED:
         attempt.status = Status.ROLLED_BACK
         return
     if attempt.status is Status.PREPARED:
+        if unless_prepared:
+            return
         _decide_prepared(attempt, commit=False, reason=reason, counted=counted)
         return
     if attempt.status is Status.COMMITTED:
@@ -347,19 +366,19 @@ def _decide_rollback(attempt: Attempt, reason: str | None, *, counted: bool) -> 
     if not attempt.claimed and not attempt.deciding:
         attempt.status = Status.ROLLED_BACK  # its work is only staged, and no entry names it
         return
+    plan = attempt.rolling_back(
+        reason or "rolled back", counted=counted, unless_prepared=unless_prepared
+    )
     try:
-        attempt.client.land(
-            attempt.rolling_back(reason or "rolled back", counted=counted),
-            "rollback",
-            transaction_id=attempt.id,
-        )
+        attempt.client.land(plan, "rollback", transaction_id=attempt.id)
     except (TransactionUnknown, HistoryRemoved):
         attempt.status = Status.UNKNOWN
         raise
     if attempt.decision is not None:
         _happened(attempt, attempt.decision)
         raise _committed_after_all(attempt)
-    attempt.status = Status.ROLLED_BACK
+    if not attempt.is_prepared:
+        attempt.status = Status.ROLLED_BACK
 
 
 def _committed_after_all(attempt: Attempt) -> TransactionFinished:

@@ -82,9 +82,15 @@ class Connection:
         return session
 
     def close(self) -> None:
-        """End every session and roll back the transactions that are not discharged."""
+        """End every session and roll back the transactions that are not discharged.
+
+        What is in doubt is left to the ticks of the resource's other connections.
+        """
         for session in list(self.sessions):
             session.end()
+        left, self._in_doubt = self._in_doubt, []
+        for one in left:
+            self.resource.leave_open(one.transaction, "The connection was closed.")
 
     def tick(self) -> None:
         """Do the periodic work.
@@ -170,7 +176,8 @@ class Connection:
     def claims_beside(self, transaction: LiveTransaction) -> set[Batch]:
         """Find the claims with messages that do not belong to a transaction, or not yet."""
         others = [*self.transactions(), *self._in_doubt]
-        others += [one for link in self._links(CoordinatorLink) for one, _ in link.in_doubt]
+        for control in self._links(CoordinatorLink):
+            others += [discharge.transaction for discharge in control.in_doubt]
         held = [one for session in self.sessions for one in session.unsettled.values()]
         held += [one for link in self._links(SendingLink) for one in link.waiting]
         held += [one for other in others if other is not transaction for one in other.deliveries]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txnqueue.errors import InvalidInput, TransactionUnknown, TxnQueueError
@@ -33,13 +35,28 @@ REQUEST_BYTES_MAX = 4_096
 """The length of a message with a declare or a discharge: every client may send them."""
 
 
+@dataclass(eq=False, frozen=True, slots=True)
+class PendingDischarge:
+    """A discharge that is not answered yet.
+
+    Attributes:
+        transaction: What it discharges.
+        delivery: The request.
+        fail: Whether it asks for a rollback.
+    """
+
+    transaction: LiveTransaction
+    delivery: IncomingDelivery
+    fail: bool
+
+
 class CoordinatorLink(IncomingLink):
     """The resource's end of a control link: it allocates and completes transactions.
 
     Attributes:
         transactions: The transactions declared here and not discharged, by txn-id; some of them
             may have been rolled back.
-        in_doubt: Discharges that are not answered yet, because their outcome is in doubt.
+        in_doubt: The discharges whose outcome is in doubt, so that they are not answered yet.
     """
 
     def __init__(self, session: Session, attach: Attach) -> None:
@@ -49,7 +66,7 @@ class CoordinatorLink(IncomingLink):
         self.message_bytes_max = min(self.message_bytes_max, REQUEST_BYTES_MAX)
         self.target = Coordinator(session.connection.resource.capabilities)
         self.transactions: dict[bytes, LiveTransaction] = {}
-        self.in_doubt: list[tuple[LiveTransaction, IncomingDelivery]] = []
+        self.in_doubt: list[PendingDischarge] = []
 
     def check(self, frame: Transfer) -> None:
         """Check that a delivery is not transactional work."""
@@ -81,19 +98,21 @@ class CoordinatorLink(IncomingLink):
         """
         for transaction in list(self.transactions.values()):
             if transaction.deadline is not None and transaction.deadline <= seconds:
-                transaction.roll_back(
-                    Error(TransactionError.TIMEOUT, "The transaction took too long.")
-                )
-        for transaction, delivery in list(self.in_doubt):
+                with contextlib.suppress(TransactionUnknown):  # the next tick asks again
+                    transaction.roll_back(
+                        Error(TransactionError.TIMEOUT, "The transaction took too long.")
+                    )
+        for discharge in list(self.in_doubt):
             if self.attached:
-                self._resolve(transaction, delivery)
+                self._resolve(discharge)
 
     def closed(self) -> None:
         """Roll back every transaction that was declared here and is not discharged."""
         super().closed()
         for transaction in self.transactions.values():
-            transaction.roll_back(Error(TransactionError.ROLLBACK, "The control link is closed."))
-        self.session.connection.resolve(transaction for transaction, _ in self.in_doubt)
+            transaction.doom("The control link is closed.")
+        in_doubt = [discharge.transaction for discharge in self.in_doubt]
+        self.session.connection.resolve([*self.transactions.values(), *in_doubt])
         self.transactions, self.in_doubt = {}, []
 
     def suspended(self) -> None:
@@ -164,40 +183,53 @@ class CoordinatorLink(IncomingLink):
             raise AmqpError(ErrorCondition.INVALID_FIELD, str(error)) from error
         if transaction is None:
             raise AmqpError(TransactionError.UNKNOWN_ID, "There is no such transaction.")
-        if body.fail:
-            transaction.roll_back(Error(TransactionError.ROLLBACK, "Discharged as failed."))
-            if not transaction.ended:
-                raise AmqpError(
-                    ErrorCondition.NOT_ALLOWED, "A discharge of it that was interrupted committed."
-                )
-        elif transaction.partial:
+        if transaction.partial and not body.fail:
             self.detach(
                 Error(TransactionError.ROLLBACK, "A delivery of it has not come completely.")
             )
             return
-        else:
-            try:
-                transaction.commit()
-            except TransactionUnknown:
-                del self.transactions[transaction.txn_id]
-                self.in_doubt.append((transaction, delivery))
-                return
-        del self.transactions[transaction.txn_id]
-        self._answer(delivery, Accepted())
-
-    def _resolve(self, transaction: LiveTransaction, delivery: IncomingDelivery) -> None:
+        discharge = PendingDischarge(transaction, delivery, bool(body.fail))
         try:
-            committed = transaction.resolve()
+            if body.fail:
+                transaction.roll_back(Error(TransactionError.ROLLBACK, "Discharged as failed."))
+            else:
+                transaction.commit()
+        except TransactionUnknown:
+            del self.transactions[transaction.txn_id]
+            self.in_doubt.append(discharge)
+            return
+        self._conclude(discharge)
+
+    def _resolve(self, discharge: PendingDischarge) -> None:
+        transaction = discharge.transaction
+        try:
+            transaction.resolve()
         except TransactionUnknown:
             return
-        self.in_doubt.remove((transaction, delivery))
-        if committed:
-            self._answer(delivery, Accepted())
-        else:
-            self.transactions[transaction.txn_id] = transaction
-            self._refuse(
-                delivery, AmqpError(TransactionError.ROLLBACK, "The commit has not happened.")
+        self.in_doubt.remove(discharge)
+        self.transactions[transaction.txn_id] = transaction
+        try:
+            self._conclude(discharge)
+        except AmqpError as error:
+            self._refuse(discharge.delivery, error)
+
+    def _conclude(self, discharge: PendingDischarge) -> None:
+        """Accept a discharge after which the transaction has ended as it asks.
+
+        Raises:
+            AmqpError: It has ended otherwise; its txn-id stays known.
+        """
+        transaction = discharge.transaction
+        if discharge.fail and not transaction.ended:
+            raise AmqpError(
+                ErrorCondition.NOT_ALLOWED,
+                "A discharge of it that was interrupted has committed or prepared it.",
             )
+        if transaction.ended and not discharge.fail:
+            assert transaction.error is not None
+            raise AmqpError(transaction.error.condition, transaction.error.description)
+        del self.transactions[transaction.txn_id]
+        self._answer(discharge.delivery, Accepted())
 
     def _answer(self, delivery: IncomingDelivery, state: Outcome | Declared) -> None:
         self.session.emit(

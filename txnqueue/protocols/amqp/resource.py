@@ -25,7 +25,7 @@ from txnqueue.manager import client_of
 from txnqueue.protocols.amqp.connection import Codec, Connection
 from txnqueue.protocols.amqp.limits import Limits, check_limits
 from txnqueue.protocols.amqp.performatives import Role
-from txnqueue.protocols.amqp.transactions import LiveTransaction
+from txnqueue.protocols.amqp.transactions import LiveTransaction, roll_back_unless_prepared
 from txnqueue.protocols.amqp.types import AmqpError, ErrorCondition, TransactionError, TxnCapability
 from txnqueue.transaction import attempt_of
 
@@ -204,6 +204,7 @@ class TransactionalResource:
                 raise _no_more_work(key)
             attempt = attempt_of(transaction)
             attempt.begin()
+            attempt.is_part = True
             attempt.claiming()  # a rollback is recorded, because it ends the global transaction
         except BaseException:
             with self._lock:  # it may be over by now, and another one's
@@ -213,7 +214,10 @@ class TransactionalResource:
         return transaction
 
     def leave_open(self, transaction: Transaction, reason: str) -> None:
-        """Keep a transaction whose rollback failed, to roll it back with a later tick."""
+        """Keep a transaction whose rollback failed, to roll it back with a later tick.
+
+        One in doubt is left as it is if its discharge turns out to have happened.
+        """
         with self._lock:
             self._left_open.append((transaction, reason))
 
@@ -228,7 +232,7 @@ class TransactionalResource:
                     return
                 transaction, reason = self._left_open[0]
             try:
-                transaction.rollback(reason)
+                roll_back_unless_prepared(transaction, reason)
             except (TransactionFinished, HistoryRemoved, PlatformMissing):
                 pass  # it is committed, or nobody can roll it back
             except Exception as error:

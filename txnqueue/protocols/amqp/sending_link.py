@@ -124,9 +124,13 @@ class SendingLink(Link):
             batch = self.queue.receive(
                 limit, transaction=transaction.transaction if transaction else None
             )
-            if not len(batch):
-                break
-            self._acquired(batch)
+            try:
+                if not len(batch):
+                    break
+                self._acquired(batch)
+            except BaseException:  # the controller will not get them, so they are not consumed
+                self._return_unseen(batch)
+                raise
             self._send_waiting()
             # The rest waits: on a socket because others do, and what goes settled because no limit
             # on unsettled deliveries stops it.
@@ -255,6 +259,25 @@ class SendingLink(Link):
                 transaction.deliveries[delivery] = None
             self._waiting.append(delivery)
         self.credit -= len(batch)
+
+    def _return_unseen(self, batch: Batch) -> None:
+        """Return a claim whose deliveries were not all made: nothing of it was sent.
+
+        The commit of its transaction would accept what has no delivery.
+        """
+        live = self.transaction
+        self._waiting = deque(one for one in self._waiting if one.batch is not batch)
+        if live is not None:
+            for delivery in [one for one in live.deliveries if one.batch is batch]:
+                del live.deliveries[delivery]
+        try:
+            batch.release(transaction=None if live is None else live.transaction)
+        except BaseException as error:
+            if live is not None:
+                live.doom("Messages that it acquired could be neither sent nor returned.")
+            if not isinstance(error, Exception):
+                raise
+            logger.warning("not returned link=%s error=%s", self.name, error)
 
     def _read(self) -> None:
         """Read the next messages, as many as probably fit into the octets that are left.

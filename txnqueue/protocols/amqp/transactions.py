@@ -12,10 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from txnqueue.client.append import in_doubt
 from txnqueue.core import ranges
 from txnqueue.core.settings import REASON_LENGTH_MAX
 from txnqueue.errors import (
     AlreadySettled,
+    HistoryRemoved,
     LeaseLost,
     QueueError,
     TransactionAborted,
@@ -41,6 +43,7 @@ from txnqueue.protocols.amqp.types import (
     TransactionError,
 )
 from txnqueue.transaction import attempt_of
+from txnqueue.transactions.commit import rollback
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -352,18 +355,7 @@ class LiveTransaction:
                 raise AmqpError(self.error.condition, self.error.description)
             if not attempt_of(self.transaction).interrupted:
                 self._say_everything()
-        except Exception as error:
-            refused = _refusal(error)
-            if not attempt_of(self.transaction).interrupted:
-                self.roll_back(refused.error)
-            elif self.resolve(refused.error):
-                return
-            if self.ended:
-                raise refused from error
-            return  # an interrupted discharge landed
-        try:
             if self.distributed:
-                self._check_not_failed()
                 self.transaction.prepare()
             else:
                 self.transaction.commit()
@@ -377,34 +369,26 @@ class LiveTransaction:
         self.committed()
 
     def resolve(self, error: Error | None = None) -> bool:
-        """Resolve a commit that failed or is in doubt: roll back if it has not happened.
+        """Resolve a discharge that failed or is in doubt: roll back if it has not happened.
 
         Args:
             error: Why it failed.
 
         Returns:
-            Whether it is committed.
+            Whether it is committed, or prepared.
 
         Raises:
             TransactionUnknown: The outcome is still in doubt.
         """
-        why = error or Error(TransactionError.ROLLBACK, "The commit has not happened.")
-        try:
-            self.transaction.rollback(_reason(why))
-        except TransactionFinished:
-            self.committed()
-            return True
-        except Exception as failed:
-            raise TransactionUnknown(
-                f"The outcome of {self.transaction.id!r} is in doubt: ask "
-                f"manager.outcome({self.transaction.id!r}).",
-                transaction_id=self.transaction.id,
-            ) from failed
-        self.roll_back(why)
-        return False
+        not_happened = Error(TransactionError.ROLLBACK, "The commit has not happened.")
+        self.roll_back(error or self.error or not_happened)
+        return not self.ended
 
     def committed(self) -> None:
-        """Give deliveries the applied outcomes, and forget the transaction."""
+        """Give deliveries the applied outcomes, and forget the transaction.
+
+        A prepared one, too: what becomes of it, its coordinator decides.
+        """
         for posted in self.incoming.values():
             posted.state, posted.transaction = posted.outcome, None
             posted.link.session.show(posted)
@@ -425,13 +409,23 @@ class LiveTransaction:
     def roll_back(self, error: Error) -> None:
         """Undo everything: end acquisitions, forget outcomes, post nothing.
 
-        If an interrupted discharge has committed, nothing is undone, and ``ended`` stays false.
+        If a discharge that was interrupted, or is in doubt, has committed or prepared it, nothing
+        is undone, and ``ended`` stays false.
+
+        Raises:
+            TransactionUnknown: It is not known yet whether one has, or the rollback is not on
+                record as it must be; from now on it can no longer be committed.
         """
         if self.ended:
             return
         try:
-            self._undo(_reason(error))
+            undone = self._undo(_reason(error))
         except TransactionFinished:
+            undone = False
+        except TransactionUnknown:
+            self.error = self.error or error
+            raise
+        if not undone:
             self.committed()
             return
         self.ended, self.error = True, error
@@ -450,39 +444,39 @@ class LiveTransaction:
             apply_defaults(claim.deliveries(batch))
         self._leave_links()
 
-    def _undo(self, reason: str) -> None:
+    def _undo(self, reason: str) -> bool:
         """Roll back in the store, or leave that to later ticks if the store does not answer.
 
-        Whether an interrupted discharge has committed, only the store knows: it is asked always.
+        Whether a discharge in doubt has happened, only the store knows: it is asked always. And
+        only what is on record there keeps other parts of a global transaction from being prepared.
+        So of both nobody is told anything before the store answers.
+
+        Returns:
+            Whether it is rolled back, or will be; if not, it is prepared.
 
         Raises:
             TransactionFinished: It is committed.
+            TransactionUnknown: It is not known whether it is committed or prepared, or it is a
+                part of a global transaction and its rollback is not on record.
         """
         connection = self.control.session.connection
-        if not connection.store_is_away or attempt_of(self.transaction).interrupted:
+        may_have_landed = attempt_of(self.transaction).in_doubt
+        failed: Exception | None = None
+        if may_have_landed or not connection.store_is_away:
             try:
-                self.transaction.rollback(reason)
-                return
+                return roll_back_unless_prepared(self.transaction, reason)
             except TransactionFinished:
                 raise
-            except Exception as failed:  # it can no longer be committed
-                logger.warning("rollback failed txn=%s error=%s", self.txn_id.hex(), failed)
-                connection.store_is_away = True
+            except HistoryRemoved as error:  # for good: others need not wait for the next tick
+                failed = error
+            except Exception as error:
+                failed, connection.store_is_away = error, True
+        if may_have_landed or self.distributed:
+            raise in_doubt(self.transaction.id, None, failed) from failed
+        if failed is not None:
+            logger.warning("rollback failed txn=%s error=%s", self.txn_id.hex(), failed)
         connection.resource.leave_open(self.transaction, reason)
-
-    def _check_not_failed(self) -> None:
-        """Check that nobody has discharged another part of the global transaction as failed.
-
-        Raises:
-            AmqpError: Somebody has: nothing of it may be committed.
-        """
-        attempt = attempt_of(self.transaction)
-        state = attempt.client.cache.key_state(attempt.id)
-        if set(state.rolled_back()) - {attempt.attempt_id}:
-            raise AmqpError(
-                TransactionError.ROLLBACK,
-                f"Another part of the global transaction {attempt.id!r} was rolled back.",
-            )
+        return True
 
     def _say_everything(self) -> None:
         """Pass postings and outcomes to the store's transaction, once."""
@@ -533,6 +527,20 @@ class LiveTransaction:
         self.links = set()
         for link in links:
             link.leave(self)
+
+
+def roll_back_unless_prepared(transaction: Transaction, reason: str) -> bool:
+    """Roll back a transaction in the store, unless a discharge in doubt has prepared it.
+
+    Returns:
+        Whether it is rolled back; if not, it is prepared: only its coordinator decides it.
+
+    Raises:
+        TransactionFinished: It is committed.
+    """
+    attempt = attempt_of(transaction)
+    rollback(attempt, reason, unless_prepared=True)
+    return not attempt.is_prepared
 
 
 def _reason(error: Error) -> str:

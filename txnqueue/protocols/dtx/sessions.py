@@ -52,6 +52,20 @@ class BranchSession(Attempt):
                 "if ending it failed, end it again."
             )
 
+    @property
+    def at_work(self) -> bool:
+        """Whether it takes work."""
+        return not self._closed
+
+    @at_work.setter
+    def at_work(self, at_work: bool) -> None:
+        self._closed = not at_work
+
+    def close(self) -> None:
+        """Take no more work: it is about to end, or to be suspended."""
+        with self._adding:
+            self.at_work = False
+
     def adopt(self, account: Account) -> None:
         """Refuse messages that are held under a lease.
 

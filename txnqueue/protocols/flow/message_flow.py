@@ -193,6 +193,8 @@ class MessageFlow:
             InvalidInput: Another thread is processing a message with this flow, or one of its own
                 nodes called it.
             TransactionAborted: A node raised ``Rollback``.
+            TransactionUnknown: It is in doubt whether the message was processed;
+                ``manager.outcome(id)`` tells.
             Exception: The error that a node raised.
         """
         with self._alone():
@@ -232,6 +234,8 @@ class MessageFlow:
         except BaseException as error:
             in_doubt = isinstance(error, TransactionUnknown)
             committed = (in_doubt or attempt_of(main).interrupted) and committed_after_all(main)
+            if attempt_of(main).in_doubt:
+                self._comes_again = False  # it may be processed, so the error must be raised
             if not (in_doubt and committed):
                 if processing is not None:
                     processing.roll_back_open()
@@ -245,7 +249,7 @@ class MessageFlow:
 
         A message that fails is rolled back and delivered again, until it succeeds or reaches its
         queue's maximum of deliveries. A message without a main transaction is lost when it
-        fails, which ends the run.
+        fails, which ends the run, as does a message that may have been processed.
 
         Args:
             messages_max: The maximum number of successes; None: any number.
@@ -257,6 +261,7 @@ class MessageFlow:
         Raises:
             DataSourceFailed: Raised at the first failure, because the message is rarely its cause.
             InvalidInput: As in ``process``.
+            TransactionUnknown: It is in doubt whether a message was processed.
             Exception: The last error that a node raised.
         """
         check_count("errors_max", errors_max, 1, math.inf)

@@ -18,6 +18,7 @@ from txnqueue.protocols.mqqb.events import RStatus
 from txnqueue.protocols.mqqb.operations import Operations
 from txnqueue.transaction import Transaction as CoreTransaction
 from txnqueue.transaction import attempt_of
+from txnqueue.transactions.commit import rollback
 
 _UNDECIDABLE = (TransactionNotFound, TransactionNotPrepared, DecidedByDatabase)
 _GONE = (TransactionAborted, LeaseLost, *_UNDECIDABLE)
@@ -126,16 +127,14 @@ class LocalQueueManager(Operations):
         core = transaction.core
         if core is None:
             return True
-        in_doubt = core.status is Status.UNKNOWN or attempt_of(core).interrupted
-        if in_doubt and self._look(core) == model.COMMITTED:
+        if attempt_of(core).in_doubt and self._look(core) == model.COMMITTED:
             return False  # the commit in doubt must be requested again
         if core.status is Status.ACTIVE:
             try:
                 core.prepare()
             except _GONE:
                 self._own.pop(core.id, None)
-        elif core.status is Status.UNKNOWN:
-            self._was_committed(core)
+        elif core.status is Status.UNKNOWN and self._has_not_happened(core):
             self._own.pop(core.id, None)
         return core.status is Status.PREPARED
 
@@ -151,23 +150,26 @@ class LocalQueueManager(Operations):
     def _committed(self, transaction: Transaction) -> bool:
         """Commit; return false if that is permanently impossible."""
         core = transaction.core
-        if core is not None and core.status is Status.UNKNOWN:
-            self._look(core)
+        if core is not None and core.status is Status.UNKNOWN and self._has_not_happened(core):
+            return False
         try:
             if core is None or core.status is Status.PREPARED:
                 self.manager.commit(transaction.identifier)
-            elif core.status is Status.UNKNOWN:
-                return self._was_committed(core)
             else:
                 core.commit()
         except (*_GONE, TransactionFinished):
             return False
         return True
 
-    def _was_committed(self, core: CoreTransaction) -> bool:
-        """Return whether a commit in doubt has happened; the transaction is finished afterwards."""
+    def _has_not_happened(self, core: CoreTransaction) -> bool:
+        """Roll back what is in doubt, unless it is committed or prepared: others may rely on that.
+
+        Returns:
+            Whether it is rolled back.
+        """
+        attempt = attempt_of(core)
         try:
-            core.rollback("in doubt")
+            rollback(attempt, "in doubt", unless_prepared=True)
         except TransactionFinished:
-            return True
-        return False
+            return False
+        return not attempt.is_prepared

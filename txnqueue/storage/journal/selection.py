@@ -11,6 +11,7 @@ from txnqueue.core.model import Entry
 from txnqueue.storage.journal import Newest, Order
 from txnqueue.storage.journal.filters import EntryFilter, any_of
 from txnqueue.storage.journal.rows import entry_of, projected, rows_of
+from txnqueue.storage.journal.sessions import is_connect
 from txnqueue.storage.journal.statements import Statements
 
 if TYPE_CHECKING:
@@ -73,8 +74,12 @@ class EntrySelection:
             parts = 1 + frame.count() // PART_ROWS
             keys = [F.expr(key) for key in _KEYS[order]]
             spread = frame.repartitionByRange(parts, *keys).sortWithinPartitions(*keys)
-            found: Iterator[Any] = projected(spread, "version").toLocalIterator()
-            return found
+            ordered = projected(spread, "version")
+            if is_connect(session):
+                return ordered.toLocalIterator()
+            # Jobs of a DataFrame's iterator begin after what Spark takes for the end of its query,
+            # and Spark 4.2 keeps such jobs, with their rows, for as long as it runs.
+            return ordered.rdd.toLocalIterator()
 
         rows = run(opened)
         while piece := run(lambda: list(islice(rows, PIECE_ROWS)), repeatable=False):
