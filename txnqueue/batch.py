@@ -219,13 +219,10 @@ class Batch:
             self._check_ours()  # the payload may be gone because others settled the messages
             raise
         messages = settlement.count(chosen)
-        wanted = messages
-        if named is not None:
-            parts = (part for by_send in named.values() for part in by_send.values())
-            wanted = sum(ranges.count(part) for part in parts)
-        if messages < wanted:
+        missing, wanted = (0, 0) if named is None else account.missing(named, chosen)
+        if missing:
             raise AlreadySettled(
-                f"{wanted - messages} of these {wanted} messages are already settled, or are not "
+                f"{missing} of these {wanted} messages are already settled, or are not "
                 "in this batch: name messages of batch.messages(), each once. Nothing was changed."
             )
         if not messages:
@@ -555,19 +552,25 @@ def claims_of(batch: Batch) -> list[HeldClaim]:
 def extend_leases(batches: Sequence[Batch], seconds: float) -> None:
     """Extend the leases of a manager's batches by one append; for the library's own packages.
 
+    Of durable and transient messages it takes two appends. So all claims are checked before the
+    first one; what is lost between the two is told although the leases of the others were extended.
+
     Args:
         batches: The batches.
         seconds: The length of the new leases, from now.
 
     Raises:
-        LeaseLost: As in ``Batch.extend_lease``; no lease was extended.
+        LeaseLost: As in ``Batch.extend_lease``; no lease was extended unless it was lost meanwhile.
         SettlementPending: As in ``Batch.extend_lease``.
     """
     accounts = [batch._account for batch in batches if batch.holds]
     claims = [one for account in accounts for one in account.held]
     unsettled = [one for account in accounts for one in account.held if account.rest(one)]
     waiting: list[SettlementPending] = []
-    for client, held in settlement.by_client(batches[0]._client, unsettled):
+    sides = settlement.by_client(batches[0]._client, unsettled)
+    for client, held in sides[1:]:  # the first append checks its own
+        settlement.check_ours(client, held)
+    for client, held in sides:
         pending: dict[settlement.Name, SettlementPending] = {}
         deadline_ms = settlement.extend(client, held, seconds, pending)
         waiting += pending.values()

@@ -204,6 +204,26 @@ def test_a_held_batch_is_moved_in_part(world: World) -> None:
 
 
 @in_memory
+def test_a_message_that_is_settled_is_noticed_beside_one_that_stands_twice_in_the_batch(
+    world: World,
+) -> None:
+    queue, other = world.queue(lanes=1), world.queue("other", lanes=1)
+    exchange = world.manager().create_exchange(world.name("x"), "fanout", "n long, key string")
+    for one in (queue, other):
+        exchange.bind(one.name)
+    for number in (1, 2):
+        exchange.publish(rows(number))
+    assert other.move(queue.name, limit=1) == 1
+    batch = queue.receive(10)
+    assert sorted(numbers(batch)) == [1, 1, 2]
+    assert batch.reject(matching=pick(batch, 2)) == 1
+    with pytest.raises(AlreadySettled, match="1 of these 2 messages"):
+        batch.accept(matching=pick(batch, 1, 2))
+    assert queue.in_flight() == 2
+    assert batch.accept(matching=pick(batch, 1)) == 2
+
+
+@in_memory
 def test_a_move_of_a_lost_lease_moves_nothing(world: World) -> None:
     queue, other = world.queue(lease_seconds=60), world.queue("other")
     queue.send(rows(1))

@@ -573,8 +573,13 @@ def test_a_batch_of_both_kinds_settles_as_a_whole_or_not_at_all(world: World) ->
         assert (
             client_of(queue).states.fold(queue.info).in_flight() == 2
         )  # 1 and 2 are held as before
-    with pytest.raises(LeaseLost):
+    with client_of(queue).lock:
+        before = [claim.deadline_ms for claim in client_of(queue).states.fold(queue.info).claims()]
+    with pytest.raises(LeaseLost, match="Nothing was changed"):
         batch.extend_lease(60)
+    with client_of(queue).lock:
+        claims = client_of(queue).states.fold(queue.info).claims()
+        assert [claim.deadline_ms for claim in claims] == before
 
 
 @in_memory

@@ -96,6 +96,24 @@ class Account:
                 self._whole = True
             return chosen
 
+    def missing(self, named: Reasons, chosen: Dispositions) -> tuple[int, int]:
+        """Count the named messages that have none of the dispositions chosen for them, and all.
+
+        A message may be in the batch several times, having come here by several ways. So it is not
+        enough to compare numbers.
+        """
+        found: dict[str, list[Range]] = defaultdict(list)
+        for one in self.held:
+            for disposition in chosen.get(name_of(one), ()):
+                for position_id, part in disposition.items or ():
+                    found[one.positions[position_id].send_id] += part
+        settled = {send_id: ranges.normalised(parts) for send_id, parts in found.items()}
+        wanted = [
+            (send_id, part) for by_send in named.values() for send_id, part in by_send.items()
+        ]
+        left = (ranges.difference(part, settled.get(send_id, ())) for send_id, part in wanted)
+        return sum(map(ranges.count, left)), sum(ranges.count(part) for _, part in wanted)
+
     def say(self, attempt: str, chosen: Dispositions) -> None:
         """Record dispositions that the commit of an attempt carries out."""
         with self._lock:
@@ -362,6 +380,15 @@ def extend(
 
     side.land(plan, "extend lease", queue=mine[0].info.name)
     return deadline_ms
+
+
+def check_ours(side: Client, mine: Sequence[HeldClaim]) -> None:
+    """Check that claims of this client are still held.
+
+    Raises:
+        LeaseLost: Others may have some of the messages now.
+    """
+    lane_plan(side, mine, lambda _one, _held, _sequence: (), {})
 
 
 def lane_plan(
