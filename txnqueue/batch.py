@@ -654,8 +654,9 @@ class _Together:
 
 def _say(attempt: Attempt, account: settlement.Account, chosen: Dispositions) -> None:
     """Let an attempt settle messages when it commits."""
-    attempt.adopt(account)
-    account.say(attempt.attempt_id, chosen)
+    with attempt.adding():
+        attempt.adopt(account)
+        account.say(attempt.attempt_id, chosen)
 
 
 def claim_batch(

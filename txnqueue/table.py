@@ -268,7 +268,8 @@ class TableChanges:
             **what,
         )
         self._client.store.tables.check(info, change, tx.id)
-        tx.changes.append(change)
+        with tx.adding():
+            tx.changes.append(change)
         return source.count if source else 0
 
 

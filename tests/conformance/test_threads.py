@@ -13,7 +13,7 @@ from tests.inside import client_of
 from tests.locks import in_another_thread
 from txnqueue import QueueManager
 from txnqueue.client.states import TransientStates
-from txnqueue.errors import Busy, LeaseLost
+from txnqueue.errors import Busy, LeaseLost, TransactionFinished
 from txnqueue.messages import settlement
 from txnqueue.messages.selector import Selector
 from txnqueue.storage.payload import arrangement
@@ -94,6 +94,42 @@ def test_while_a_thread_folds_a_queue_no_other_one_does(
     journal.after_read = lambda shards: None
     # A read of the land that looks for the append's fate is no fold: none is made here.
     assert seen and not any(seen)
+
+
+@pytest.mark.parametrize("work", ["send", "receive", "move", "accept"])
+def test_work_that_comes_too_late_for_the_commit_of_another_thread_is_refused(
+    world: World, manager: QueueManager, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    """Nobody would ever do it, and its caller would not know."""
+    orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
+    bills = manager.create_queue("bills", "n long, key string", dead_letter=False)
+    orders.send(rows(1))
+    held = orders.receive(1) if work == "accept" else None
+    tx = manager.transaction()
+    bills.send(rows(7), transaction=tx)
+    store = client_of(manager).store
+    steps = {"send": (store.payload, "stage"), "accept": (settlement.Account, "chosen")}
+    part, name = steps.get(work, (store.journal, "append"))
+    act = getattr(part, name)
+
+    def after_the_commit(*given: Any, **how: Any) -> Any:
+        monkeypatch.setattr(part, name, act)
+        in_another_thread(tx.commit)
+        return act(*given, **how)
+
+    monkeypatch.setattr(part, name, after_the_commit)
+    with pytest.raises(TransactionFinished, match="committed and takes no more work"):
+        if work == "send":
+            bills.send(rows(8), transaction=tx)
+        elif work == "receive":
+            orders.receive(1, transaction=tx)
+        elif held is not None:
+            held.accept(transaction=tx)
+        else:
+            orders.move("bills", transaction=tx)
+    assert [row["n"] for row in bills.peek_messages(9)] == [7]
+    world.clock.advance(10 * 86_400)
+    assert numbers(orders.receive()) == [1], "what was acquired comes back"
 
 
 @pytest.mark.parametrize("settle", ["at once", "in a transaction"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,36 @@ def test_a_proof_compares_what_the_log_tells_and_hides_no_other_failure(
     monkeypatch.setattr(feed, "changes", fails)
     with pytest.raises(OSError, match="the storage is away"):
         asking.history.verify()
+
+
+@pytest.mark.parametrize("shortened", ["by the table", "by the statement"])
+def test_a_proof_begins_after_what_was_vacuumed_while_files_were_kept_for_less_time(
+    spark: Any, tmp_path: Path, shortened: str
+) -> None:
+    manager = QueueManager(spark, str(tmp_path))
+    queue = manager.create_queue("orders", "n long", dead_letter=False)
+    queue.send([{"n": 1}, {"n": 2}])
+    queue.receive(1).accept()
+    assert manager.maintain(**AT_ONCE, vacuum=False).archived
+    journal = client_of(manager).store.journal
+    feed_files = partial((tmp_path / "journal/_change_data").rglob, "*.parquet")
+    assert list(feed_files()) and manager.history.verify().log_from_version == 0
+    table = f"delta.`{tmp_path}/journal`"
+    keep = f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = '{{}}')"
+    if shortened == "by the table":
+        spark.sql(keep.format("interval 1 milliseconds")).collect()
+        spark.sql(f"VACUUM {table}").collect()
+        spark.sql(keep.format("interval 7 days")).collect()
+    else:
+        session = spark.newSession()
+        session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        session.sql(f"VACUUM {table} RETAIN 0 HOURS").collect()
+    assert not list(feed_files()), "vacuous: the change feed is still whole"
+    queue.send([{"n": 3}])
+    proof = QueueManager(spark, str(tmp_path)).history.verify()
+    assert proof.ok and 0 < proof.log_from_version <= journal.version(), str(proof)
+    queue.receive(2).accept()
+    assert manager.maintain(**AT_ONCE, vacuum=False).archived and manager.history.verify().ok
 
 
 def _checkpointed(spark: Any, journal: Path) -> int:

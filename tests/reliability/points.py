@@ -50,7 +50,7 @@ class Point:
         receive_ms_high: What 95 % of them stayed below.
         python_mb: The resident memory of the driver process, once it has given back what is free.
         java_mb: The resident memory of its Java, once it has given back what is free outside of its
-            heap; before November 28, 2026 it had not.
+            heap; it had not where no allocator is noted.
         heap_mb: What is in Java's heap after its garbage was collected.
         threads: The threads of both processes.
         open_files: The files, sockets and pipes that both have open.
@@ -171,8 +171,13 @@ def of_processes(java: Any) -> OfProcesses:
         "python_blocks": blocks,
         "used_mb": None if blocks else _used_mb(),
         "open_files": sum(one.num_fds() for one in found),
-        "allocator": " ".join(f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ),
+        "allocator": _allocator(),
     }
+
+
+def _allocator() -> str:
+    """Say what the environment says of it."""
+    return " ".join(f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ)
 
 
 def _give_back() -> None:
@@ -227,9 +232,10 @@ def _collected(java: Any) -> int:
 
 def _give_back_of(java: Any, pid: int) -> None:
     """Let Java's allocator do the same; old versions of Java, and those without tools, cannot."""
-    command = Path(java.System.getProperty("java.home"), "bin", "jcmd")
+    command = str(Path(java.System.getProperty("java.home"), "bin", "jcmd"))
     with contextlib.suppress(FileNotFoundError):
-        said = subprocess.run([command, str(pid), "System.trim_native_heap"], capture_output=True)
+        asked = [command, str(pid), "System.trim_native_heap"]
+        said = subprocess.run(asked, capture_output=True, check=False)
         assert said.returncode == 0 or b"Unknown diagnostic command" in said.stdout, said
 
 

@@ -52,11 +52,12 @@ def series(found: Sequence[Point], what: str) -> Series:
     return each
 
 
-def _judged(found: Sequence[Point]) -> list[Point]:
-    """Take the points of the newest process that lived long; before there is one, of all."""
+def _judged(found: Sequence[Point]) -> list[list[Point]]:
+    """Take the points of each process that lived long, the newest first; else those of all."""
     counts = Counter(point.process for point in found)
-    long = [process for process, count in counts.items() if count >= LONG_SLICES]
-    return [point for point in found if not long or point.process == max(long)]
+    long = sorted((one for one, count in counts.items() if count >= LONG_SLICES), reverse=True)
+    each = [[point for point in found if point.process == process] for process in long]
+    return each or [list(found)]
 
 
 def _drivers(count: int) -> str:
@@ -76,7 +77,7 @@ def lines(folder: Path) -> Iterator[str]:
         f"This store had {last.commits:,} sends and {last.messages:,} messages, worked on "
         f"by {_drivers(processes)}; its journal has "
         f"{last.journal_files:,} files of {last.journal_mb:,.0f} MB. "
-        f"What is judged is the newest process that did {LONG_SLICES} slices or more, and not its "
+        f"What is judged is each process that did {LONG_SLICES} slices or more, and not its "
         f"first {FILLED_SLICES}; before there is one, what all processes have in common. It is "
         f"flat if it grows by less than {GROWTH_MAX:.0%} per 1,000 commits at 95 %, and grows if "
         "it surely grows at all."
@@ -108,14 +109,34 @@ def lines(folder: Path) -> Iterator[str]:
     )
     yield ""
     yield from _other_stores(folder, shown=last.store)
+    for number, judged in enumerate(_judged(found)):
+        yield from [""] if number else []
+        yield from _judgement(judged)
+
+
+def _judgement(judged: Sequence[Point]) -> Iterator[str]:
+    """Judge each value, and show how memory fills."""
+    first = judged[0]
+    how = first.allocator or ("PYTHONMALLOC=malloc" if first.used_mb is not None else "")
+    sends = f"after {first.commits:,} sends of the store"
+    yield f"From {_minute(first.process)}, {sends}{f', with `{how}`' if how else ''}:"
+    yield ""
     yield "| what | median | growth per 1,000 commits | 95 % interval | slices | |"
     yield "|---|---:|---:|---:|---:|---|"
-    judged = _judged(found)
     yield _row(RATIO, trend_of_ratios(series(judged, "ratio"), warm=1), digits=3)
     for what, name in JUDGED.items():
         if values := series(judged, what):
             yield _row(name, trend(values, FILLED_SLICES), digits=1)
     yield from _by_tens(judged)
+
+
+def _minute(name: str) -> str:
+    """Write when a store or a process began, which is its name, as a person would."""
+    return f"{_day(name)} {name[9:11]}:{name[11:13]}"
+
+
+def _day(name: str) -> str:
+    return f"{name[:4]}-{name[4:6]}-{name[6:8]}"
 
 
 def _by_tens(judged: Sequence[Point]) -> Iterator[str]:
@@ -145,10 +166,9 @@ def _other_stores(folder: Path, shown: str) -> Iterator[str]:
     yield "| begun | sends | messages | processes | files of the journal | MB |"
     yield "|---|---:|---:|---:|---:|---:|"
     for store in others:
-        last, name = store[-1], store[-1].store
-        begun = f"{name[:4]}-{name[4:6]}-{name[6:8]}"
+        last = store[-1]
         yield (
-            f"| {begun} | {last.commits:,} | {last.messages:,} "
+            f"| {_day(last.store)} | {last.commits:,} | {last.messages:,} "
             f"| {len({point.process for point in store})} | {last.journal_files:,} "
             f"| {last.journal_mb:,.0f} |"
         )

@@ -273,15 +273,24 @@ def test_the_page_shows_the_points_and_calls_a_leak_a_growth(tmp_path: Path) -> 
     assert pictures[0] == pictures[1] and b"Java" in pictures[0]
 
 
-def test_the_newest_process_that_lived_long_is_judged_by_itself(tmp_path: Path) -> None:
-    for process, slices, grown in (("1", 40, 1.0), ("2", 40, 0.0), ("3", 9, 5.0)):
+def test_each_process_that_lived_long_is_judged_by_itself(tmp_path: Path) -> None:
+    began = ("20261124T0105", "20261125T0000", "20261126T0000")
+    for process, slices, grown, how in zip(
+        began, (40, 40, 9), (1.0, 0.0, 5.0), (None, "A=1", None), strict=True
+    ):
         for n in range(slices):
-            mine = replace(POINT, process=process, commits=50 * n, python_mb=200 + n * grown)
+            mine = replace(
+                POINT, process=process, commits=50 * n, python_mb=200 + n * grown, allocator=how
+            )
             points.add(mine, tmp_path)
     text = "\n".join(soak_page.lines(tmp_path))
-    assert "| memory of the process, MB | 200.0 | +0.00 | +0.00 to +0.00 | 25 | flat |" in text
-    assert "| mean of slices | 1 to 10 | 11 to 20 | 21 to 30 | 31 to 40 |" in text
-    assert "| memory of the process, MB | 200.0 | 200.0 | 200.0 | 200.0 |" in text
+    newest, oldest = text.split("From 2026-11-24 01:05, ")
+    assert "From 2026-11-25 00:00, after 0 sends of the store, with `A=1`:" in newest
+    assert "| memory of the process, MB | 200.0 | +0.00 | +0.00 to +0.00 | 25 | flat |" in newest
+    assert "MB | 227.0 | +20.00 | +20.00 to +20.00 | 25 | grows |" in oldest
+    assert "| mean of slices | 1 to 10 | 11 to 20 | 21 to 30 | 31 to 40 |" in newest
+    assert "| memory of the process, MB | 200.0 | 200.0 | 200.0 | 200.0 |" in newest
+    assert "2026-11-26" not in text
 
 
 def test_the_page_tells_of_all_stores_that_lived_long(tmp_path: Path) -> None:

@@ -654,6 +654,35 @@ def test_values_become_json() -> None:
     assert plain({day: 1, b"\x00": 2}) == {"2026-01-02": 1, "AA==": 2}
 
 
+@pytest.mark.parametrize("lost", ["the race", "the reply"])
+def test_of_two_sends_at_once_under_one_id_the_loser_says_that_it_sent_nothing(
+    shell: Any, three: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    shell("create-exchange", "events", "--schema", SCHEMA)
+    shell("bind", "events", "orders")
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"id": 9, "name": "z"}\n', encoding="utf-8")
+    journal = shell.store.journal
+    for command in (("send", "orders"), ("publish", "events")):
+        append = journal.append
+
+        def meanwhile(units: Any, about: Any, command: Any = command, append: Any = append) -> Any:
+            monkeypatch.setattr(journal, "append", append)
+            if lost == "the race":
+                shell.json(*command, other, "--transaction-id", command[0])
+                return append(units, about)
+            append(units, about)
+            raise OSError("the reply was lost")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(journal, "append", meanwhile)
+            told = shell.json(*command, three, "--transaction-id", command[0])[0]
+        has_sent = lost == "the reply"
+        assert (told["count"], told["already_committed"]) == (3 * has_sent, not has_sent)
+    manager = memory_manager(shell.store, shell.clock, name="user")
+    assert manager.queue("orders").depth() == (6 if lost == "the reply" else 2)
+
+
 def test_maps_become_objects_by_the_type_of_their_column(shell: Any) -> None:
     manager = memory_manager(shell.store, shell.clock, name="user")
     text, binary = StringType(), BinaryType()

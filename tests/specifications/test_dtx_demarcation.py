@@ -14,6 +14,8 @@ from tests.conformance.conftest import (
     on_delta_when_long,
     rows,
 )
+from tests.inside import client_of
+from tests.locks import in_another_thread
 from tests.specifications.dtx_world import Dtx, failing, refused
 from txnqueue import Status
 from txnqueue.errors import (
@@ -667,6 +669,31 @@ def test_a_channel_closes_what_it_does_in_a_branch_of_a_realm(world: World) -> N
         channel.start(xid, ticket=ticket)
         dtx.work(channel)
     assert dtx.channel("tm").prepare(xid, ticket=ticket) is XaStatus.RBROLLBACK
+
+
+@in_memory
+def test_what_is_sent_while_another_thread_ends_the_branch_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dtx = Dtx(world)
+    channel, xid = dtx.channel(), dtx.xid()
+    channel.start(xid)
+    queue = channel.queue(dtx.orders.name)
+    queue.send(rows(8))
+    payload = client_of(dtx.orders).store.payload
+    stage = payload.stage
+
+    def after_the_end(*given: Any) -> Any:
+        monkeypatch.setattr(payload, "stage", stage)
+        in_another_thread(lambda: channel.end(xid))
+        return stage(*given)
+
+    monkeypatch.setattr(payload, "stage", after_the_end)
+    with pytest.raises(TransactionFinished, match="has ended or is suspended"):
+        queue.send(rows(9))
+    assert channel.prepare(xid) is XaStatus.OK
+    channel.commit(xid)
+    assert sorted(row["n"] for row in dtx.orders.peek_messages(9)) == [1, 2, 3, 8]
 
 
 @on_delta_when_long

@@ -1375,6 +1375,77 @@ def test_what_another_thread_dispatches_meanwhile_is_in_the_list_too(
     assert channel.ack([1, 2, 3, 4]).count == 4
 
 
+BRIEFLY_SECONDS = 0.5
+"""So long a thread is waited for that should wait for another one."""
+
+
+def invoiced(world: World) -> tuple[Broker, Channel, Channel]:
+    """Open a channel whose consumer bills each order, and another one of its connection."""
+    broker = Broker(world)
+    channel = broker.channel()
+
+    def bill(order: Dispatch) -> None:
+        channel.send(broker.bills.name, rows(10 * order.message["n"]))
+        channel.ack(order.tag)
+
+    channel.consume(broker.orders.name, bill)
+    return broker, channel, channel._connection.channel()
+
+
+@in_memory
+def test_a_commit_waits_for_what_a_consumer_sends_in_another_thread(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, channel, other = invoiced(world)
+    other.send(broker.orders.name, rows(1))
+    staging, go_on = threading.Event(), threading.Event()
+    payload, bills = client_of(broker.bills).store.payload, broker.bills.info.payload_id
+    stage = payload.stage
+
+    def slow(send: Any, given: Any) -> Any:
+        if send.payload_id == bills:
+            staging.set()
+            assert go_on.wait(60)
+        return stage(send, given)
+
+    monkeypatch.setattr(payload, "stage", slow)
+    sending = threading.Thread(target=other.send, args=(broker.orders.name, rows(2)))
+    sending.start()
+    assert staging.wait(60)
+    committing = threading.Thread(target=channel.commit)
+    committing.start()
+    committing.join(BRIEFLY_SECONDS)
+    go_on.set()
+    sending.join()
+    committing.join()
+    channel.commit()
+    assert broker.waiting(broker.bills) == [10, 20]
+    assert broker.depths()[0] == broker.orders.in_flight() == 0
+
+
+@in_memory
+def test_what_is_acknowledged_in_another_thread_during_a_commit_is_of_the_next_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, channel, other = invoiced(world)
+    other.send(broker.orders.name, rows(1))
+    accept, threads = Batch.accept, list[threading.Thread]()
+
+    def meanwhile(*given: Any, **how: Any) -> Any:
+        monkeypatch.setattr(Batch, "accept", accept)
+        threads.append(threading.Thread(target=other.send, args=(broker.orders.name, rows(2))))
+        threads[0].start()
+        threads[0].join(BRIEFLY_SECONDS)
+        return accept(*given, **how)
+
+    monkeypatch.setattr(Batch, "accept", meanwhile)
+    assert channel.commit().count == 2
+    threads[0].join()
+    assert channel.commit().count == 2
+    assert broker.waiting(broker.bills) == [10, 20]
+    assert channel.dispatch_list == [] and broker.orders.in_flight() == 0
+
+
 @rule("S0-01", "S0-03")
 @in_memory
 def test_what_was_staged_is_in_the_list_though_its_send_was_interrupted(

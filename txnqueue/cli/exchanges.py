@@ -11,6 +11,7 @@ from txnqueue.cli.arguments import Queue, Reason
 from txnqueue.cli.console import OpenStore, command, drop_surely
 from txnqueue.cli.files import format_of, read_file, spelled_out
 from txnqueue.cli.presentation import told_of_changes, told_of_exchange_drop
+from txnqueue.cli.repeatable import done_once
 from txnqueue.core.exchanges import DIRECT, RETURN
 from txnqueue.errors import InvalidInput
 
@@ -178,36 +179,31 @@ def publish(
 ) -> None:
     """Publish a file's rows, one message per row, all in one transaction."""
     format_of(file)  # before Spark starts; whether it is there is asked once it is needed
-    manager = session.manager
     headers = {name: value or "" for name, value in _asked(header).items()}
-    done: list[PublishResult] = []
 
-    def work(tx: Transaction) -> None:
+    def work(tx: Transaction) -> PublishResult:
         into = tx.exchange(exchange)
         rows = read_file(session.spark, into.schema, file)
         with spelled_out(file):
-            done[:] = [
-                into.publish(rows, routing_key=key, routing_key_column=key_column, headers=headers)
-            ]
+            return into.publish(
+                rows, routing_key=key, routing_key_column=key_column, headers=headers
+            )
 
-    receipt = manager.run_transaction(
-        work,
-        transaction_id=transaction_id,
-        digest=None if transaction_id is None else f"publish to {exchange}",
-    )
-    count, unwanted = (done[0].count, done[0].unroutable) if done else (0, 0)
+    about = f"publish to {exchange}"
+    published, receipt = done_once(session.manager, work, transaction_id, about)
+    count, unwanted = (0, 0) if published is None else (published.count, published.unroutable)
     values = {
         "exchange": exchange,
         "count": count,
         "unroutable": unwanted,
-        "queues": dict(done[0].queues) if done else {},
-        "already_committed": not done,
+        "queues": {} if published is None else dict(published.queues),
+        "already_committed": published is None,
         "transaction_id": receipt.transaction_id,
         "commit_seq": receipt.commit_seq,
     }
     sentence = (
         f"Published {count} messages to {exchange}, {unwanted} of them unroutable"
-        if done
+        if published is not None
         else f"Already committed, nothing was published: transaction {receipt.transaction_id}"
     )
     session.printer.fact(values, f"{sentence} (commit_seq {receipt.commit_seq}).")

@@ -10,6 +10,7 @@ from txnqueue.cli.arguments import Limit, Queue, Reason, Where
 from txnqueue.cli.console import OpenStore, command
 from txnqueue.cli.files import format_of, read_file, spelled_out
 from txnqueue.cli.presentation import receipt_values
+from txnqueue.cli.repeatable import done_once
 from txnqueue.core.state.catalog import DEAD_SUFFIX
 
 if TYPE_CHECKING:
@@ -50,14 +51,12 @@ def send(
 ) -> None:
     """Send a file's rows, one message per row, all in one transaction."""
     format_of(file)  # before Spark starts; whether it is there is asked once it is needed
-    manager = session.manager
-    done: list[SendResult] = []
 
-    def work(tx: Transaction) -> None:
+    def work(tx: Transaction) -> SendResult:
         into = tx.queue(queue)
         rows = read_file(session.spark, into.schema, file)
         with spelled_out(file):
-            sent = into.send(
+            return into.send(
                 rows,
                 durable=True,  # the process ends with the command
                 order_by=order_by,
@@ -65,23 +64,18 @@ def send(
                 delay_seconds=delay_seconds,
                 ttl_seconds=ttl_seconds,
             )
-            done[:] = [sent]
 
-    receipt = manager.run_transaction(
-        work,
-        transaction_id=transaction_id,
-        digest=None if transaction_id is None else f"send to {queue}",
-    )
-    count = done[0].count if done else 0
+    sent, receipt = done_once(session.manager, work, transaction_id, f"send to {queue}")
+    count = 0 if sent is None else sent.count
     values = {
         "queue": queue,
         "count": count,
-        "already_committed": not done,
+        "already_committed": sent is None,
         **receipt_values(receipt),
     }
     sentence = (
         f"Sent {count} messages to {queue}"
-        if done
+        if sent is not None
         else f"Already committed, nothing was sent: transaction {receipt.transaction_id}"
     )
     session.printer.fact(values, f"{sentence} (commit_seq {receipt.commit_seq}).")

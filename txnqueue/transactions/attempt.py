@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from txnqueue.client.append import Planner
@@ -97,6 +99,8 @@ class Attempt:
         self.metadata = check_metadata(metadata)
         self.begun = -1
         self.work = Work()
+        self._adding = threading.RLock()
+        """Held while work is added, and while it is closed: no work comes between."""
         self.decision: Entry | None = None
         self.participants = Participants(self)
         self.claimed = False
@@ -259,19 +263,48 @@ class Attempt:
         if self.attempt_id in state.prepared and state.decided(self.attempt_id) is None:
             self.status = Status.PREPARED
 
+    @contextmanager
+    def adding(self) -> Iterator[None]:
+        """Add work; another thread that wants to decide the attempt waits meanwhile.
+
+        Raises:
+            TransactionFinished: As in ``check_active``: another thread was faster.
+        """
+        with self._adding:
+            self.check_active()
+            yield
+
+    def has_won(self) -> bool:
+        """Return whether the journal says that of all attempts of its id this one committed."""
+        committed = self.client.cache.key_state(self.id).committed
+        return committed is not None and committed.attempt == self.attempt_id
+
     def close(self) -> None:
-        """Take no more work: the handler has returned, and the attempt is about to be decided."""
-        self.deciding = True
+        """Take no more work: the attempt is about to be decided."""
+        with self.closing():
+            pass
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Take no more work from the end of the block on; whoever adds some waits for it."""
+        with self._adding:
+            yield
+            self.deciding = True
 
     def add_send(self, send: StagedSend) -> None:
         """Record staged rows."""
         self.add_sends([send])
 
     def add_sends(self, sends: Sequence[StagedSend]) -> None:
-        """Record staged rows for several queues: all, or none if the call is interrupted."""
+        """Record staged rows for several queues: all, or none if the call is interrupted.
+
+        Raises:
+            TransactionFinished: As in ``adding``.
+        """
         if any(send.info.transient for send in sends):
             self.participants.transient.begin()
-        self.work.sends += sends
+        with self.adding():
+            self.work.sends += sends
 
     def claiming(self, *, transient: bool = False) -> None:
         """Record that a claim is about to be appended, which a rollback must then release."""
@@ -285,8 +318,12 @@ class Attempt:
         """Record acquired messages: from now on a commit accepts those without a disposition.
 
         So this comes last in a call that acquires, where an interrupt can no longer part it.
+
+        Raises:
+            TransactionFinished: As in ``adding``.
         """
-        self.work.accounts += [account]
+        with self.adding():
+            self.work.accounts += [account]
 
     def follow_memory(self) -> None:
         """Resolve the attempts of its id that wait in memory for an outcome."""

@@ -253,10 +253,10 @@ def has_landed(attempt: Attempt) -> bool:
 def _land(attempt: Attempt, plan: Planner, operation: str) -> Landed:
     """Land the append that commits or prepares; roll back an attempt that certainly cannot."""
     with _rolled_back_if_refused(attempt), attempt.participants.transient.deciding():
-        if attempt.changes:
-            attempt.work.changes = sealed(attempt.client, attempt.changes, attempt.id)
-        attempt.participants.prepare()
-        attempt.deciding = True
+        with attempt.closing():
+            if attempt.changes:
+                attempt.work.changes = sealed(attempt.client, attempt.changes, attempt.id)
+            attempt.participants.prepare()
         try:
             landed = attempt.client.land(plan, operation, transaction_id=attempt.id)
         except TransactionFinished:

@@ -230,7 +230,8 @@ class Branches:
             )
 
         operation = "suspend branch" if suspend else "end branch"
-        was_at_work, session.at_work = session.at_work, False  # false if an earlier end is in doubt
+        was_at_work = session.at_work  # false if an earlier end is in doubt
+        session.close()
         try:
             ending = self._land(session.id, act, operation, ASSOCIATE, ticket)[1]
         except TxnQueueError as error:

@@ -52,6 +52,11 @@ class BranchSession(Attempt):
                 "if ending it failed, end it again."
             )
 
+    def close(self) -> None:
+        """Take no more work: it is about to end, or to be suspended."""
+        with self._adding:
+            self.at_work = False
+
     def adopt(self, account: Account) -> None:
         """Refuse messages that are held under a lease.
 

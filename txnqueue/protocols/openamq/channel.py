@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from inspect import signature
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -45,6 +48,10 @@ class Channel(Dispatches):
         self._transacted = False
         self._transactional = False
         self._transaction: Transaction | None = None
+        self._changing = threading.RLock()
+        """Held while the transaction changes: a consumer may be called in another thread."""
+        self._committed_to: list[str] = []
+        """The queues that got messages by a commit, until they are dispatched."""
 
     @property
     def transact_list(self) -> list[Held]:
@@ -112,8 +119,9 @@ class Channel(Dispatches):
             sent = target.send(rows, durable=persistent, transaction=None, **placing)
             self._connection.dispatch_waiting([queue] if sent.count else ())
             return Reply(count=sent.count, receipt=sent.receipt)
-        inside = self._open_transaction()
-        sent = target.send(rows, durable=persistent, transaction=inside, **placing)
+        with self._changed_alone():
+            inside = self._open_transaction()
+            sent = target.send(rows, durable=persistent, transaction=inside, **placing)
         return Reply(count=sent.count)
 
     def publish(
@@ -149,11 +157,14 @@ class Channel(Dispatches):
         check_flag("persistent", persistent)
         _check_given("publish", placing, _ROUTING)
         target = self._manager.exchange(exchange)
-        inside = self._open_transaction() if self._is_transacted(transacted=transacted) else None
-        published = target.publish(
-            rows, routing_key=routing_key, durable=persistent, transaction=inside, **placing
+        publish = partial(
+            target.publish, rows, routing_key=routing_key, durable=persistent, **placing
         )
-        if inside is None:
+        if self._is_transacted(transacted=transacted):
+            with self._changed_alone():
+                published = publish(transaction=self._open_transaction())
+        else:
+            published = publish(transaction=None)
             self._connection.dispatch_waiting(published.queues)
         return Reply(count=published.count, receipt=published.receipt, published=published)
 
@@ -177,14 +188,14 @@ class Channel(Dispatches):
                 dropped.
         """
         self._check_open()
-        found = self._unacknowledged(tags)
-        if self._is_transacted(transacted=transacted):
-            if found:
+        with self._changed_alone():
+            found = self._unacknowledged(tags)
+            if not self._is_transacted(transacted=transacted):
+                self._settle(found, _accepted)
+            elif found:
                 self._open_transaction()
-            for one in found:
-                one.acknowledged = True
-            return Reply(count=len(found))
-        self._settle(found, _accepted)
+                for one in found:
+                    one.acknowledged = True
         return Reply(count=len(found))
 
     # ------------------------------------------------------------------------- transactions
@@ -208,16 +219,17 @@ class Channel(Dispatches):
         """
         self._check_open()
         self._check_transactional("commit")
-        transaction, acknowledged = self._transaction, self._acknowledged()
-        if transaction is None:
-            return Reply()
-        if transaction.receipt is not None:  # it committed, and was interrupted afterwards
-            receipt = transaction.receipt
-        elif transaction.status is Outcome.UNKNOWN:
-            receipt = self._settled_doubt(transaction)
-        else:
-            receipt = self._commit(transaction, acknowledged)
-        return self._committed(receipt, acknowledged)
+        with self._changed_alone():
+            transaction, acknowledged = self._transaction, self._acknowledged()
+            if transaction is None:
+                return Reply()
+            if transaction.receipt is not None:  # it committed, and was interrupted afterwards
+                receipt = transaction.receipt
+            elif transaction.status is Outcome.UNKNOWN:
+                receipt = self._settled_doubt(transaction)
+            else:
+                receipt = self._commit(transaction, acknowledged)
+            return self._committed(receipt, acknowledged)
 
     def rollback(self) -> Reply:
         """Drop sent messages and take acknowledgements back; no message returns to its queue.
@@ -235,16 +247,17 @@ class Channel(Dispatches):
         return self._roll_back()
 
     def _roll_back(self) -> Reply:
-        acknowledged, count = self._acknowledged(), sum(one.count for one in self.transact_list)
-        if self._transaction is not None:
-            try:
-                self._transaction.rollback("rolled back")
-            except TransactionFinished:
-                if self._transaction.receipt is not None:
-                    self._committed(self._transaction.receipt, acknowledged)
-                raise
-        self._rolled_back()
-        return Reply(count=count + len(acknowledged))
+        with self._changed_alone():
+            acknowledged, count = self._acknowledged(), sum(one.count for one in self.transact_list)
+            if self._transaction is not None:
+                try:
+                    self._transaction.rollback("rolled back")
+                except TransactionFinished:
+                    if self._transaction.receipt is not None:
+                        self._committed(self._transaction.receipt, acknowledged)
+                    raise
+            self._rolled_back()
+            return Reply(count=count + len(acknowledged))
 
     def close(self) -> Reply:
         """Roll back the open transaction, and give back all dispatched messages.
@@ -262,6 +275,20 @@ class Channel(Dispatches):
         self._connection.forget(self)
         self._connection.dispatch_waiting(queues, given_back_by=self)
         return reply
+
+    @contextmanager
+    def _changed_alone(self) -> Iterator[None]:
+        """Let no other thread change the transaction; then dispatch what was committed.
+
+        Consumers are called without the lock, because they may wait for other channels.
+        """
+        try:
+            with self._changing:
+                yield
+        finally:
+            queues, self._committed_to = self._committed_to, []
+            if queues:
+                self._connection.dispatch_waiting(queues)
 
     def _commit(self, transaction: Transaction, acknowledged: list[Dispatch]) -> Receipt:
         try:
@@ -302,10 +329,9 @@ class Channel(Dispatches):
     def _committed(self, receipt: Receipt, acknowledged: list[Dispatch]) -> Reply:
         sent = self.transact_list
         count = len(acknowledged) + sum(one.count for one in sent)
-        queues = list(dict.fromkeys(one.queue for one in sent))
+        self._committed_to += dict.fromkeys(one.queue for one in sent)
         self._destroy(acknowledged)
         self._transaction = None
-        self._connection.dispatch_waiting(queues)
         return Reply(count=count, receipt=receipt)
 
     def _rolled_back(self) -> None:

@@ -19,6 +19,14 @@ _FEED = "txnqueue_feed"
 """A temporary view in one of the library's own sessions: the changes that a statement counts."""
 _VERSIONS_FIRST = 1_000
 """How many versions are first checked for one that may no longer be requested."""
+_WRITTEN_BEFORE_MS = 600_000
+"""A commit may name files that are older than it by this time."""
+_VACUUMED_MS = (
+    "max(if(operation = 'VACUUM START', unix_millis(timestamp) - CAST(coalesce("
+    "operationParameters['specifiedRetentionMillis'], "
+    "operationParameters['defaultRetentionMillis']) AS bigint), NULL))"
+)
+"""The time before which, as Delta's history tells, deleted files were removed."""
 _IDS = "append_id, `index`"
 _COMMIT = r"[0-9]{20}\.json"
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.[0-9]{10}\.([0-9]{10}))?\..*")
@@ -69,8 +77,9 @@ class ChangeFeed:
     def start(self) -> int:
         """Find the first version at which the feed may begin, from the table's own log.
 
-        Its commit must be in the log, and no older than Delta keeps deleted files; the newest
-        version is always possible.
+        Its commit must be in the log, and no older than Delta keeps deleted files, now and at each
+        vacuum that the log tells of: that time may have been shorter. The newest version is always
+        possible.
         """
         looked_at = _VERSIONS_FIRST
         while True:
@@ -125,17 +134,19 @@ class ChangeFeed:
         def statement() -> Any:
             session = self._statements.session
             said = str(session.sql(kept).collect()[0]["value"])
-            young = f"timestamp >= current_timestamp() - CAST({literal(said)} AS INTERVAL)"
-            return (
-                session.sql(history)
-                .selectExpr(
-                    "max(version)",
-                    "min(version)",
-                    f"min(if({young}, version, NULL))",
-                    f"coalesce(bool_or(NOT {young}), false)",
-                )
-                .collect()[0]
+            commits = session.sql(history)
+            vacuumed = commits.selectExpr(f"coalesce({_VACUUMED_MS}, 0L)").collect()[0][0]
+            kept_since = f"unix_millis(current_timestamp() - CAST({literal(said)} AS INTERVAL))"
+            young = (
+                "unix_millis(timestamp) >= "
+                f"greatest({kept_since}, {int(vacuumed)}L) + {_WRITTEN_BEFORE_MS}"
             )
+            return commits.selectExpr(
+                "max(version)",
+                "min(version)",
+                f"min(if({young}, version, NULL))",
+                f"coalesce(bool_or(NOT {young}), false)",
+            ).collect()[0]
 
         newest, oldest, young, old = self._statements.run(statement)
         return int(newest), int(oldest), None if young is None else int(young), bool(old)
@@ -175,6 +186,8 @@ class ChangeFeed:
 
         def statement(session: SparkSession) -> Any:
             changes(session, self._names, start, upto).createOrReplaceTempView(_FEED)
-            return session.sql(query).collect()[0]
+            found = session.sql(query).collect()[0]
+            session.catalog.dropTempView(_FEED)  # its plan names every file of the feed
+            return found
 
         return tuple(map(int, self._statements.alone(statement, compiled=True)))

@@ -29,6 +29,7 @@ MEANING = {
     "spark.databricks.delta.merge.optimizeInsertOnlyMerge.enabled": "true",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
     "spark.databricks.delta.stalenessLimit": "0",
+    "spark.databricks.delta.vacuum.logging.enabled": "true",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.ansi.enforceReservedKeywords": "false",
