@@ -819,9 +819,14 @@ class Queue:
         return SendResult(send.count, send.send_id, tx.id, tx.receipt)
 
     def _staged(
-        self, rows: Rows, options: SendOptions, tx: Attempt, *, recorded: bool = True
+        self,
+        rows: Rows,
+        options: SendOptions,
+        tx: Attempt,
+        *,
+        record: Callable[[StagedSend], None] | None = None,
     ) -> StagedSend:
-        """Stage messages in an attempt, which records them unless ``recorded`` is false."""
+        """Stage messages in an attempt, which records them unless ``record`` does."""
         check_not_streaming(rows, f"{self.name}.send", "queue.sink()")
         self._client.states.check_open(self._info)
         info = self._info
@@ -838,7 +843,7 @@ class Queue:
                 options=options,
                 placing=placing,
                 durable=kept,
-                recorded=recorded,
+                record=record,
             )
 
         try:
@@ -898,6 +903,8 @@ def send_with(
     return queue._send(rows, options, queue._resolve(transaction, f"{queue.name}.send"))
 
 
-def stage_with(queue: Queue, rows: Rows, attempt: Attempt) -> StagedSend:
-    """Stage rows without recording them in the attempt; for the library's own packages."""
-    return queue._staged(rows, SendOptions(), attempt, recorded=False)
+def stage_with(
+    queue: Queue, rows: Rows, attempt: Attempt, record: Callable[[StagedSend], None]
+) -> StagedSend:
+    """Stage rows that ``record`` records in the attempt; for the library's own packages."""
+    return queue._staged(rows, SendOptions(), attempt, record=record)
