@@ -141,7 +141,8 @@ class Queue:
 
         The other queue's rules give them new places; priority, delay and time to live are kept.
         Messages in flight stay. Inside a transaction the messages are acquired now and are in
-        the other queue once it commits; a rollback returns them as they were.
+        the other queue once it commits. A rollback returns them to their places and counts no
+        delivery; those that waited for their redelivery are available at once.
 
         Args:
             to: The other queue, or its name.

@@ -2,7 +2,7 @@
 
 The transaction claims every message that a move outside a transaction would take, including delayed
 and redelivered ones: in each lane one claim for each history. The claims deliver nothing, so a
-rollback returns the messages as they were.
+rollback returns the messages with their history; but they no longer wait for their redelivery.
 """
 
 from __future__ import annotations
