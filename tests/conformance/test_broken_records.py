@@ -23,6 +23,7 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.state import erasures
 from txnqueue.errors import TxnQueueError
+from txnqueue.messages.removal import Progress
 from txnqueue.reports import digest
 from txnqueue.storage import setbacks
 from txnqueue.storage.setbacks import LoggedCommit
@@ -45,16 +46,16 @@ def of_a_world(test: Callable[..., None], *given: Any) -> Catch:
 
 def leaves_what_waits(patch: pytest.MonkeyPatch) -> None:
     """Erase the payload of messages that still wait to be received."""
-    patch.setattr(erasure._Standing, "purge", lambda self, posted: 0)
+    patch.setattr(erasure._Standing, "purge", lambda self, posted, progress: None)
 
 
 def looks_once(patch: pytest.MonkeyPatch) -> None:
     """Do not look where messages went while one looked."""
     real = erasure._Standing.purge
 
-    def purge(self: Any, posted: Callable[[], list[Entry]]) -> int:
+    def purge(self: Any, posted: Callable[[], list[Entry]], progress: Progress) -> None:
         seen = posted()
-        return real(self, lambda: seen)
+        real(self, lambda: seen, progress)
 
     patch.setattr(erasure._Standing, "purge", purge)
 
