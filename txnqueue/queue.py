@@ -141,7 +141,8 @@ class Queue:
 
         The other queue's rules give them new places; priority, delay and time to live are kept.
         Messages in flight stay. Inside a transaction the messages are acquired now and are in
-        the other queue once it commits; a rollback returns them as they were.
+        the other queue once it commits. A rollback returns them to their places and counts no
+        delivery; those that waited for their redelivery are available at once.
 
         Args:
             to: The other queue, or its name.
@@ -819,9 +820,14 @@ class Queue:
         return SendResult(send.count, send.send_id, tx.id, tx.receipt)
 
     def _staged(
-        self, rows: Rows, options: SendOptions, tx: Attempt, *, recorded: bool = True
+        self,
+        rows: Rows,
+        options: SendOptions,
+        tx: Attempt,
+        *,
+        record: Callable[[StagedSend], None] | None = None,
     ) -> StagedSend:
-        """Stage messages in an attempt, which records them unless ``recorded`` is false."""
+        """Stage messages in an attempt, which records them unless ``record`` does."""
         check_not_streaming(rows, f"{self.name}.send", "queue.sink()")
         self._client.states.check_open(self._info)
         info = self._info
@@ -838,7 +844,7 @@ class Queue:
                 options=options,
                 placing=placing,
                 durable=kept,
-                recorded=recorded,
+                record=record,
             )
 
         try:
@@ -898,6 +904,8 @@ def send_with(
     return queue._send(rows, options, queue._resolve(transaction, f"{queue.name}.send"))
 
 
-def stage_with(queue: Queue, rows: Rows, attempt: Attempt) -> StagedSend:
-    """Stage rows without recording them in the attempt; for the library's own packages."""
-    return queue._staged(rows, SendOptions(), attempt, recorded=False)
+def stage_with(
+    queue: Queue, rows: Rows, attempt: Attempt, record: Callable[[StagedSend], None]
+) -> StagedSend:
+    """Stage rows that ``record`` records in the attempt; for the library's own packages."""
+    return queue._staged(rows, SendOptions(), attempt, record=record)

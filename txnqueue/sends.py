@@ -31,22 +31,32 @@ def send_to_queues(attempt: Attempt, rows: Mapping[str, Rows]) -> dict[str, Send
     queues = _queues(attempt, rows)
     if attempt.already_committed:
         return {name: SendResult(0, "", attempt.id, attempt.receipt) for name in queues}
-    before = len(attempt.work.sends)
     staged: dict[str, StagedSend] = {}
+    recorded: list[StagedSend] = []  # other threads may record sends of their own meanwhile
+
+    def record(send: StagedSend) -> None:
+        """Record what must be recorded at once: what is in memory."""
+        if send.info.transient:
+            recorded.append(send)
+            attempt.add_send(send)
+
     try:
         for durable in (True, False):
             names = [name for name in queues if queues[name].info.settings.durable == durable]
-            acts = [partial(stage_with, queues[name], rows[name], attempt) for name in names]
+            acts = [
+                partial(stage_with, queues[name], rows[name], attempt, record) for name in names
+            ]
             found = side_by_side(attempt.client.store.spark if durable else None, acts)
             staged.update(zip(names, found, strict=True))
         results = {
             name: SendResult(staged[name].count, staged[name].send_id, attempt.id, None)
             for name in queues
         }
-        kept = [send for name, send in staged.items() if queues[name].info.settings.durable]
-        attempt.add_sends([send for send in kept if send.runs])
+        kept = [send for send in staged.values() if send.runs and not send.info.transient]
+        recorded += kept
+        attempt.add_sends(kept)
     except BaseException:
-        del attempt.work.sends[before:]
+        attempt.take_back(recorded)
         raise
     return results
 

@@ -23,6 +23,7 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.state import erasures
 from txnqueue.errors import TxnQueueError
+from txnqueue.messages.removal import Progress
 from txnqueue.reports import digest
 from txnqueue.storage import setbacks
 from txnqueue.storage.setbacks import LoggedCommit
@@ -52,7 +53,7 @@ def looks_once(patch: pytest.MonkeyPatch) -> None:
     """Do not look where messages went while one looked."""
     real = erasure._Standing.purge
 
-    def purge(self: Any, posted: Callable[[], list[Entry]], progress: Any) -> None:
+    def purge(self: Any, posted: Callable[[], list[Entry]], progress: Progress) -> None:
         seen = posted()
         real(self, lambda: seen, progress)
 

@@ -289,6 +289,20 @@ def test_a_move_takes_what_waits_and_it_need_not_wait_there(world: World) -> Non
 
 
 @in_memory
+def test_a_move_that_is_rolled_back_ends_the_wait(world: World) -> None:
+    """Its claim records no instant of a failure: with this the messages come back at once."""
+    orders, other = world.queue(redelivery_delay_seconds=3_600), world.queue("other")
+    orders.send(rows(1))
+    orders.receive(1).modify(delivery_failed=True)
+    assert not orders.receive(1)
+    with world.manager().transaction() as tx:
+        assert tx.queue(orders.name).move(other.name) == 1
+        tx.rollback()
+    (message,) = orders.receive(1).messages()
+    assert message["_message"]["delivery_count"] == 1
+
+
+@in_memory
 def test_a_clock_that_is_far_ahead_makes_nobody_wait_for_it(world: World) -> None:
     orders = world.queue(redelivery_delay_seconds=60)
     orders.send(rows(1))

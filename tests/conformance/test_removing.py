@@ -11,13 +11,14 @@ import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, pick, rows
 from tests.conformance.working import understand_divisors
-from tests.inside import client_of
+from tests.inside import attempt_of, client_of
 from txnqueue.errors import (
     Busy,
     InvalidInput,
     PlatformMissing,
     QueueNotFound,
     SchemaMismatch,
+    TransactionFinished,
     TransactionNotGiven,
     TransactionUnknown,
 )
@@ -483,6 +484,20 @@ def test_what_a_failed_move_cannot_give_back_at_once_comes_back_when_its_transac
     assert numbers(batch) == [1, 2, 3]
     assert [row["_message"]["delivery_count"] for row in batch.messages()] == [0, 0, 0]
     assert world.manager().history.verify().ok
+
+
+@in_memory
+@pytest.mark.usefixtures("in_twos")
+def test_a_move_that_comes_too_late_for_its_transaction_holds_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = sent_one_by_one(world, 1, 2, 3), world.queue("other")
+    tx = world.manager().transaction()
+    with monkeypatch.context() as patched:
+        after(world, patched, "claim", attempt_of(tx).close)  # as another thread does
+        with pytest.raises(TransactionFinished):
+            tx.queue(queue.name).move(other.name)
+    assert (queue.depth(), queue.in_flight()) == (3, 0)
 
 
 @in_memory

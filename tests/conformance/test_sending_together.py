@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
-from tests.inside import attempt_of
+from tests.inside import attempt_of, client_of
 from txnqueue.errors import (
     InvalidInput,
     QueueNotFound,
@@ -118,3 +118,30 @@ def test_the_rows_are_staged_at_the_same_time(
     with manager.transaction() as tx:
         tx.send({name: rows(n) for n, name in enumerate(names)})
     assert [numbers(manager.queue(name).receive()) for name in names] == [[0], [1], [2]]
+
+
+@in_memory
+@pytest.mark.parametrize("durable", [True, False])
+def test_what_another_thread_sends_meanwhile_stays_if_a_send_to_several_queues_fails(
+    world: World, durable: bool
+) -> None:
+    slow, other = world.queue("slow", durable=durable), world.queue("other")
+    passing, mine = world.queue("passing", durable=durable), world.manager()
+    payload = client_of(mine).store.payload
+    stage, meanwhile = payload.stage, list[Any]()
+
+    with mine.transaction() as tx:
+
+        def staged(send: Any, rows_: Any) -> Any:
+            found = stage(send, rows_)
+            if not meanwhile:  # nested, for another thread: it records a send of its own
+                meanwhile.append(True)
+                tx.queue(other.name).send(rows(7, 8))
+            return found
+
+        client_of(mine).store.payload.stage = staged
+        with pytest.raises(SchemaMismatch):
+            tx.send({slow.name: rows(1), passing.name: [{"wrong": 1}], other.name: rows(5)})
+        client_of(mine).store.payload.stage = stage
+    assert numbers(other.receive()) == [7, 8]
+    assert (slow.depth(), passing.depth()) == (0, 0)

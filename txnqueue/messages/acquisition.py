@@ -2,12 +2,13 @@
 
 The transaction claims every message that a move outside a transaction would take, including delayed
 and redelivered ones: in each lane one claim for each history. The claims deliver nothing, so a
-rollback returns the messages as they were.
+rollback returns the messages with their history; but they no longer wait for their redelivery.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from typing import Protocol
@@ -18,6 +19,7 @@ from txnqueue.core.model import PositionId, Range
 from txnqueue.core.planning import Plan, Selection, Target
 from txnqueue.core.settings import MESSAGES_PER_RECEIVE_MAX, QueueInfo, check_count
 from txnqueue.core.state import LaneState, Segment
+from txnqueue.errors import TransactionFinished
 from txnqueue.messages import duplicates, receive, removal
 from txnqueue.messages.acquirer import Acquirer
 from txnqueue.messages.claim import ClaimPlanner, HeldClaim, Wanting
@@ -33,7 +35,11 @@ class Mover(Acquirer, Protocol):
     """An attempt of a transaction that moves the messages it acquires."""
 
     def add_account(self, account: Account) -> None:
-        """Record messages acquired inside the transaction."""
+        """Record messages acquired inside the transaction.
+
+        Raises:
+            TransactionFinished: It takes no more work.
+        """
 
 
 def move(
@@ -178,7 +184,11 @@ def move_inside(
     except BaseException:
         _release_held(held, tx)
         raise
-    return _move_held(Account(held, tx), tx, planned, reason) if held else 0
+    try:
+        return _move_held(Account(held, tx), tx, planned, reason) if held else 0
+    except TransactionFinished:  # nothing is recorded: another thread decides it already
+        receive.give_back(tx.client, held)
+        raise
 
 
 def _move_held(account: Account, tx: Mover, planned: Mapping[Name, Route], reason: str) -> int:
@@ -201,7 +211,8 @@ def _release_held(held: Sequence[HeldClaim], tx: Mover) -> None:
         return
     account = Account(left, tx)
     account.say(tx.attempt_id, account.chosen(model.RELEASED, None, None, tx.attempt_id))
-    tx.add_account(account)
+    with suppress(TransactionFinished):  # once it is decided, they are nobody's and come back
+        tx.add_account(account)
 
 
 class _Taker(ClaimPlanner):

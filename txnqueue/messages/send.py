@@ -127,7 +127,7 @@ def staged(
     options: SendOptions,
     placing: Placing,
     durable: bool,
-    recorded: bool = True,
+    record: Callable[[StagedSend], None] | None = None,
 ) -> StagedSend:
     """Stage the rows of one send to a queue, and record it in the transaction.
 
@@ -140,8 +140,8 @@ def staged(
         options: The options of the send.
         placing: Priority, delay and time to live from the options, taken at one instant.
         durable: Whether the store keeps the messages.
-        recorded: Whether to record the send in the transaction; else the caller does. Transient
-            messages are always recorded.
+        record: Records the send instead of the transaction. Transient messages must be recorded
+            by it, before the memory can be tidied.
     """
     headers, header_columns = options.all_headers()
     info = info if durable else info.in_memory()
@@ -163,8 +163,8 @@ def staged(
 
     def take_note(side: Client, here: object) -> StagedSend:
         found = _staged(side, info, send, here)
-        if found.runs and (recorded or not durable):
-            tx.add_send(found)
+        if found.runs:
+            (record or tx.add_send)(found)
         return found
 
     return stage(client, rows, info.name, take_note, kept=durable)

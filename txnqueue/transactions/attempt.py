@@ -322,6 +322,12 @@ class Attempt:
         with self.adding():
             self.work.sends += sends
 
+    def take_back(self, sends: Sequence[StagedSend]) -> None:
+        """Forget staged rows of a call that failed; those that other threads have recorded stay."""
+        own = set(map(id, sends))
+        with self._adding:
+            self.work.sends[:] = [send for send in self.work.sends if id(send) not in own]
+
     def claiming(self, *, transient: bool = False) -> None:
         """Record that a claim is about to be appended, which a rollback must then release."""
         if transient:
