@@ -22,11 +22,11 @@ _VERSIONS_FIRST = 1_000
 _WRITTEN_BEFORE_MS = 600_000
 """A commit may name files that are older than it by this time."""
 _VACUUMED_MS = (
-    "max(if(operation = 'VACUUM START', unix_millis(timestamp) - CAST(coalesce("
+    "if(operation = 'VACUUM START', unix_millis(timestamp) - CAST(coalesce("
     "operationParameters['specifiedRetentionMillis'], "
-    "operationParameters['defaultRetentionMillis']) AS bigint), NULL))"
+    "operationParameters['defaultRetentionMillis']) AS bigint), NULL)"
 )
-"""The time before which, as Delta's history tells, deleted files were removed."""
+"""The time before which a vacuum in Delta's history has removed deleted files."""
 _IDS = "append_id, `index`"
 _COMMIT = r"[0-9]{20}\.json"
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.[0-9]{10}\.([0-9]{10}))?\..*")
@@ -131,25 +131,23 @@ class ChangeFeed:
         kept = f"SHOW TBLPROPERTIES {self._names.journal} ('{RETENTION}')"
         history = f"DESCRIBE HISTORY {self._names.journal} LIMIT {looked_at}"
 
-        def statement() -> Any:
+        def statement() -> list[Any]:
             session = self._statements.session
             said = str(session.sql(kept).collect()[0]["value"])
+            since = f"unix_millis(current_timestamp() - CAST({literal(said)} AS INTERVAL))"
             commits = session.sql(history)
-            vacuumed = commits.selectExpr(f"coalesce({_VACUUMED_MS}, 0L)").collect()[0][0]
-            kept_since = f"unix_millis(current_timestamp() - CAST({literal(said)} AS INTERVAL))"
-            young = (
-                "unix_millis(timestamp) >= "
-                f"greatest({kept_since}, {int(vacuumed)}L) + {_WRITTEN_BEFORE_MS}"
-            )
             return commits.selectExpr(
-                "max(version)",
-                "min(version)",
-                f"min(if({young}, version, NULL))",
-                f"coalesce(bool_or(NOT {young}), false)",
-            ).collect()[0]
+                "version",
+                "unix_millis(timestamp) AS at",
+                f"{since} AS kept",
+                f"{_VACUUMED_MS} AS gone",
+            ).collect()
 
-        newest, oldest, young, old = self._statements.run(statement)
-        return int(newest), int(oldest), None if young is None else int(young), bool(old)
+        commits = self._statements.run(statement)
+        gone_ms = max(max(one["kept"], one["gone"] or 0) for one in commits)
+        young = [one["version"] for one in commits if one["at"] >= gone_ms + _WRITTEN_BEFORE_MS]
+        versions = [one["version"] for one in commits]
+        return max(versions), min(versions), min(young, default=None), len(young) < len(versions)
 
     def _audit(self, start: int, upto: int, beginning: int, *, archived: bool) -> Audit:
         seen = (
