@@ -47,7 +47,7 @@ class Dice:
             "redelivery_delay_seconds_max": 100,
         }
         settings = QueueSettings(lanes=LANES, deliveries_max=3, **delays)
-        schema = {"type": "struct", "fields": [{"name": "number"}]}
+        schema = {"type": "struct", "fields": [{"name": "number", "type": "long"}]}
         self.info = QueueInfo("q", "q-1", "q-1", schema, 1, settings, "dead")
         self.before = replace(self.info, settings=QueueSettings(lanes=LANES))
         self.fold = QueueState("q-1", LANES)
