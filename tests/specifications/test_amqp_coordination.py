@@ -37,14 +37,16 @@ from txnqueue.protocols.amqp import (
     Transfer,
     TxnCapability,
     key_of,
-    transactions,
     txn_id_of,
 )
 from txnqueue.protocols.amqp.types import transaction_id
+from txnqueue.transactions import commit
 
 LOCAL = TxnCapability.LOCAL_TRANSACTIONS
 SEVERAL = TxnCapability.MULTI_TXNS_PER_SSN
 DISTRIBUTED = TxnCapability.DISTRIBUTED_TRANSACTIONS
+Part = tuple[Pipeline, Any]
+"""A client at a resource, and the txn-id of its part of a global transaction."""
 WITHOUT_REJECTED = ("amqp:accepted:list",)
 
 
@@ -379,14 +381,20 @@ def test_one_declare_at_a_time_works_on_a_global_transaction(world: Any) -> None
     assert scene.counts == (0, 0)
 
 
-@in_memory
-@pytest.mark.rule("S1-19")
-def test_what_failed_at_another_resource_is_not_prepared(world: Any) -> None:
+def in_two_parts(world: Any, key: bytes) -> tuple[Scene, Part, Part]:
+    """Begin a global transaction at two resources, and do work at the first one."""
     one = Scene(world, capabilities=(LOCAL, DISTRIBUTED))
     other = TransactionalResource(world.manager("other"), capabilities=(LOCAL, DISTRIBUTED))
     here, there = Pipeline(one.resource.connect()), Pipeline(other.connect())
-    mine, theirs = (each._ask(Declare(b"glob-2")).txn_id for each in (here, there))
+    mine, theirs = (each._ask(Declare(key)).txn_id for each in (here, there))
     here.transfer(here.sender(one.name), message(1), mine)
+    return one, (here, mine), (there, theirs)
+
+
+@in_memory
+@pytest.mark.rule("S1-19")
+def test_what_failed_at_another_resource_is_not_prepared(world: Any) -> None:
+    one, (here, mine), (there, theirs) = in_two_parts(world, b"glob-2")
     assert there.discharge(theirs, fail=True) == "accepted"
     assert here.discharge(mine) == "amqp:transaction:rollback"
     assert one.manager.outcome("glob-2").status is Status.ROLLED_BACK
@@ -397,11 +405,7 @@ def test_what_failed_at_another_resource_is_not_prepared(world: Any) -> None:
 @pytest.mark.rule("S1-19")
 def test_what_fails_at_another_resource_at_the_same_moment_is_not_prepared(world: Any) -> None:
     """Between the look at the other parts and the append, a part was discharged as failed."""
-    one = Scene(world, capabilities=(LOCAL, DISTRIBUTED))
-    other = TransactionalResource(world.manager("other"), capabilities=(LOCAL, DISTRIBUTED))
-    here, there = Pipeline(one.resource.connect()), Pipeline(other.connect())
-    mine, theirs = (each._ask(Declare(b"glob-7")).txn_id for each in (here, there))
-    here.transfer(here.sender(one.name), message(1), mine)
+    one, (here, mine), (there, theirs) = in_two_parts(world, b"glob-7")
     append = world.store.journal.append
 
     def beaten(*args: Any, **how: Any) -> Any:
@@ -916,7 +920,7 @@ def test_an_outage_costs_a_tick_one_rollback(world: Any, monkeypatch: pytest.Mon
         raise ConnectionError("the store is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(transactions, "rollback", fails)
+        patch.setattr(commit, "rollback", fails)
         for txn_id in txn_ids:
             assert pipe.discharge(txn_id, fail=True) == "accepted"
         tried.clear()

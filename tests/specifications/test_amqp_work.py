@@ -42,13 +42,13 @@ from txnqueue.protocols.amqp import (
     Transfer,
     TxnCapability,
     sending_link,
-    transactions,
 )
 from txnqueue.protocols.amqp.connection import Connection
 from txnqueue.protocols.amqp.links import CREDIT
 from txnqueue.protocols.amqp.transactions import OutgoingDelivery
 from txnqueue.protocols.amqp.types import AmqpValue
 from txnqueue.queue import Queue
+from txnqueue.transactions import commit
 
 SECOND = ReceiverSettleMode.SECOND
 SETTLED = SenderSettleMode.SETTLED
@@ -999,7 +999,7 @@ def test_while_the_store_is_away_a_rollback_is_tried_once_and_not_for_each_trans
         raise OSError("the store is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(transactions, "rollback", away)
+        patch.setattr(commit, "rollback", away)
         pipe.session.connection.close()
     assert tried == [1] and scene.counts == (0, 3)
     scene.resource.connect().tick()

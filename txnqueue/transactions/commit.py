@@ -176,6 +176,19 @@ def rollback(
         attempt.participants.rolled_back(reason or "rolled back", counted=counted)
 
 
+def roll_back_unless_prepared(attempt: Attempt, reason: str) -> bool:
+    """Roll back an attempt whose decision is in doubt, unless it turns out to be prepared.
+
+    Returns:
+        Whether it is rolled back; if not, it is prepared, and others may rely on that.
+
+    Raises:
+        TransactionFinished: It is committed.
+    """
+    rollback(attempt, reason, unless_prepared=True)
+    return not attempt.is_prepared
+
+
 def learn_decision(attempt: Attempt) -> None:
     """Learn how a prepared attempt was decided, which any client may do by its id.
 

@@ -25,9 +25,10 @@ from txnqueue.manager import client_of
 from txnqueue.protocols.amqp.connection import Codec, Connection
 from txnqueue.protocols.amqp.limits import Limits, check_limits
 from txnqueue.protocols.amqp.performatives import Role
-from txnqueue.protocols.amqp.transactions import LiveTransaction, roll_back_unless_prepared
+from txnqueue.protocols.amqp.transactions import LiveTransaction
 from txnqueue.protocols.amqp.types import AmqpError, ErrorCondition, TransactionError, TxnCapability
 from txnqueue.transaction import attempt_of
+from txnqueue.transactions.commit import roll_back_unless_prepared
 
 if TYPE_CHECKING:
     from txnqueue.client.client import Client
@@ -232,7 +233,7 @@ class TransactionalResource:
                     return
                 transaction, reason = self._left_open[0]
             try:
-                roll_back_unless_prepared(transaction, reason)
+                roll_back_unless_prepared(attempt_of(transaction), reason)
             except (TransactionFinished, HistoryRemoved, PlatformMissing):
                 pass  # it is committed, or nobody can roll it back
             except Exception as error:

@@ -43,7 +43,7 @@ from txnqueue.protocols.amqp.types import (
     TransactionError,
 )
 from txnqueue.transaction import attempt_of
-from txnqueue.transactions.commit import rollback
+from txnqueue.transactions.commit import roll_back_unless_prepared
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
@@ -460,11 +460,12 @@ class LiveTransaction:
                 part of a global transaction and its rollback is not on record.
         """
         connection = self.control.session.connection
-        may_have_landed = attempt_of(self.transaction).in_doubt
+        attempt = attempt_of(self.transaction)
+        may_have_landed = attempt.in_doubt
         failed: Exception | None = None
         if may_have_landed or not connection.store_is_away:
             try:
-                return roll_back_unless_prepared(self.transaction, reason)
+                return roll_back_unless_prepared(attempt, reason)
             except TransactionFinished:
                 raise
             except HistoryRemoved as error:  # for good: others need not wait for the next tick
@@ -527,20 +528,6 @@ class LiveTransaction:
         self.links = set()
         for link in links:
             link.leave(self)
-
-
-def roll_back_unless_prepared(transaction: Transaction, reason: str) -> bool:
-    """Roll back a transaction in the store, unless a discharge in doubt has prepared it.
-
-    Returns:
-        Whether it is rolled back; if not, it is prepared: only its coordinator decides it.
-
-    Raises:
-        TransactionFinished: It is committed.
-    """
-    attempt = attempt_of(transaction)
-    rollback(attempt, reason, unless_prepared=True)
-    return not attempt.is_prepared
 
 
 def _reason(error: Error) -> str:

@@ -18,7 +18,7 @@ from txnqueue.protocols.mqqb.events import RStatus
 from txnqueue.protocols.mqqb.operations import Operations
 from txnqueue.transaction import Transaction as CoreTransaction
 from txnqueue.transaction import attempt_of
-from txnqueue.transactions.commit import rollback
+from txnqueue.transactions.commit import roll_back_unless_prepared
 
 _UNDECIDABLE = (TransactionNotFound, TransactionNotPrepared, DecidedByDatabase)
 _GONE = (TransactionAborted, LeaseLost, *_UNDECIDABLE)
@@ -167,9 +167,7 @@ class LocalQueueManager(Operations):
         Returns:
             Whether it is rolled back.
         """
-        attempt = attempt_of(core)
         try:
-            rollback(attempt, "in doubt", unless_prepared=True)
+            return roll_back_unless_prepared(attempt_of(core), "in doubt")
         except TransactionFinished:
             return False
-        return not attempt.is_prepared
