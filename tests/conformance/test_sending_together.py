@@ -123,7 +123,7 @@ def test_the_rows_are_staged_at_the_same_time(
 @in_memory
 @pytest.mark.parametrize("durable", [True, False])
 def test_what_another_thread_sends_meanwhile_stays_if_a_send_to_several_queues_fails(
-    world: World, durable: bool
+    world: World, durable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, other = world.queue("slow", durable=durable), world.queue("other")
     passing, mine = world.queue("passing", durable=durable), world.manager()
@@ -139,9 +139,9 @@ def test_what_another_thread_sends_meanwhile_stays_if_a_send_to_several_queues_f
                 tx.queue(other.name).send(rows(7, 8))
             return found
 
-        client_of(mine).store.payload.stage = staged
-        with pytest.raises(SchemaMismatch):
-            tx.send({slow.name: rows(1), passing.name: [{"wrong": 1}], other.name: rows(5)})
-        client_of(mine).store.payload.stage = stage
+        with monkeypatch.context() as patch:
+            patch.setattr(payload, "stage", staged)
+            with pytest.raises(SchemaMismatch):
+                tx.send({slow.name: rows(1), passing.name: [{"wrong": 1}], other.name: rows(5)})
     assert numbers(other.receive()) == [7, 8]
     assert (slow.depth(), passing.depth()) == (0, 0)
