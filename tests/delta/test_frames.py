@@ -197,6 +197,29 @@ def test_a_frame_shows_moved_messages_beside_those_that_were_sent(
     assert sorted(map(tuple, rows), key=str) == sorted(expected, key=str)
 
 
+def test_a_column_that_the_first_queue_got_later_with_another_type_is_another_one(
+    manager: QueueManager, kind: str
+) -> None:
+    names = [f"grown{next(_NUMBERS)}" for _ in range(2)]
+    first, second = (manager.create_queue(name, "i long", dead_letter=False) for name in names)
+    first.send([{"i": 1}])
+    assert first.move(second.name) == 1
+    first.alter("e array<string>, f int")
+    second.alter("e int, f long")
+    second.send([{"i": 2, "e": 5, "f": 6}])
+    wanted: list[dict[str, Any]] = [{"i": 1, "e": None, "f": None}, {"i": 2, "e": 5, "f": 6}]
+
+    for limit in (1, 2):
+        batch = second.receive(limit)
+        shown = batch.df.drop("_message")
+        assert dict(shown.dtypes) == {"i": "bigint", "e": "int", "f": "bigint"}
+        assert sorted((row.asDict() for row in shown.collect()), key=str) == wanted[:limit]
+        told = [{name: message[name] for name in ("i", "e", "f")} for message in batch.messages()]
+        assert told == wanted[:limit]
+        batch.release()
+    assert len(second.peek(9, "e IS NULL AND f IS NULL").collect()) == 1
+
+
 def test_messages_that_stand_in_two_queues_are_shown_in_each(
     spark: Any, manager: QueueManager, kind: str
 ) -> None:

@@ -56,7 +56,7 @@ from txnqueue.storage.payload.queries import (
 )
 from txnqueue.storage.payload.refusals import of_columns
 from txnqueue.storage.payload.schemas import MESSAGE, described_columns, new_columns
-from txnqueue.storage.payload.types import arrow_schema, folded, has_type
+from txnqueue.storage.payload.types import arrow_schema, folded, has_type, sql_type
 from txnqueue.version import __version__
 
 if TYPE_CHECKING:
@@ -134,12 +134,18 @@ class DeltaPayload:
     def _table_columns(
         self, session: SparkSession, payload_id: str, schema: StructType
     ) -> Mapping[str, StructField]:
-        """Return an owner's columns by name; they are never removed, so few queries are needed."""
+        """Return an owner's columns by name; they are never removed, so few queries are needed.
+
+        A column of the same name but another type is another one, which the owner got after the
+        messages that are to be shown had left it.
+        """
         if not set(schema.names) <= self._columns.get(payload_id, {}).keys():
             table = self._statements.names.payload(payload_id)
             fields = session.sql(f"SELECT * FROM {table}").schema.fields
             self._columns[payload_id] = {one.name: one for one in fields}
-        return self._columns[payload_id]
+        there, wanted = self._columns[payload_id], {one.name: one for one in schema.fields}
+        others = {name for name in wanted.keys() & there if not _alike(there[name], wanted[name])}
+        return {name: one for name, one in there.items() if name not in others}
 
     def _lacks(self, session: SparkSession, payload_id: str, schema: StructType) -> set[str]:
         """Find the columns that an owner's table does not have."""
@@ -444,6 +450,10 @@ class DeltaPayload:
     def _nothing(self, session: SparkSession, schema: StructType) -> DataFrame:
         fields = ", ".join(map(null_column, (*schema.fields, MESSAGE)))
         return session.sql(f"SELECT {fields}, 0 AS _rank, 0L AS _offset WHERE false")
+
+
+def _alike(one: StructField, other: StructField) -> bool:
+    return sql_type(one.dataType) == sql_type(other.dataType)
 
 
 def _by_table(parts: Sequence[Part]) -> list[list[tuple[int, Part]]]:
