@@ -20,6 +20,7 @@ from txnqueue.errors import (
 )
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.store import MemoryStore
+from txnqueue.testing import plain_schema
 
 
 class UnluckyJournal:
@@ -90,7 +91,7 @@ def journal(world: World) -> UnluckyJournal:
 def manager(world: World, journal: Any) -> QueueManager:
     """The unlucky client; while it waits, what is late lands."""
     store = MemoryStore()
-    store.payload, store.journal = world.store.payload, journal
+    store.payload, store.journal, store.tables = world.store.payload, journal, world.store.tables
     made = world.runtime("unlucky")
     made.sleep = lambda seconds: journal.wait()
     return QueueManager(None, store=store, runtime=made)
@@ -318,6 +319,27 @@ def test_run_transaction_settles_what_is_in_doubt_before_it_tries_again(
     assert (run("nothing"), orders.depth()) == (2, 2)
 
 
+def test_what_is_to_be_confirmed_is_confirmed_beside_a_settlement_that_was_in_doubt(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
+    """The settlement that is found had landed before there was anything to confirm."""
+    world.store.tables.create("gold", plain_schema("n long, key string"))
+    orders = manager.queue(world.queue().name)
+    orders.send(rows(1))
+    batch = orders.receive()
+    journal.faults = ["silence"]
+    with pytest.raises(TransactionUnknown):
+        batch.accept()
+    with manager.transaction() as tx:
+        tx.table("gold").append(rows(7))
+    assert tx.receipt.applied
+    assert batch.accept() == 1
+    for n in (2, 3):
+        orders.send(rows(n))
+        confirmed = [e for e in journal.entries() if e.kind == model.CHANGE_APPLIED]
+        assert len(confirmed) == 1
+
+
 def test_a_part_that_was_rejected_late_is_rejected_once(
     world: World, manager: QueueManager, journal: Any
 ) -> None:
@@ -391,7 +413,7 @@ def test_a_try_that_lands_late_takes_no_more_than_was_asked_for(
 
     journal = Late(world.store.journal, come)
     store: Any = MemoryStore()
-    store.payload, store.journal = world.store.payload, journal
+    store.payload, store.journal, store.tables = world.store.payload, journal, world.store.tables
     runtime = world.runtime("late")
     runtime.sleep = lambda seconds: journal.step()
     manager = QueueManager(None, store=store, runtime=runtime)

@@ -21,7 +21,7 @@ from txnqueue.core import custody, model
 from txnqueue.core.planning import Plan, Stamp
 from txnqueue.core.receipt import Status
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import QueueState, compaction
+from txnqueue.core.state import QueueState, compaction, confirmations
 from txnqueue.errors import QueueError
 from txnqueue.storage.payload.kinds import BothKinds
 from txnqueue.storage.store import Store
@@ -228,10 +228,11 @@ class Client:
             if append.queue is not None:
                 self.conflicts[append.queue] += append.lost
         if landed is not None and riding:
-            sent = set(map(id, riding))  # mostly all of them, and possibly thousands
+            # An earlier try that landed had only what was pending at its time.
+            there = set(map(confirmations.name_of, landed.entries))
             with self.lock:
-                left = [fact for fact in self.confirmations if id(fact) not in sent]
-                self.confirmations = [fact for fact in left if fact not in riding]
+                left = [f for f in self.confirmations if confirmations.name_of(f) not in there]
+                self.confirmations = left
         return landed
 
     def create_staging(self, payload_id: str, schema: StructType) -> None:

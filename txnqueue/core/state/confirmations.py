@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from txnqueue.core import model
-from txnqueue.core.model import Entry
+from txnqueue.core.model import Entry, PositionId
 from txnqueue.core.planning import Stamp
 from txnqueue.core.state import AttemptOwner
 
@@ -42,6 +42,11 @@ def confirmation(name: str, owner: AttemptOwner, stamp: Stamp) -> Entry:
         **owner.columns(),
         **stamp.columns(),
     )
+
+
+def name_of(fact: Entry) -> tuple[str, str, str | None, PositionId | None]:
+    """Name what an entry confirms: a change of a table, or a commit by a database."""
+    return (fact.stream, fact.kind, fact.attempt, fact.ended_change)
 
 
 def participant_stream(name: str) -> str:
