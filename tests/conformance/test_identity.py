@@ -26,6 +26,28 @@ def test_under_an_id_that_was_committed_nothing_happens_again(world: World) -> N
 
 
 @on_delta_when_long
+def test_an_id_may_be_what_something_else_in_the_journal_is_called(world: World) -> None:
+    orders, manager = world.queue(), world.manager("b")
+    orders.send(rows(1))
+    names = ("lane/0", "horizon", "queue", "catalog", "participant/sales", orders.info.queue_id)
+    ids = [*names, world.name("night")]
+    for name in ids:
+        with manager.transaction(name) as tx:
+            tx.queue(orders.name).send(rows(2))
+            tx.queue(orders.name).receive(1)
+            tx.prepare()
+    for _ in range(3):  # so much later that what is finished leaves the journal
+        world.clock.advance(2 * 86_400)
+        orders.send(rows(3))
+        orders.receive(1).accept()
+        manager.maintain()
+    assert set(manager.recover().prepared) >= set(ids)
+    for name in ids:
+        assert world.manager("c").commit(name) == world.manager("d").outcome(name).receipt
+    assert world.manager().history.verify().ok
+
+
+@on_delta_when_long
 def test_a_reused_id_is_told_by_its_digest(world: World) -> None:
     orders, manager = world.queue(), world.manager("b")
     night = world.name("night")

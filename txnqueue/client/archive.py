@@ -389,7 +389,9 @@ def of_append(store: Store, append_id: str, shard: str) -> list[Entry]:
     journal = store.journal
     found = _and_fence(journal, shard)
     if model.horizon(found) >= 0:
-        found = model.each_once((*found, *journal.archive.read(append_ids=[append_id])))
+        found = model.each_once(
+            (*found, *journal.archive.read(shards=[shard], append_ids=[append_id]))
+        )
     return [e for e in found if e.append_id == append_id and e.shard == shard]
 
 
@@ -398,7 +400,8 @@ def of_shard(store: Store, shard: str, prefix: str) -> list[Entry]:
     journal = store.journal
     found = _and_fence(journal, shard)
     if model.horizon(found) >= 0:
-        found = model.each_once((*found, *journal.archive.read(stream_prefix=prefix)))
+        archived = journal.archive.read(shards=[shard], stream_prefix=prefix)
+        found = model.each_once((*found, *archived))
     return [e for e in found if e.shard == shard and e.stream.startswith(prefix)]
 
 

@@ -237,10 +237,10 @@ class Cache:
         wanted = sorted(set(keys))
         if not wanted:
             return {}
-        shards = map(model.transaction_shard, wanted)
+        shards = sorted(set(map(model.transaction_shard, wanted)))  # a lane's stream may be a key
         entries, horizon = self._shards.read_with_horizon(shards)
         if archived_since is not None and horizon > archived_since:
-            archived = self.store.journal.archive.read(streams=wanted)
+            archived = self.store.journal.archive.read(shards=shards, streams=wanted)
             entries += archive.decided(archived, entries)
         return TransactionState.of_keys(wanted, entries, horizon)
 

@@ -23,6 +23,7 @@ class FilesArchive:
     def read(
         self,
         *,
+        shards: Collection[str] | None = None,
         streams: Collection[str] | None = None,
         stream_prefix: str | None = None,
         append_ids: Collection[str] | None = None,
@@ -33,7 +34,9 @@ class FilesArchive:
     ) -> tuple[Entry, ...]:
         """Read entries, each once."""
         upto = None if before is None else model.commit_seq(before) - 1
-        wanted = EntryFilter(streams=streams, append_ids=append_ids, kinds=kinds, upto=upto)
+        wanted = EntryFilter(
+            shards=shards, streams=streams, append_ids=append_ids, kinds=kinds, upto=upto
+        )
         if days is not None:  # only maintenance, which writes, asks by days
             _refuse("archive.read(days=)")
         ids = None if among is None else {entry.entry_id for entry in among}

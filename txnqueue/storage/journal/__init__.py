@@ -137,6 +137,7 @@ class Archive(Protocol):
     def read(
         self,
         *,
+        shards: Collection[str] | None = None,
         streams: Collection[str] | None = None,
         stream_prefix: str | None = None,
         append_ids: Collection[str] | None = None,
@@ -150,6 +151,7 @@ class Archive(Protocol):
         Args:
             among: Only entries with the ids of these.
             kinds: Only entries of these kinds.
+            shards: Only entries of these shards.
             streams: Only entries of these streams.
             stream_prefix: Only entries whose stream begins with this.
             append_ids: Only entries of these appends.

@@ -88,6 +88,7 @@ class DeltaArchive:
     def read(
         self,
         *,
+        shards: Collection[str] | None = None,
         streams: Collection[str] | None = None,
         stream_prefix: str | None = None,
         append_ids: Collection[str] | None = None,
@@ -98,6 +99,8 @@ class DeltaArchive:
     ) -> tuple[Entry, ...]:
         """Read entries, each once."""
         terms = ["true"]
+        if shards is not None:
+            terms.append(f"shard IN ({literals(sorted(shards))})")
         if streams is not None:
             terms.append(f"stream IN ({literals(sorted(streams))})")
         if stream_prefix is not None:

@@ -55,6 +55,7 @@ class MemoryArchive:
     def read(
         self,
         *,
+        shards: Collection[str] | None = None,
         streams: Collection[str] | None = None,
         stream_prefix: str | None = None,
         append_ids: Collection[str] | None = None,
@@ -70,7 +71,8 @@ class MemoryArchive:
         found = (
             entry
             for (day, _), entry in list(self.kept.items())
-            if (streams is None or entry.stream in streams)
+            if (shards is None or entry.shard in shards)
+            and (streams is None or entry.stream in streams)
             and (stream_prefix is None or entry.stream.startswith(stream_prefix))
             and (append_ids is None or entry.append_id in append_ids)
             and (wanted is None or entry.entry_id in wanted)
