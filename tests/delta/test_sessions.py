@@ -15,6 +15,7 @@ import pytest
 from tests.conftest import LONG
 from tests.inside import client_of
 from txnqueue import QueueManager
+from txnqueue.core import model
 from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.storage.journal import selection
 from txnqueue.storage.journal.sessions import APPLICATION
@@ -77,6 +78,21 @@ def said(spark: Any) -> Iterator[Any]:
         spark.conf.unset(key) if value is None else spark.conf.set(key, value)
 
 
+@pytest.fixture
+def configured(spark: Any) -> Iterator[Any]:
+    """Say something in the application, of which each new session has it."""
+    conf, names = spark._jsc.sc().conf(), list[str]()
+
+    def say(settings: Any) -> None:
+        for key, value in settings.items():
+            names.append(key)
+            conf.set(key, value)
+
+    yield say
+    for key in names:
+        conf.remove(key)
+
+
 def frame_of(spark: Any, numbers: Any) -> Any:
     """Rows with everything that a session might see otherwise; made before anything is said."""
     from pyspark.sql import functions as F
@@ -135,6 +151,43 @@ def test_settings_of_the_users_session_change_nothing(
         (0, 1.0), (1, 1.0), (2, 2.0), (3, 9.0), (4, 9.0), (5, 9.0)
     ]  # fmt: skip
     assert QueueManager(spark, root).queue(name).depth() == 0
+
+
+def test_each_commit_is_one_where_the_application_lets_delta_compact_after_each(
+    spark: Any, tmp_path: Path, configured: Any
+) -> None:
+    """Delta does so in the same statement, whose session then tells the version of that."""
+    compacts = "spark.databricks.delta.autoCompact"
+    configured({f"{compacts}.enabled": "true", f"{compacts}.minNumFiles": "2"})
+    table = f"delta.`{tmp_path}/table`"
+
+    def operations(of: str) -> list[str]:
+        return [row["operation"] for row in spark.sql(f"DESCRIBE HISTORY {of}").collect()]
+
+    def theirs() -> None:
+        spark.newSession().sql(f"INSERT INTO {table} SELECT id FROM range(1)").collect()
+
+    spark.sql(f"CREATE TABLE {table} (n long) USING delta")
+    theirs()
+    theirs()
+    assert "OPTIMIZE" in operations(table), "vacuous: Delta does not compact"
+
+    root = f"{tmp_path}/store"
+    manager, other = (QueueManager(spark, root, actor=name) for name in ("one", "other"))
+    queue = manager.create_queue("orders", "n long", dead_letter=False)
+    for n in range(1, 4):
+        with manager.transaction() as tx:
+            assert queue.send([{"n": n}], transaction=tx).count == 1
+            tx.table(f"{tmp_path}/table").append([{"n": n}])
+        assert tx.receipt.applied
+        assert other.queue("orders").depth() == queue.depth() == n
+    assert "OPTIMIZE" not in operations(f"delta.`{root}/journal`")
+    history = spark.sql(f"DESCRIBE HISTORY {table}").collect()
+    ours = {row["version"] for row in history if "txnqueue" in (row["userMetadata"] or "")}
+    entries = client_of(other).store.journal.read_all().entries
+    told = {e.body["table_version"] for e in entries if e.kind == model.CHANGE_APPLIED}
+    assert len(ours) == 3 and len(told) == 2 and told < ours
+    assert sorted(row["n"] for row in other.queue("orders").receive(9).messages()) == [1, 2, 3]
 
 
 def test_the_session_that_is_active_stays_the_users(spark: Any, root: Any) -> None:

@@ -23,6 +23,8 @@ USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 """The metadata that Delta writes into a table's history with each commit of a session."""
 MEANING = {
     "parquet.page.verify-checksum.enabled": "true",
+    # Else a statement may be two commits, of which the session tells the second one's version.
+    "spark.databricks.delta.autoCompact.enabled": "false",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
     "spark.databricks.delta.delete.deletionVectors.persistent": "false",
     "spark.databricks.delta.merge.materializeSource": "none",
