@@ -45,7 +45,7 @@ from txnqueue.errors import (
 from txnqueue.messages import removal
 from txnqueue.messages.removal import remove
 from txnqueue.storage.journal import AppendConflict
-from txnqueue.storage.payload import StagedPlace
+from txnqueue.storage.payload import StagedPlace, arrangement
 from txnqueue.storage.payload.memory import MemoryPayload
 from txnqueue.storage.store import MemoryStore
 
@@ -376,6 +376,99 @@ def test_a_clock_that_was_ahead_when_it_sent_holds_no_erasure_up(world: World) -
     queue.send(rows(2, key="anna"))
     assert numbers(world.open(queue, "late").receive(1)) == [2]
     proved(manager)
+
+
+def landed_late(world: World, *sent: tuple[int, str]) -> Any:
+    """Send messages to a queue, consume them, and erase Anna's while others are on their way.
+
+    The ids of both sends are only in the payload. The second send has those from 1 to 4, and was
+    stamped within the window of the first one.
+    """
+    queue = world.manager().create_queue(
+        world.name("once"), SCHEMA, dead_letter=False, message_id="n", duplicate_window_seconds=60
+    )
+    queue.send([{"n": n, "key": key} for n, key in sent])
+    world.open(queue, "looked").depth()
+    queue.receive(9).accept()
+
+    def erase() -> None:
+        world.clock.advance(3 * 3_600)  # the sender sleeps
+        erased = world.manager("clerk").erase(queue.name, ANNA, reason="r").erased
+        assert erased == [key for _, key in sent].count("anna")
+
+    injector = Meanwhile("append", 1, erase)
+    store: Any = FaultyStore(world.store, injector)
+    sender = QueueManager(None, "memory", store=store, runtime=world.runtime("sender"))
+    injector.arm()
+    sender.queue(queue.name).send(rows(1, 2, 3, 4))
+    assert injector.acted
+    return queue
+
+
+@in_memory
+@pytest.mark.parametrize(
+    ("sent", "came"),
+    [
+        ([(1, "anna"), (2, "bert"), (2, "bert"), (3, "bert")], [1, 4]),
+        ([(1, "bert"), (2, "anna"), (3, "bert")], [2, 4]),
+        ([(1, "anna"), (2, "anna")], [1, 2, 3, 4]),
+    ],
+)
+@pytest.mark.parametrize("reader", ["looked", "fresh"])
+def test_a_send_that_lands_late_is_compared_with_what_was_not_erased(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    sent: list[tuple[int, str]],
+    came: list[int],
+    reader: str,
+) -> None:
+    monkeypatch.setattr(arrangement, "IDS_IN_ENTRY_MAX", 0)
+    queue = landed_late(world, *sent)
+    batch = world.open(queue, reader).receive(9)
+    assert numbers(batch) == came
+    assert not queue.receive(9)  # although this one knows the erased ids
+    batch.release()
+    assert numbers(world.open(queue, "other").receive(9)) == came
+    proved(world.manager("auditor"))
+
+
+@in_memory
+@pytest.mark.parametrize("reader", ["looked", "fresh"])
+def test_a_send_that_lands_late_after_an_erasure_can_be_purged(
+    world: World, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    monkeypatch.setattr(arrangement, "IDS_IN_ENTRY_MAX", 0)
+    queue = landed_late(world, (1, "anna"), (2, "bert"))
+    assert world.open(queue, reader).purge() == 3
+    assert queue.depth() == 0
+    proved(world.manager("auditor"))
+
+
+@in_memory
+def test_who_knows_erased_ids_decides_for_those_who_do_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrangement, "IDS_IN_ENTRY_MAX", 0)
+    queue = landed_late(world, (1, "anna"), (2, "bert"))
+    batch = queue.receive(9)  # it has read the ids before they were erased
+    assert numbers(batch) == [3, 4]
+    assert not world.open(queue, "looked").receive(9)
+    batch.release()
+    assert numbers(world.open(queue, "fresh").receive(9)) == [3, 4]
+    proved(world.manager("auditor"))
+
+
+@in_memory
+def test_an_erasure_does_not_excuse_payload_that_nobody_erased(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrangement, "IDS_IN_ENTRY_MAX", 0)
+    queue = landed_late(world, (1, "anna"), (2, "bert"), (3, "bert"))
+    first, _ = vars(world.store.payload)["_sends"]
+    world.store.payload.erase(queue.info.payload_id, [(0, first[1], ((2, 2),))])
+    for call in ("receive", "purge"):
+        with pytest.raises(PayloadRemoved, match=r"Only 1 of 3 .* window"):
+            getattr(world.open(queue, "fresh"), call)()
 
 
 @in_memory
