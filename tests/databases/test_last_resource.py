@@ -21,6 +21,7 @@ from txnqueue.core.receipt import Status
 from txnqueue.errors import (
     DatabaseUnavailable,
     DecidedByDatabase,
+    HandlerFailed,
     InvalidInput,
     TransactionAborted,
     TransactionFinished,
@@ -88,24 +89,57 @@ def test_a_last_resource_rolls_back_with_the_rest(world: World, file: str) -> No
     assert values(connection) == []
 
 
+class Refusing(sqlite3.Connection):
+    """A connection that refuses the next commit, if it is told to."""
+
+    refuses = False
+
+    def commit(self) -> None:
+        if self.refuses:
+            self.refuses = False
+            raise sqlite3.OperationalError("disk full")
+        super().commit()
+
+
 def test_a_last_resource_that_cannot_commit_rolls_everything_back(world: World, file: str) -> None:
-    class Refusing(sqlite3.Connection):
-        refuses = False
-
-        def commit(self) -> None:
-            if self.refuses:
-                self.refuses = False
-                raise sqlite3.OperationalError("disk full")
-            super().commit()
-
     connection: Any = sqlite3.connect(file, factory=Refusing)
     manager = world.manager("A")
     manager.queue("in").send([{"i": 1}])
-    with pytest.raises(TransactionAborted), manager.transaction() as tx:
+    with pytest.raises(TransactionAborted, match="disk full"), manager.transaction() as tx:
         tx.queue("in").receive(1)
         insert(tx.enlist("ledger", connection, last=True), 1)
         connection.refuses = True
     assert values(connection) == [] and manager.queue("in").depth() == 1
+
+
+def drained(queue: Any, handler: Any) -> None:
+    queue.drain(handler, batch_size=1)
+
+
+def streamed(queue: Any, handler: Any) -> None:
+    with queue.stream(handler, batch_size=1) as stream:
+        stream.await_termination(20)
+
+
+@pytest.mark.parametrize("consume", [drained, streamed])
+def test_a_last_resource_that_never_commits_empties_no_queue(
+    world: World, file: str, consume: Callable[[Any, Any], None]
+) -> None:
+    """The commits were refused outside of the accounts of the run: each one counted."""
+    manager = world.manager("A")
+    queue = manager.create_queue("orders", "i long", deliveries_max=2)
+    queue.send([{"i": i} for i in range(4)])
+    connection: Any = sqlite3.connect(file, factory=Refusing, check_same_thread=False)
+
+    def handler(batch: Any, tx: Any) -> None:
+        tx.enlist("ledger", connection, last=True)
+        connection.refuses = True
+
+    with pytest.raises(HandlerFailed, match="disk full"):
+        consume(queue, handler)
+    counts = [row["_message"]["delivery_count"] for row in queue.peek_messages()]
+    assert sorted(counts) == [0, 0, 0, 1], "only the run's first failure counts"
+    assert manager.queue("orders.dead").depth() == 0
 
 
 def die_in_commit(tx: Any, injector: Injector, fault: Fault, at: int) -> None:

@@ -116,7 +116,11 @@ class TwoPhase:
 
 
 class LastResource:
-    """A connection without two-phase commit, whose own commit is the decision."""
+    """A connection without two-phase commit, whose own commit is the decision.
+
+    Attributes:
+        refusal: What the database said when it did not commit; None if it said nothing.
+    """
 
     def __init__(self, name: str, connection: Any, attempt: str) -> None:
         """Take part with a connection.
@@ -135,6 +139,7 @@ class LastResource:
             )
         self.name = name
         self.connection = connection
+        self.refusal: Exception | None = None
         self._attempt = attempt
         if _is_always_inside(connection):  # work that it may have belongs to the transaction
             _execute(connection, _CREATE)
@@ -159,6 +164,7 @@ class LastResource:
             self.connection.commit()
         except Exception as error:  # an error is not an outcome; the row tells it
             logger.warning("last resource name=%s error=%s", self.name, error)
+            self.refusal = error
         except BaseException:
             _quietly(self.connection.rollback)
             raise
