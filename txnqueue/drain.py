@@ -37,7 +37,7 @@ from txnqueue.results import DrainResult
 from txnqueue.storage.journal.exceptions import met_by_handler
 from txnqueue.transaction import Transaction, call_handler, rolled_back_by_handler
 from txnqueue.transactions import commit
-from txnqueue.transactions.attempt import Attempt
+from txnqueue.transactions.attempt import UNDECIDED, Attempt
 from txnqueue.transactions.drain_run import DrainRun
 from txnqueue.types import Until
 
@@ -386,6 +386,8 @@ class Drain:
             commit.roll_back_after(done.attempt, error, counted=False)
             raise error
         self._run.lose_place()
+        if error.reason == UNDECIDED:
+            raise error
         if error.__cause__ is not None and is_closed(error.__cause__):
             raise error.__cause__ from None  # the queue or exchange will not come back
         self._failed(error, done)

@@ -279,7 +279,8 @@ class TransactionError(TxnQueueError):
 class TransactionAborted(TransactionError):
     """The transaction was not committed; run it again as a fresh attempt."""
 
-    transaction_id: str
+    transaction_id: str = ""
+    """The transaction; empty if a handler raised the error and named none."""
     reason: str | None = None
     receipt: Receipt | None = None
     """The receipt of another attempt with the same id that committed first."""

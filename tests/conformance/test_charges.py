@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
 
@@ -12,6 +13,7 @@ from pyspark.errors import PySparkException
 
 from tests.conformance.conftest import SCHEMA, World, in_memory, numbers, rows
 from tests.inside import client_of
+from txnqueue import errors
 from txnqueue.core import model
 from txnqueue.errors import (
     Busy,
@@ -26,6 +28,7 @@ from txnqueue.errors import (
     StoreCorrupt,
     TableNotFound,
     TransactionAborted,
+    TxnQueueError,
 )
 from txnqueue.messages.charges import Fault, fault_of
 from txnqueue.storage.journal import AppendConflict
@@ -610,6 +613,58 @@ def test_what_is_run_again_after_conflicts_makes_no_dead_letters(world: World) -
 
     manager.run_transaction(handle)
     assert tries == [[1]] * 5
+
+
+@pytest.mark.parametrize(
+    "error",
+    [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, TxnQueueError)],
+    ids=lambda error: error.__name__,
+)
+def test_a_handler_may_raise_any_error_of_the_library_by_hand(world: World, error: Any) -> None:
+    """It gives it no attributes: what the library then asked for was not there."""
+    manager = world.manager()
+    orders = manager.create_queue(world.name("orders"), SCHEMA)
+    orders.send(rows(1))
+    tries: list[object] = []
+
+    def raises(*given: object) -> None:
+        tries.append(given)
+        raise error("by hand")
+
+    def block() -> None:
+        with manager.transaction() as tx:
+            raises(orders.receive(transaction=tx))
+
+    def stream() -> None:
+        with orders.stream(raises, errors_max=2) as streaming:
+            streaming.await_termination(20)
+
+    calls: list[Callable[[], object]] = [
+        lambda: orders.drain(raises, errors_max=2),
+        lambda: orders.drain(raises, errors_max=2, run_id=world.name("run")),
+        lambda: orders.drain(raises, errors_max=2, ahead=1),
+        lambda: manager.run_transaction(raises),
+        block,
+        stream,
+    ]
+    for call in calls:
+        with pytest.raises(TxnQueueError, match="by hand"):
+            call()
+    told = len(tries)
+    assert "by hand" in manager.rehearse(raises, orders)._repr_html_() and len(tries) == told + 1
+
+
+def test_what_a_handler_raises_by_hand_to_be_run_again_is_run_again(world: World) -> None:
+    orders = world.queue()
+    tries: list[Any] = []
+
+    def handle(tx: Any) -> None:
+        tries.append(tx.queue(orders.name).send(rows(1)))
+        if len(tries) < 3:
+            raise TransactionAborted("the peer was not ready")
+
+    world.manager().run_transaction(handle)
+    assert len(tries) == 3 and orders.depth() == 1
 
 
 def test_an_interrupt_in_the_library_s_own_code_counts(world: World) -> None:

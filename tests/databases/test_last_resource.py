@@ -21,6 +21,7 @@ from txnqueue.core.receipt import Status
 from txnqueue.errors import (
     DatabaseUnavailable,
     DecidedByDatabase,
+    HandlerFailed,
     InvalidInput,
     TransactionAborted,
     TransactionFinished,
@@ -88,24 +89,150 @@ def test_a_last_resource_rolls_back_with_the_rest(world: World, file: str) -> No
     assert values(connection) == []
 
 
+class Refusing(sqlite3.Connection):
+    """A connection that refuses the next commit, if it is told to."""
+
+    refuses = False
+
+    def commit(self) -> None:
+        if self.refuses:
+            self.refuses = False
+            raise sqlite3.OperationalError("disk full")
+        super().commit()
+
+
 def test_a_last_resource_that_cannot_commit_rolls_everything_back(world: World, file: str) -> None:
-    class Refusing(sqlite3.Connection):
-        refuses = False
-
-        def commit(self) -> None:
-            if self.refuses:
-                self.refuses = False
-                raise sqlite3.OperationalError("disk full")
-            super().commit()
-
     connection: Any = sqlite3.connect(file, factory=Refusing)
     manager = world.manager("A")
     manager.queue("in").send([{"i": 1}])
-    with pytest.raises(TransactionAborted), manager.transaction() as tx:
+    with pytest.raises(TransactionAborted, match="disk full"), manager.transaction() as tx:
         tx.queue("in").receive(1)
         insert(tx.enlist("ledger", connection, last=True), 1)
         connection.refuses = True
     assert values(connection) == [] and manager.queue("in").depth() == 1
+
+
+def drained(queue: Any, handler: Any) -> None:
+    queue.drain(handler, batch_size=1)
+
+
+def streamed(queue: Any, handler: Any) -> None:
+    with queue.stream(handler, batch_size=1) as stream:
+        stream.await_termination(20)
+
+
+@pytest.mark.parametrize("consume", [drained, streamed])
+def test_a_last_resource_that_never_commits_empties_no_queue(
+    world: World, file: str, consume: Callable[[Any, Any], None]
+) -> None:
+    """The commits were refused outside of the accounts of the run: each one counted."""
+    manager = world.manager("A")
+    queue = manager.create_queue("orders", "i long", deliveries_max=2)
+    queue.send([{"i": i} for i in range(4)])
+    connection: Any = sqlite3.connect(file, factory=Refusing, check_same_thread=False)
+
+    def handler(batch: Any, tx: Any) -> None:
+        tx.enlist("ledger", connection, last=True)
+        connection.refuses = True
+
+    with pytest.raises(HandlerFailed, match="disk full"):
+        consume(queue, handler)
+    counts = [row["_message"]["delivery_count"] for row in queue.peek_messages()]
+    assert sorted(counts) == [0, 0, 0, 1], "only the run's first failure counts"
+    assert manager.queue("orders.dead").depth() == 0
+
+
+def test_a_drain_whose_last_resource_was_locked_goes_on_afterwards(world: World, file: str) -> None:
+    """Its commit was called in doubt before it was sent, and no repetition of the run went on."""
+    connection, other = sqlite3.connect(file, 0), sqlite3.connect(file, 0, isolation_level=None)
+    queue, calls = world.manager("A").queue("in"), list[int]()
+    queue.send([{"i": i} for i in range(3)])
+
+    def handler(batch: Any, tx: Any) -> None:
+        tx.enlist("ledger", connection, last=True)
+        calls.extend(message["i"] for message in batch.messages())
+        if len(calls) == 2:
+            other.execute("BEGIN IMMEDIATE")  # somebody else begins to write
+        else:
+            insert(connection, calls[-1])
+
+    with pytest.raises(HandlerFailed, match="database is locked"):
+        queue.drain(handler, batch_size=1, run_id="nightly", errors_max=1)
+    assert (queue.depth(), queue.in_flight()) == (2, 0)
+    other.execute("ROLLBACK")
+    assert queue.drain(handler, batch_size=1, run_id="nightly").finished
+    assert values(other) == [0, 1, 2] and len(calls) == 4
+
+
+def test_a_last_resource_that_is_closed_in_its_block_is_rolled_back(
+    world: World, file: str
+) -> None:
+    manager = world.manager("A")
+    manager.queue("in").send([{"i": 1}])
+    with pytest.raises(TransactionAborted, match="closed"), manager.transaction("load") as tx:
+        tx.queue("in").receive(1)
+        with contextlib.closing(sqlite3.connect(file)) as connection:
+            insert(tx.enlist("ledger", connection, last=True), 1)
+    assert manager.outcome("load").status is Status.ROLLED_BACK
+    assert values(sqlite3.connect(file)) == [] and manager.queue("in").depth() == 1
+
+
+class Unanswered(sqlite3.Connection):
+    """A connection whose commits land, but while it is away nobody gets an answer."""
+
+    away = False
+
+    def commit(self) -> None:
+        super().commit()
+        self._answer()
+
+    def rollback(self) -> None:
+        self._answer()
+        super().rollback()
+
+    def _answer(self) -> None:
+        if self.away:
+            raise sqlite3.OperationalError("disk I/O error")
+
+
+def test_a_commit_in_doubt_that_is_tried_again_may_have_landed(world: World, file: str) -> None:
+    connection: Any = sqlite3.connect(file, factory=Unanswered)
+    tx = world.manager("A").transaction()
+    insert(tx.enlist("ledger", connection, last=True), 1)
+    last = attempt_of(tx).participants.last
+    assert last is not None
+    connection.away = True
+    with pytest.raises(sqlite3.OperationalError):
+        last.decide()
+    connection.away = False
+    assert last.decide() and values(connection) == [1]
+
+
+def test_a_drain_that_meets_a_batch_in_doubt_ends_until_that_is_decided(
+    world: World, file: str
+) -> None:
+    """It called its handler 20 times, each time in vain."""
+    connection: Any = sqlite3.connect(file, factory=Unanswered)
+    manager, calls = world.manager("A"), list[int]()
+    queue = manager.queue("in")
+    queue.send([{"i": i} for i in range(3)])
+
+    def handler(batch: Any, tx: Any) -> None:
+        tx.enlist("ledger", connection, last=True)
+        for message in batch.messages():
+            insert(connection, message["i"])
+            calls.append(message["i"])
+        connection.away = len(calls) == 1
+
+    with pytest.raises(TransactionUnknown, match="recover"):
+        queue.drain(handler, batch_size=1, run_id="nightly")
+    connection.away = False
+    with pytest.raises(TransactionAborted, match="is prepared"):
+        queue.drain(handler, batch_size=1, run_id="nightly")
+    assert len(calls) == 2
+    manager.recover({"ledger": connection})
+    assert queue.drain(handler, batch_size=1, run_id="nightly").finished
+    assert values(connection) == [0, 1, 2]
 
 
 def die_in_commit(tx: Any, injector: Injector, fault: Fault, at: int) -> None:

@@ -43,6 +43,8 @@ from txnqueue.transactions.work import Work
 logger = logging.getLogger("txnqueue")
 DRAINED = "drained"
 """The queue's id, in the metadata of the decisions of a drain's run; 0.1.0 did not record it."""
+UNDECIDED = "another attempt of its transaction id is prepared"
+"""Why an attempt was aborted that no repetition helps, until somebody decides the other one."""
 _OF_A_RUN = re.compile(r"\d+|end").fullmatch
 JOINED_TRIES = 2
 """How often a commit is tried joined with the next claim before it is committed alone."""
@@ -535,4 +537,5 @@ class Attempt:
             raise TransactionAborted(
                 f"Another attempt of transaction {self.id!r} is prepared: decide it first.",
                 transaction_id=self.id,
+                reason=UNDECIDED,
             )

@@ -11,7 +11,7 @@ from txnqueue.core import model
 from txnqueue.core.instants import by_then_ms
 from txnqueue.core.model import Entry
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import check_text, describe_error
+from txnqueue.core.settings import check_text, describe_error, text_of
 from txnqueue.core.state.closure import is_closed
 from txnqueue.errors import (
     Busy,
@@ -465,12 +465,14 @@ def _commit_by_last_resource(attempt: Attempt, last: LastResource) -> Receipt:
         raise _in_doubt(attempt, last) from error
     if not committed:
         attempt.status = Status.PREPARED
-        rollback(attempt, f"{last.name} rolled back")
-        raise TransactionAborted(
-            f"{last.name!r} could not commit, so transaction {attempt.id!r} was rolled back: run "
-            "it again.",
+        why = "run it again." if last.refusal is None else text_of(last.refusal)
+        refused = TransactionAborted(
+            f"{last.name!r} could not commit, so transaction {attempt.id!r} was rolled back: {why}",
             transaction_id=attempt.id,
         )
+        refused.__cause__ = last.refusal  # whoever counts deliveries asks for the cause
+        rollback(attempt, describe_error(refused), counted=fault_of(refused) is Fault.MESSAGE)
+        raise refused
     try:
         receipt = _decide_prepared(attempt, commit=True)
     except Exception as error:

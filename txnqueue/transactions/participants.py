@@ -116,7 +116,11 @@ class TwoPhase:
 
 
 class LastResource:
-    """A connection without two-phase commit, whose own commit is the decision."""
+    """A connection without two-phase commit, whose own commit is the decision.
+
+    Attributes:
+        refusal: What the database said when it did not commit; None if it said nothing.
+    """
 
     def __init__(self, name: str, connection: Any, attempt: str) -> None:
         """Take part with a connection.
@@ -135,7 +139,9 @@ class LastResource:
             )
         self.name = name
         self.connection = connection
+        self.refusal: Exception | None = None
         self._attempt = attempt
+        self._may_have_committed = False
         if _is_always_inside(connection):  # work that it may have belongs to the transaction
             _execute(connection, _CREATE)
         else:
@@ -150,15 +156,20 @@ class LastResource:
         """Commit the database's work with a decision row, unless another client decided already.
 
         Returns:
-            Whether it is committed, as the row in the database says.
+            Whether it is committed, as the row in the database says, if there can be one.
         """
         try:
             _execute(self.connection, _insert(self._attempt, model.COMMITTED))
+            self._may_have_committed = True
             if self._marked:  # last, because the release of what began a transaction commits it
                 _execute(self.connection, _RELEASE)
             self.connection.commit()
         except Exception as error:  # an error is not an outcome; the row tells it
             logger.warning("last resource name=%s error=%s", self.name, error)
+            self.refusal = error
+            if not self._may_have_committed:  # and nobody else writes that the attempt has
+                _quietly(self.connection.rollback)
+                return False
         except BaseException:
             _quietly(self.connection.rollback)
             raise
