@@ -6,6 +6,7 @@ import datetime
 import html
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from txnqueue.client.client import Client
@@ -27,6 +28,7 @@ from txnqueue.errors import (
     AlreadySettled,
     BranchMisused,
     InvalidInput,
+    LeaseLost,
     PayloadRemoved,
     SettlementPending,
     TransactionMismatch,
@@ -38,7 +40,7 @@ from txnqueue.messages.move import routed, target_of, to_queue
 from txnqueue.messages.parts import part_of
 from txnqueue.messages.receive import VersionLimit, claim
 from txnqueue.messages.selector import Reasons, fulfilling, ranges_of
-from txnqueue.messages.settlement import Account, Dispositions, Unanswered, name_of
+from txnqueue.messages.settlement import Account, Dispositions, Name, Unanswered, name_of
 from txnqueue.storage.payload import Part, messages_of
 from txnqueue.transaction import Transaction, attempt_of, resolve
 from txnqueue.transactions.attempt import Attempt
@@ -146,9 +148,7 @@ class Batch:
     @property
     def lease_over(self) -> bool:
         """Whether the lease of unsettled messages has ended by this client's clock."""
-        now_ms = self._client.runtime.now_ms()
-        unsettled = [one for one in self._account.held if self._account.rest(one)]
-        return any(one.claim.ends_at_ms(now_ms) <= now_ms for one in unsettled)
+        return any(self._unsettled().values())
 
     def __repr__(self) -> str:
         """Show the number of messages, their queues and the end of the lease."""
@@ -482,10 +482,11 @@ class Batch:
             how=(target.queue_id,),
         )
 
-    def _unsettled(self) -> list[tuple[int, int]]:
-        """Return the claims that have unsettled messages, as errors name them."""
-        held = self._account.held if self.holds else ()
-        return [one.claim.name for one in held if self._account.rest(one)]
+    def _unsettled(self) -> dict[Name, bool]:
+        """Return the claims that have unsettled messages, and whether the lease of each is over."""
+        now_ms = self._client.runtime.now_ms()
+        held = [one for one in self._account.held if self._account.rest(one)] if self.holds else ()
+        return {name_of(one): one.claim.ends_at_ms(now_ms) <= now_ms for one in held}
 
     def keep(self) -> None:
         """Let the commit leave the unsettled messages in flight, under a lease.
@@ -527,7 +528,8 @@ class Batch:
         check_number("lease_seconds", lease_seconds, 0.001, LEASE_SECONDS_MAX)
         every = max(0.001, lease_seconds / 3) if every_seconds is None else every_seconds
         check_number("every_seconds", every, 0.001, lease_seconds)
-        return Heartbeat(self, lease_seconds, every, self._unsettled)
+        extend = partial(extend_leases, [self])
+        return Heartbeat(lease_seconds, every, self._unsettled, extend)
 
     def extend_lease(self, seconds: float) -> None:
         """Extend the lease to this many seconds from now, by one append.
@@ -549,7 +551,9 @@ def claims_of(batch: Batch) -> list[HeldClaim]:
     return list(batch._account.held)
 
 
-def extend_leases(batches: Sequence[Batch], seconds: float) -> None:
+def extend_leases(
+    batches: Sequence[Batch], seconds: float, lost: dict[Name, LeaseLost] | None = None
+) -> None:
     """Extend the leases of a manager's batches by one append; for the library's own packages.
 
     Of durable and transient messages it takes two appends. So all claims are checked before the
@@ -558,24 +562,29 @@ def extend_leases(batches: Sequence[Batch], seconds: float) -> None:
     Args:
         batches: The batches.
         seconds: The length of the new leases, from now.
+        lost: The claims that are known as lost, which are left out; takes those that are found to
+            be, so that the leases of the others do not end for that. None refuses them.
 
     Raises:
         LeaseLost: As in ``Batch.extend_lease``; no lease was extended unless it was lost meanwhile.
         SettlementPending: As in ``Batch.extend_lease``.
     """
+    known: Collection[Name] = () if lost is None else lost
     accounts = [batch._account for batch in batches if batch.holds]
     claims = [one for account in accounts for one in account.held]
     unsettled = [one for account in accounts for one in account.held if account.rest(one)]
     waiting: list[SettlementPending] = []
-    sides = settlement.by_client(batches[0]._client, unsettled)
-    for client, held in sides[1:]:  # the first append checks its own
+    kept = [one for one in unsettled if name_of(one) not in known]
+    sides = settlement.by_client(batches[0]._client, kept)
+    for client, held in sides[1:] if lost is None else ():  # the first append checks its own
         settlement.check_ours(client, held)
     for client, held in sides:
-        pending: dict[settlement.Name, SettlementPending] = {}
-        deadline_ms = settlement.extend(client, held, seconds, pending)
+        pending: dict[Name, SettlementPending] = {}
+        deadline_ms = settlement.extend(client, held, seconds, pending, lost)
         waiting += pending.values()
         for one in claims:
-            if one.info.transient == held[0].info.transient and name_of(one) not in pending:
+            left_out = name_of(one) in pending or name_of(one) in known
+            if one.info.transient == held[0].info.transient and not left_out:
                 one.claim.deadline_ms = deadline_ms
     if waiting:
         raise waiting[0]

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from txnqueue.errors import InvalidInput, LeaseLost, SettlementPending
-
-if TYPE_CHECKING:
-    from txnqueue.batch import Batch
+from txnqueue.messages.settlement import Name
 
 logger = logging.getLogger("txnqueue")
-_Claim = tuple[int, int]
 
 
 class Heartbeat:
@@ -23,31 +19,33 @@ class Heartbeat:
     The thread ends with the block. A beat that fails is logged, and the next one tries again:
     the lease is lost when another client has ended it, or when it is over because no beat came
     through. Then the block ends with ``LeaseLost``, unless it ends with an error of its own;
-    ``lost`` tells it in between. What the block settles itself is not lost.
+    ``lost`` tells it in between. What the block settles itself is not lost. A batch may have
+    several leases, one for each lane: those that are not lost are extended further.
     """
 
     def __init__(
         self,
-        batch: Batch,
         lease_seconds: float,
         every_seconds: float,
-        unsettled: Callable[[], Collection[_Claim]],
+        unsettled: Callable[[], Mapping[Name, bool]],
+        extend: Callable[[float, dict[Name, LeaseLost]], None],
     ) -> None:
         """Describe it; users get it from ``Batch.heartbeat``.
 
         Args:
-            batch: The batch.
             lease_seconds: The length of each new lease.
             every_seconds: The seconds between beats.
-            unsettled: Returns the claims that have unsettled messages, as errors name them.
+            unsettled: Returns the claims that have unsettled messages, and whether the lease of
+                each is over.
+            extend: Extends the leases of those claims, and takes down which of them are lost.
         """
-        self._batch = batch
         self._unsettled = unsettled
+        self._extend = extend
         self._lease_seconds = lease_seconds
         self._every_seconds = every_seconds
         self._over = threading.Event()
-        self._errors: dict[_Claim | None, LeaseLost] = {}
-        """By claim, why it could not be extended; by None, why none of them could."""
+        self._errors: dict[Name, LeaseLost] = {}
+        """By claim, why it could not be extended."""
         self._thread = threading.Thread(target=self._beat, name="txnqueue heartbeat", daemon=True)
         self.beats = 0
 
@@ -62,11 +60,7 @@ class Heartbeat:
     @property
     def _lost(self) -> list[LeaseLost]:
         held = self._unsettled()
-        return [
-            error
-            for claim, error in list(self._errors.items())
-            if claim in held or (claim is None and held)
-        ]
+        return [error for claim, error in list(self._errors.items()) if claim in held]
 
     def __enter__(self) -> Heartbeat:
         """Start to beat.
@@ -96,22 +90,31 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._over.wait(self._every_seconds):
-            try:
-                self._batch.extend_lease(self._lease_seconds)
-            except SettlementPending:  # a prepared transaction holds them, whatever the clock says
-                self.beats += 1
-            except LeaseLost as error:  # told by ``lost``, unless the block has just settled it
-                self._errors[error.claim] = error
-                if self._errors.keys() >= set(self._unsettled()):
-                    return
-            except Exception as error:
-                logger.warning("heartbeat failed, the next one tries again: %s", error)
-                if self._batch.lease_over:
-                    self._errors[None] = LeaseLost(
-                        f"The lease ended, because it could not be extended: {error} Others may "
-                        "have the messages now; nothing was changed."
-                    )
-                    self._errors[None].__cause__ = error
-                    return
-            else:
-                self.beats += 1
+            extended = self._extend_rest()
+            held = self._unsettled().keys()
+            if held and held <= self._errors.keys():  # told by ``lost``, unless just settled
+                return
+            self.beats += extended
+
+    def _extend_rest(self) -> bool:
+        """Extend what is not lost, and return whether the store took it."""
+        try:
+            self._extend(self._lease_seconds, self._errors)
+        except SettlementPending:  # a prepared transaction holds them, whatever the clock says
+            return True
+        except Exception as error:
+            logger.warning("heartbeat failed, the next one tries again: %s", error)
+            self._give_up(error)
+            return False
+        return True
+
+    def _give_up(self, cause: Exception) -> None:
+        """Count the claims as lost whose lease is over."""
+        for claim, is_over in self._unsettled().items():
+            if is_over and claim not in self._errors:
+                lost = LeaseLost(
+                    f"The lease ended, because it could not be extended: {cause} Others may have "
+                    "the messages now; nothing was changed."
+                )
+                lost.__cause__ = cause
+                self._errors[claim] = lost

@@ -260,12 +260,14 @@ class QueueManager:
         return Metrics(self._client)
 
     def close(self) -> None:
-        """Close the library's own sessions and threads; the store is not changed.
+        """Close the library's own sessions and threads.
 
-        Streams and AMQP servers are stopped, and calls in progress end first. Leases stay until
-        they expire; an undecided transaction is aborted by the next client that needs its
+        Streams and AMQP servers are stopped, and calls in progress end first. If the last commit
+        changed tables, one append records that they are changed; should it fail, ``maintain`` or
+        ``recover`` make up for it as long as the tables' histories show the change. Leases stay
+        until they expire; an undecided transaction is aborted by the next client that needs its
         messages. On Spark Connect the server keeps each session of a manager until it is closed;
-        classic Spark needs no ``close``.
+        classic Spark needs no ``close`` for that.
 
         Example::
 
@@ -274,7 +276,7 @@ class QueueManager:
         """
         for stream in list(self._client.streams):
             stream.stop()
-        self._client.store.close()
+        self._client.close()
 
     def __enter__(self) -> QueueManager:
         """Return the manager, which is closed when the block ends."""

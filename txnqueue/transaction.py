@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 class Rollback(Exception):
     """Raised in a transaction's block, rolls it back and leaves the block without an error.
 
+    If the transaction's id was committed before, the block is only left.
+
     Example::
 
         with manager.transaction() as tx:
@@ -397,7 +399,8 @@ class Transaction:
         if attempt.already_committed:
             attempt.participants.undo_ignored()
         if isinstance(error, Rollback) and error.transaction in (None, self):
-            self.rollback(error.reason)
+            if not attempt.already_committed:  # a repeated block did nothing that could be undone
+                self.rollback(error.reason)
             return True
         if error is None:
             if attempt.status is Status.ACTIVE:

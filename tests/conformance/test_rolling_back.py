@@ -107,6 +107,53 @@ def test_a_rollback_of_another_transaction_is_an_error_of_the_handler(world: Wor
 
 
 @in_memory
+@pytest.mark.parametrize("how", ["raised", "raised for it", "raised in a block inside"])
+def test_a_repeated_block_that_is_committed_already_is_left_without_an_error(
+    world: World, how: str
+) -> None:
+    """A receive gets nothing there, so that too few messages are what it is about to find."""
+    orders, manager, ends = world.queue(), world.manager(), list[str]()
+    orders.send(rows(1, 2))
+
+    def job() -> Any:
+        with manager.transaction("nightly") as tx:
+            tx.auxiliary("ledger", Ledger(ends)).execute("INSERT")
+            if len(tx.queue(orders.name).receive(2)) == 2:
+                return tx
+            if how == "raised in a block inside":
+                with manager.transaction() as inside:
+                    inside.queue(orders.name).send(rows(3))
+                    leave(Rollback(tx, reason=REASON))
+            leave(Rollback(tx if how == "raised for it" else None, reason=REASON))
+        return tx
+
+    first = job()
+    for _ in range(2):
+        again = job()
+        assert again.already_committed and again.status is Status.COMMITTED
+        assert again.receipt == first.receipt
+    assert ends == ["commit", "rollback", "rollback"]
+    assert (reasons(world), orders.depth()) == ([], 0)
+
+
+@in_memory
+def test_a_rollback_that_is_called_for_what_is_committed_already_is_an_error(world: World) -> None:
+    manager = world.manager()
+    orders = world.queue()
+    for _ in range(2):
+        with manager.transaction("nightly") as tx:
+            tx.queue(orders.name).send(rows(1))
+    with pytest.raises(TransactionFinished), manager.transaction("nightly") as tx:
+        tx.queue(orders.name).receive()
+        tx.rollback(REASON)
+    with pytest.raises(TransactionFinished), manager.transaction() as tx:
+        tx.queue(orders.name).send(rows(2))
+        tx.commit()
+        raise Rollback(reason=REASON)  # it was committed here, and cannot be undone
+    assert numbers(orders.receive()) == [1, 2]
+
+
+@in_memory
 def test_a_rehearsal_is_rolled_back_without_an_error(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))

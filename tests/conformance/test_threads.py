@@ -156,20 +156,20 @@ def test_a_beat_between_the_settlement_and_its_reply_is_no_lost_lease(
 
 
 def test_a_beat_between_the_settlement_of_a_part_and_its_reply_holds_the_rest(
-    world: World, manager: QueueManager, journal: Any
+    world: World, manager: QueueManager, journal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders = manager.create_queue("orders", "n long, key string", lanes=2, dead_letter=False)
     orders.send(rows(1, 2))
     batch = orders.receive()
-    tries, extend = list[float](), batch.extend_lease
+    tries, extend = list[Any](), settlement.extend
 
-    def counted(seconds: float) -> None:
+    def counted(*given: Any) -> int:
         try:
-            extend(seconds)
+            return extend(*given)
         finally:
-            tries.append(seconds)
+            tries.append(given)
 
-    batch.extend_lease = counted
+    monkeypatch.setattr(settlement, "extend", counted)
     with batch.heartbeat(1_000, every_seconds=0.001) as beating:
 
         def beat_on(more: int = 2) -> None:
@@ -258,6 +258,39 @@ def test_a_beat_that_fails_does_not_end_for_the_lease_of_what_was_settled(
             threading.Event().wait(0.001)
         assert not beating.lost
     assert batch.accept() == 1
+
+
+def soon(happened: Any) -> None:
+    """Wait until something has happened."""
+    for _ in range(20_000):
+        if happened():
+            return
+        threading.Event().wait(0.001)
+    pytest.fail("it did not happen")
+
+
+def test_a_heartbeat_holds_the_lanes_that_are_not_lost(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
+    """It extended none of them any more, so that others got all, while a handler worked on."""
+    orders = manager.create_queue("orders", "n long, key string", lanes=3, dead_letter=False)
+    orders.send(rows(1, 2, 3))
+    batch = orders.receive(lease_seconds=100)
+    world.clock.advance(101)
+    for other in "bc":
+        assert len(world.manager(other).queue("orders").receive(1)) == 1
+    with pytest.raises(LeaseLost), batch.heartbeat(1_000, every_seconds=0.001) as beating:
+        soon(lambda: beating.beats)
+        assert beating.lost
+        left = failing(journal, OSError("no connection"))
+        soon(lambda: not left)  # nor is the rest lost because the leases of those are over
+        before = beating.beats
+        soon(lambda: beating.beats > before)
+        world.clock.advance(900)
+        late = world.manager("d").queue("orders")
+        assert sum(len(late.receive()) for _ in range(3)) == 2  # those of b and c
+    with pytest.raises(LeaseLost):
+        batch.extend_lease(1_000)
 
 
 def failing(journal: Any, *errors: Any) -> Any:

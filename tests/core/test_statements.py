@@ -37,6 +37,7 @@ from txnqueue.errors import (
     StoreNotFound,
 )
 from txnqueue.storage import transient
+from txnqueue.storage.journal import sessions
 from txnqueue.storage.journal import statements as statements_module
 from txnqueue.storage.journal.exceptions import surely_not_begun
 from txnqueue.storage.journal.log import CommitLog, _Begun
@@ -178,6 +179,34 @@ def in_a_fork(child: Callable[[], int]) -> int:
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="where no process is forked")
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_server_that_may_be_gone_is_asked_once(there: bool) -> None:
+    """Spark would try again for ten minutes, and a manager could not be closed."""
+    asked: list[object] = []
+
+    def get(*given: object) -> str:
+        assert policies == [[]]
+        asked.append(given)
+        if not there:
+            raise ConnectionError("gone")
+        return ""
+
+    policies: list[object] = []
+    client, conf = SimpleNamespace(set_retry_policies=policies.append), SimpleNamespace(get=get)
+    session: Any = SimpleNamespace(client=client, conf=conf)
+    assert sessions.answers(session) == there
+    assert len(asked) == 1
+
+
+def test_closed_statements_do_not_answer(
+    statements: Statements,
+) -> None:
+    assert statements.answers()
+    statements.close()
+    with pytest.raises(PlatformMissing, match="closed"):
+        statements.answers()
+
+
 @forks
 def test_a_forked_process_is_refused_and_leaves_its_parents_things_alone(
     statements: Statements, monkeypatch: pytest.MonkeyPatch
@@ -196,6 +225,8 @@ def test_a_forked_process_is_refused_and_leaves_its_parents_things_alone(
                 way(lambda *_: None)
         with pytest.raises(PlatformMissing, match="'spawn'"):
             statements.result_of_append(Future(), lambda: None)
+        with pytest.raises(PlatformMissing, match="'spawn'"):
+            statements.answers()
         statements.close()
         statements._locks.leave()
         return len(left)

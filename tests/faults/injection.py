@@ -371,5 +371,8 @@ class FaultyStore:
     def create(self) -> None:
         self.inner.create()
 
+    def answers(self) -> bool:
+        return bool(self.inner.answers())
+
     def close(self) -> None:
         self.inner.close()

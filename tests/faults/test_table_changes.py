@@ -203,6 +203,101 @@ def test_what_comes_back_at_the_end_of_a_drain_is_consumed(
     assert (result.messages, result.finished, queue.depth()) == (3, True, 0)
 
 
+# ------------------------------------------------------------------- confirmed in time
+
+
+def committed_last(world: World, number: int) -> None:
+    """Let a job change the table by its last append, and close its manager."""
+    with world.manager(f"job {number}") as manager:
+        with manager.transaction() as tx:
+            tx.table(world.table).append([{"i": number}])
+        assert tx.receipt is not None and tx.receipt.applied
+
+
+def test_an_applied_change_of_a_manager_that_was_closed_does_not_wait_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its table's history forgot it before anybody else looked, and it held up all later ones."""
+    committed_last(world, 1)
+    monkeypatch.setattr(world.store.tables, "history", lambda _name, _after: [])
+    committed_last(world, 2)
+    assert world.manager("operator").recover().waiting == ()
+    assert world.table_numbers() == [1, 2]
+    assert endings(world) == [model.CHANGE_APPLIED] * 2
+
+
+def test_an_applied_change_of_a_manager_that_was_closed_is_not_for_a_table_made_anew(
+    world: World,
+) -> None:
+    committed_last(world, 1)
+    world.store.tables.create(world.table, plain_schema("i long"))
+    assert world.manager("operator").recover().waiting == ()
+    assert world.table_numbers() == []
+
+
+def test_a_manager_is_closed_though_nothing_can_be_confirmed(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unreachable(*_given: Any) -> Any:
+        raise OSError("no storage")
+
+    closed: list[str] = []
+    monkeypatch.setattr(world.store, "close", lambda: closed.append("yes"))
+    with world.manager("job") as manager:
+        with manager.transaction() as tx:
+            tx.table(world.table).append([{"i": 1}])
+        monkeypatch.setattr(world.store.journal, "append", unreachable)
+        monkeypatch.setattr(world.store.journal, "read", unreachable)
+    monkeypatch.undo()
+    assert closed == ["yes"] and "not confirmed" in caplog.text
+    assert world.manager("operator").recover().waiting == ()
+    assert endings(world) == [model.CHANGE_APPLIED]
+
+
+def test_nothing_is_asked_of_a_server_that_is_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark would try that for ten minutes."""
+    with world.manager("job") as manager:
+        with manager.transaction() as tx:
+            tx.table(world.table).append([{"i": 1}])
+        monkeypatch.setattr(world.store, "answers", lambda: False)
+        before = world.store.journal.version()
+    assert world.store.journal.version() == before
+
+
+def test_closing_costs_an_append_only_if_something_is_to_be_confirmed(world: World) -> None:
+    before = world.store.journal.version()
+    with world.manager("job") as manager:
+        with manager.transaction() as tx:
+            tx.table(world.table).append([{"i": 1}])
+        manager.queue("in").send([{"i": 1}])  # the confirmation rides on it
+    assert world.store.journal.version() == before + 2
+    committed_last(world, 2)
+    assert world.store.journal.version() == before + 4
+
+
+def test_maintenance_confirms_what_dead_clients_have_applied_and_applies_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applied_only(world)
+    left_behind(world)
+    keeper = world.manager("keeper")
+    keeper.maintain(dry_run=True)
+    assert endings(world) == []
+    keeper.maintain()
+    assert endings(world) == [model.CHANGE_APPLIED] and world.table_numbers() == [1]
+    version = world.store.journal.version()
+    keeper.maintain()
+    assert world.store.journal.version() == version
+    world.manager("operator").recover()
+    assert world.table_numbers() == [1, 1]
+    asked: list[str] = []
+    monkeypatch.setattr(world.store.tables, "describe", asked.append)
+    keeper.maintain()
+    assert asked == [], "no table is looked at when all changes are confirmed"
+
+
 # ----------------------------------------------------------------------- appends together
 
 

@@ -25,9 +25,10 @@ from txnqueue.core.planning import Plan
 from txnqueue.core.settings import QueueInfo, shown
 from txnqueue.core.state import QueueState, compaction, retention
 from txnqueue.core.state.overview import Survey
-from txnqueue.errors import Busy, InvalidInput, QueueError, StoreCorrupt
+from txnqueue.errors import Busy, InvalidInput, QueueError, StoreCorrupt, TransactionUnknown
 from txnqueue.storage.journal import AppendConflict, Reading
 from txnqueue.storage.journal.removed_files import READING_SECONDS_MAX
+from txnqueue.transactions.table_applier import Applier
 from txnqueue.version import __version__
 
 logger = logging.getLogger("txnqueue")
@@ -107,6 +108,7 @@ class _Run:
         infos = list(self._client.cache.queues().values())
         target, due = self._begin(infos)
         self._erase()
+        self._confirm_applied()
         compacted = sum(self._compact(info, target) for info in due)
         horizon = self._advance(self._read().entries, target)
         reading = self._reading if self._dry_run else self._read()
@@ -145,6 +147,15 @@ class _Run:
             return
         for owner, error in erasure.finish(self._client, self._reading.entries).items():
             self._skipped.append(f"erasure of {owner}: {error}"[:300])
+
+    def _confirm_applied(self) -> None:
+        """Confirm table changes whose clients died after they had applied them."""
+        if self._dry_run:
+            return
+        try:
+            Applier(self._client).confirm_applied(self._reading.entries)
+        except (Busy, TransactionUnknown) as error:
+            self._skipped.append(f"table changes: {error}"[:300])
 
     def _read(self) -> Reading:
         """Read what is new in the journal; what was read before never changes."""

@@ -260,6 +260,19 @@ class Client:
             self.add_confirmations(now)  # a confirmation may be repeated
             raise
 
+    def close(self) -> None:
+        """Append the pending confirmations, which no later append would carry; close the store.
+
+        That is tried, and not promised: ``recover`` finds what the tables have, as after a crash.
+        """
+        try:
+            if self.confirmations and self.store.answers():
+                self.confirm()
+        except Exception as error:
+            logger.warning("not confirmed error=%s", error)
+        finally:
+            self.store.close()
+
     def add_confirmations(self, facts: Iterable[model.Entry]) -> None:
         """Keep confirmations for the next append."""
         with self.lock:

@@ -65,6 +65,10 @@ class PastStore:
         """Do nothing: the store is not written to."""
         return False
 
+    def answers(self) -> bool:
+        """Return that nothing is to be done: the store is not written to."""
+        return False
+
     def close(self) -> None:
         """Do nothing: all resources belong to the store."""
 

@@ -347,6 +347,7 @@ def extend(
     mine: Sequence[HeldClaim],
     seconds: float,
     pending: dict[Name, SettlementPending] | None = None,
+    lost: dict[Name, LeaseLost] | None = None,
 ) -> int:
     """Extend the leases of claims to some seconds from now, by one append.
 
@@ -356,6 +357,7 @@ def extend(
         seconds: The length of the new leases.
         pending: Takes, with the error that says so, the claims that an undecided transaction
             settles, so that the leases of the others do not end for that; None refuses them.
+        lost: Takes the claims that are lost in the same way.
 
     Returns:
         The new deadline, in milliseconds.
@@ -375,6 +377,7 @@ def extend(
                 planning.lease_extended(one.info.queue_id, held, sequence, deadline_ms, stamp)
             ],
             pending,
+            lost,
         )
         return found if found.entries else None
 
@@ -396,6 +399,7 @@ def lane_plan(
     involved: Sequence[HeldClaim],
     write: LaneWriter,
     pending: dict[Name, SettlementPending] | None = None,
+    lost: dict[Name, LeaseLost] | None = None,
 ) -> Plan:
     """Plan entries of the lanes of this client's claims, which it must still hold.
 
@@ -406,6 +410,7 @@ def lane_plan(
             next sequence number of its lane, makes entries with sequence numbers from there.
         pending: Takes the claims that an undecided transaction settles, which are left out; None
             refuses them.
+        lost: Takes the claims that are lost in the same way.
     """
     entries: list[model.Entry] = []
     firsts: dict[tuple[str, int], int] = {}
@@ -419,6 +424,11 @@ def lane_plan(
                 if pending is None:
                     raise
                 pending[name_of(one)] = error
+                continue
+            except LeaseLost as error:
+                if lost is None:
+                    raise
+                lost[name_of(one)] = error
                 continue
             lane = (one.info.queue_id, held.lane)
             sequence = nexts.setdefault(lane, fold.lanes[held.lane].next_sequence)

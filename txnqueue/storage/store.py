@@ -69,6 +69,14 @@ class Store(Protocol):
         """
         ...
 
+    def answers(self) -> bool:
+        """Return whether something can be done before ``close``; no call is tried long after it.
+
+        Raises:
+            PlatformMissing: The session was stopped, or the process forked.
+        """
+        ...
+
     def close(self) -> None:
         """Wait for running work, then release the resources of this process."""
         ...
@@ -127,6 +135,10 @@ class DeltaStore:
         """Register this driver as the one that may write, if the storage supports only one."""
         return self.statements.take_over(about)
 
+    def answers(self) -> bool:
+        """Return whether the session is running, and the server there that it may need."""
+        return self.statements.answers()
+
     def close(self) -> None:
         """Wait for running statements, then release sessions and threads."""
         self.statements.close()
@@ -163,6 +175,10 @@ class MemoryStore:
     def take_over(self, about: Mapping[str, object]) -> bool:
         """Do nothing: all writers are in this process."""
         return False
+
+    def answers(self) -> bool:
+        """Return that it does: it is in this process."""
+        return True
 
     def close(self) -> None:
         """Do nothing, because several managers may share the store."""

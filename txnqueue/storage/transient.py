@@ -248,6 +248,10 @@ class TransientStore:
         """Do nothing: all writers are in this process."""
         return False
 
+    def answers(self) -> bool:
+        """Return that it does: it is in this process."""
+        return True
+
     def close(self) -> None:
         """Do nothing, because all managers of the process share the store."""
 

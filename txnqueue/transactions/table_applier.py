@@ -223,6 +223,29 @@ class Applier:
                     waiting.append(one.waiting(f"an older change of the table waits: {held_up}"))
         return waiting
 
+    def confirm_applied(self, known: Iterable[Entry]) -> None:
+        """Confirm the changes that tables have taken, and apply none.
+
+        Their clients may have died before that, and a table's history shows them only for a time.
+
+        Args:
+            known: The journal's entries about the tables.
+
+        Raises:
+            Busy: Others won every conflict.
+            TransactionUnknown: The append is in doubt; it may be repeated.
+        """
+        found = False
+        for changes in self._unapplied(None, known).values():
+            for one in changes:
+                mark = self._surely_marked(one)
+                if mark is None:  # nor are later ones applied, which wait for it
+                    break
+                self._confirm(one, mark)
+                found = True
+        if found:
+            self._client.confirm()
+
     def apply_to_table_as_it_is(self, change_id: str) -> None:
         """Apply a change although its table was replaced or set back.
 

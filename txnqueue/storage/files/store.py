@@ -167,6 +167,10 @@ class FilesStore:
         """Refuse to write."""
         raise OnlyLooking
 
+    def answers(self) -> bool:
+        """Return that nothing is to be done: the store is not written to."""
+        return False
+
     def close(self) -> None:
         """Release resources; there are none."""
 

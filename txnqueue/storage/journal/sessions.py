@@ -168,6 +168,23 @@ def new_frame(
             sessions.clearActiveSession()
 
 
+def answers(session: SparkSession) -> bool:
+    """Return whether the server of one of the library's sessions is there, if it needs one.
+
+    From then on the session does without Spark's tries, which last ten minutes if a server is gone.
+    """
+    if not is_connect(session):
+        return True
+    found: Any = session
+    found.client.set_retry_policies([])
+    try:
+        session.conf.get(USER_METADATA, "")
+    except Exception as error:
+        logger.info("no answer error=%s", error)
+        return False
+    return True
+
+
 def close_session(session: SparkSession) -> None:
     """Close one of the library's sessions; a classic one costs nothing and is left open.
 

@@ -34,6 +34,7 @@ from txnqueue.storage.journal.sessions import (
     MEANING,
     SETTINGS,
     USER_METADATA,
+    answers,
     close_session,
     is_connect,
     is_stopped,
@@ -272,6 +273,15 @@ class Statements:
         self.check_running()
         callers: Callable[[], Result] = inheritable_thread_target(session)(locked)
         return _committed(self._begun(self._users, callers))
+
+    def answers(self) -> bool:
+        """Return whether statements can still be run, without waiting for a server that is gone.
+
+        Raises:
+            PlatformMissing: As in ``check_running``.
+        """
+        self.check_running()
+        return all(map(answers, [self.session, *list(self._sessions.values())]))
 
     def close(self) -> None:
         """Wait for running statements, then release the threads, the sessions and the store."""
