@@ -11,8 +11,9 @@ from tests.inside import client_of
 from txnqueue.client.archive import Past
 from txnqueue.core import model
 from txnqueue.core.model import Entry
+from txnqueue.core.settings import QueueInfo, QueueSettings
 from txnqueue.core.state import compaction
-from txnqueue.reports.consistency import Landings, Manifests, Problems
+from txnqueue.reports.consistency import Landings, Manifests, Named, Numbers, Problems
 from txnqueue.storage.journal import EntryFilter
 from txnqueue.testing import Clock, MemoryStore, memory_manager
 
@@ -140,6 +141,66 @@ def test_numbers_that_are_missing_are_found(sequences: set[int]) -> None:
     missing = f"{len(sequences)} numbers of the stream"
     assert any(missing in one and "missing before" in one for one in proof.problems), proof
     assert not proof.ok
+
+
+@pytest.mark.parametrize(
+    ("shard", "stream", "kind", "missed"),
+    [
+        (model.CATALOG, "name/orders", model.QUEUE_ALTERED, True),
+        (model.CATALOG, "erased/orders", model.PAYLOAD_ERASED, True),
+        (model.FENCE, "queue/orders", model.QUEUE_DROPPED, True),
+        (model.FENCE, "layout", model.LAYOUT_CHANGED, False),  # a new store begins with the second
+        (model.FENCE, "horizon", model.HORIZON_ADVANCED, False),
+        (model.FENCE, "history", model.HISTORY_REMOVED, False),
+        (model.CATALOG, "inventory", model.PAYLOAD_LISTED, False),
+        ("lane/orders/0", "lane/0", model.CLAIMED, False),
+    ],
+)
+def test_the_first_number_of_what_never_leaves_is_missed(
+    shard: str, stream: str, kind: str, *, missed: bool
+) -> None:
+    problems = Problems()
+    numbers = Numbers(9, problems)
+    numbers.see(Entry(shard, stream, kind, sequence=2, version=5))
+    assert bool(problems.told) == missed
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("lost", [None, "named", "claimed"])
+def test_positions_that_the_log_of_a_lane_names_are_missed(
+    lost: str | None, *, dropped: bool
+) -> None:
+    """They were posted, and are named, before what is known of the history."""
+
+    def posted(name: str) -> Entry:
+        return Entry.in_backlog("q", 0, model.POSTED, append_id=name, ranges=((0, 9),), version=1)
+
+    def claimed(name: str, number: int, version: int) -> Entry:
+        items = model.pack_items([((name, 0), ((0, 0),))])
+        body = {"items": items[0]}
+        return Entry.in_lane(
+            "q", 0, model.CLAIMED, sequence=number, ranges=items[1], body=body, version=version
+        )
+
+    waiting = {"waiting": [["named", 0, [[0, 9, 0, 0]]]], "in_flight": []}
+    problems = Problems()
+    named = Named(9, problems)
+    log = [
+        claimed("gone", 1, 2),  # the compaction stands for it
+        Entry.in_lane("q", 0, model.COMPACTED, sequence=2, body=waiting, version=3),
+        claimed("claimed", 3, 4),
+        claimed("new", 4, 9),  # this one is replayed
+    ]
+    if dropped:
+        log.append(Entry(model.FENCE, "queue/q", model.QUEUE_DROPPED, queue_id="q", version=5))
+    for entry in log:
+        named.note(entry)
+    for entry in [*(posted(name) for name in ("named", "claimed") if name != lost), *log]:
+        named.see(entry)
+    info = QueueInfo("orders", "q", "q", {}, 1, QueueSettings())
+    named.end({"q": info}, [])
+    told = f"lane 0 of q cannot be read: it names the position {(lost, 0)}, whose entry is lost"
+    assert problems.told == ([told] if lost and not dropped else [])
 
 
 CLAIMS = EntryFilter(kinds={model.CLAIMED})

@@ -1,11 +1,13 @@
-"""What verifying says of entries that are only in the archive, where nothing but the history looks.
+"""What verifying says of entries that are lost, or in the archive, where only the history looks.
 
 The digest is the same wherever an entry is, and so is what Delta's log tells of one that was moved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from tests.inside import client_of
 from txnqueue import HistoryDigest
 from txnqueue.core import model
 from txnqueue.core.model import Entry
+from txnqueue.errors import TxnQueueError
 from txnqueue.manager import QueueManager
 from txnqueue.reports.consistency import Problems
 from txnqueue.reports.departures import Departures
@@ -91,6 +94,86 @@ def test_no_entry_can_be_moved_out_of_the_journal_unnoticed(kind: str, number: i
     assert not proof.ok, proof
     if kind != model.HORIZON_ADVANCED:  # without it there is no archive
         assert any(f"({kind}) is needed in the journal" in one for one in proof.problems), proof
+
+
+QUEUES = ["busy", "busy.dead", "empty", "empty.dead", "plain", "quiet", "quiet.dead"]
+
+
+def with_quiet_queues(history_days: int | None) -> QueueManager:
+    """Make a store in which some queues have long been quiet, and one has never had a message."""
+    clock = Clock()
+    manager = memory_manager(clock=clock)
+    for name in ("busy", "quiet", "empty"):
+        manager.create_queue(name, "n long", lanes=2)
+    manager.create_queue("plain", "n long", dead_letter=False).send([{"n": 1}])
+    quiet = manager.queue("quiet")
+    for start in range(0, 12, 4):
+        quiet.send([{"n": n} for n in range(start, start + 4)])
+    quiet.receive(5).accept()
+    quiet.receive(1)
+    manager.queue("plain").receive(1).accept()
+    for day in range(5):
+        manager.queue("busy").send([{"n": day}])
+        manager.queue("busy").receive(1).accept()
+        clock.advance(86_400)
+        manager.maintain(**AT_ONCE, history_retention_days=history_days)
+    quiet.alter(add="key string")
+    quiet.send([{"n": 12, "key": "a"}])
+    return manager
+
+
+@contextlib.contextmanager
+def without(store: Any, lost: Entry) -> Iterator[None]:
+    """Take an entry out of the journal, the archive and Delta's log, and put it back."""
+    journal = store.journal
+    shards, commits, removals = dict(journal._shards), journal.commits, journal._removals
+    kept = journal.archive.kept
+
+    def left(entries: Iterable[Entry]) -> list[Entry]:
+        return [entry for entry in entries if entry.entry_id != lost.entry_id]
+
+    journal._shards.update((name, left(entries)) for name, entries in shards.items())
+    journal.commits = [(tuple(left(entries)), about) for entries, about in commits]
+    journal._removals = [(version, left(entries)) for version, entries in removals]
+    journal.archive.kept = {n: e for n, e in kept.items() if e.entry_id != lost.entry_id}
+    yield
+    journal._shards.update(shards)
+    journal.commits, journal._removals, journal.archive.kept = commits, removals, kept
+
+
+@pytest.mark.parametrize("history_days", [None, 1])
+def test_no_entry_can_be_lost_unnoticed_without_which_a_queue_cannot_be_read(
+    history_days: int | None,
+) -> None:
+    manager = with_quiet_queues(history_days)
+    store: Any = client_of(manager).store
+    journal, runtime = store.journal, client_of(manager).runtime
+    assert manager.history.verify().ok
+
+    def anew() -> QueueManager:
+        return QueueManager(None, "memory", store=store, runtime=runtime)
+
+    def is_readable() -> bool:
+        cold = anew()
+        try:
+            for name in QUEUES:
+                queue = cold.queue(name)
+                queue.depth()
+                queue.peek_messages(100)
+        except TxnQueueError:
+            return False
+        return True
+
+    assert is_readable()
+    needed: list[str] = []
+    for entry in model.each_once([*journal.entries(), *journal.archive.kept.values()]):
+        if entry.kind == model.LAYOUT_CHANGED:  # without it there is no store
+            continue
+        with without(store, entry):
+            if not is_readable():
+                needed.append(entry.kind)
+                assert not anew().history.verify().ok, entry
+    assert Counter(needed) == {model.QUEUE_CREATED: 5, model.POSTED: 2}
 
 
 def test_positions_by_which_duplicates_are_detected_are_needed() -> None:

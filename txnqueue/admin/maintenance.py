@@ -42,7 +42,6 @@ DAYS_MAX = 31
 """So many days of the archive are rewritten at a time, those with the most files first."""
 _FEED_NOT_NEEDED_SINCE = 2
 """The first layout whose clients all read the journal's files where Delta's feed has no answer."""
-_MARKS = frozenset({model.HORIZON_ADVANCED, model.HISTORY_REMOVED, model.PAYLOAD_LISTED})
 _FIRST = frozenset({model.PREPARED, model.CHANGE_DECIDED})
 """Entries that leave no later than the entry that ended them: alone they would look open."""
 
@@ -252,7 +251,7 @@ class _Run:
         now = model.horizon(entries)
         width = self._client.cache.slice_width
         leaving = retention.finished(entries, target)
-        useful = any(entry.kind not in _MARKS for entry in leaving)
+        useful = any(entry.kind not in model.MARKS for entry in leaving)
         further = target > now and (useful or target // width > max(now, 0) // width)
         today = self._today.isoformat()
         wrong = retention.day_ahead(entries, today)

@@ -89,6 +89,8 @@ REMOVALS = frozenset({DEAD_LETTERED, EXPIRED, PURGED, MOVED, DUPLICATE})
 DECISIONS = frozenset({COMMITTED, ROLLED_BACK})
 CHANGE_ENDINGS = frozenset({CHANGE_APPLIED, CHANGE_WAIVED})
 """Entries that confirm what became of a decided change of a table."""
+MARKS = frozenset({HORIZON_ADVANCED, HISTORY_REMOVED, PAYLOAD_LISTED})
+"""Entries of the fence and of the catalog that leave the journal after newer ones; no others do."""
 KEPT_FOR_EVER = DECISIONS | {PREPARED, HEURISTIC, FORGOTTEN}
 """Entries that never leave the archive, so that every transaction's outcome stays known."""
 BRANCH = frozenset({STARTED, ASSOCIATED, SUSPENDED, ENDED, PART, TIMEOUT_SET, ROLLBACK_ONLY})

@@ -16,10 +16,11 @@ from hashlib import blake2b
 from txnqueue.client.archive import NAMES_MAX, Past
 from txnqueue.client.client import Client
 from txnqueue.core import model, ranges
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.model import Entry, PositionId, Range
 from txnqueue.core.planning.decisions import entry_from_json
 from txnqueue.core.settings import QueueInfo
-from txnqueue.core.state import erasures, retention
+from txnqueue.core.state import compaction, erasures, retention
 from txnqueue.storage.journal import EntryFilter, Order
 from txnqueue.storage.payload import StagedPlace
 from txnqueue.storage.tables import Change
@@ -84,12 +85,82 @@ class Places:
         if entry.version < 0 or not 0 <= entry.ordinal < model.commit_seq(1):
             self._problems.add(f"no commit has the number of {named(entry)}")
         elif before is None or entry.commit_seq != before.commit_seq:
-            return
+            self._see_gap(entry, 0)
         elif entry.append_id != before.append_id:
             seq = entry.commit_seq
             self._problems.add(f"two appends are at commit_seq {seq}: what came after what is lost")
         elif entry.index == before.index:
             self._problems.add(f"{named(entry)} is there twice")
+        else:
+            self._see_gap(entry, before.index + 1)
+
+    def _see_gap(self, entry: Entry, expected: int) -> None:
+        """Find the entries that are missing before the creation of a queue, in its append.
+
+        They create the queue whose dead letters it takes, which nothing else may name, or the
+        store. None of them ever leaves the journal.
+        """
+        if entry.kind == model.QUEUE_CREATED and entry.index > expected:
+            self._problems.add(f"what its append had before {named(entry)} is lost")
+
+
+class Named:
+    """The positions and the queues that entries name are there, whatever their age.
+
+    No client can read a lane without the positions that its log names, and of a log from before
+    the history's beginning nothing else tells that one is missing: there it may have been removed.
+    """
+
+    def __init__(self, beginning: int, problems: Problems) -> None:
+        """Begin before the first entry.
+
+        Args:
+            beginning: What came from this version on is replayed.
+            problems: Takes what is wrong.
+        """
+        self._beginning = beginning
+        self._problems = problems
+        self._positions: dict[tuple[str, int], set[PositionId]] = defaultdict(set)
+        self._queues: dict[str, None] = {}
+        self._dropped: set[str] = set()
+
+    def note(self, entry: Entry) -> None:
+        """Note which positions an entry in the journal needs; those of a lane come in its order."""
+        queue_id, lane = entry.queue_id or "", entry.lane or 0
+        if entry.kind == model.QUEUE_DROPPED:  # its messages are gone, and its entries leave
+            self._dropped.add(queue_id)
+        elif entry.kind == model.COMPACTED:  # it stands for what came before it
+            self._positions[queue_id, lane] = set(compaction.names(entry))
+        elif entry.version < self._beginning and (entry.kind == model.CLAIMED or entry.is_removal):
+            self._positions[queue_id, lane].update(name for name, _ in model.unpack_items(entry))
+
+    def see(self, entry: Entry) -> None:
+        """Record the next entry, wherever it is; what is only in the archive is a departure."""
+        if entry.lane is not None:
+            self._queues[entry.queue_id or ""] = None
+        if entry.kind == model.POSTED:
+            lane = (entry.queue_id or "", entry.lane or 0)
+            self._positions.get(lane, set()).discard(entry.entry_id)
+
+    def end(self, queues: Mapping[str, QueueInfo], exchanges: Iterable[ExchangeInfo]) -> None:
+        """Tell what is missing.
+
+        Args:
+            queues: All queues that there ever were, by id: they stay in the catalog.
+            exchanges: All exchanges that there ever were.
+        """
+        for (queue_id, lane), missing in self._positions.items():
+            if missing and queue_id not in self._dropped:
+                self._problems.add(
+                    f"lane {lane} of {queue_id} cannot be read: it names the position "
+                    f"{min(missing)}, whose entry is lost"
+                )
+        wanted: list[str | None] = [*self._queues]
+        wanted += [one.dead_letter_id for one in queues.values()]
+        wanted += [one.dead_letter_id for one in exchanges]
+        for lost in dict.fromkeys(filter(None, wanted)):
+            if lost not in queues:
+                self._problems.add(f"the entry that created the queue {lost} is lost")
 
 
 def named(entry: Entry) -> str:
@@ -188,13 +259,14 @@ class Numbers:
     def _see_gap(self, entry: Entry, number: int) -> None:
         """Find the numbers that are missing before an entry, if its history is known."""
         before, self._before = self._before, entry
+        known = self._beginning <= 0 or _stays(entry)
         if before is None:
-            # The number of a layout is that of the layout, and a new store begins with the second.
             expected = 1
-            known = self._beginning <= 0 and entry.kind != model.LAYOUT_CHANGED
+            # The number of a layout is that of the layout, and a new store begins with the second.
+            known = known and entry.kind != model.LAYOUT_CHANGED
         else:
             expected = (before.sequence or 0) + 1
-            known = min(before.version, entry.version) >= self._beginning
+            known = known or min(before.version, entry.version) >= self._beginning
         if known and number > expected:
             self._problems.add(
                 f"{number - expected} numbers of the stream {entry.stream} of {entry.shard} are "
@@ -235,6 +307,11 @@ class Numbers:
         self._counts[what, times == 1] += 1
         if times > 1:
             self._problems.add(f"decided or given twice: {what} {name}")
+
+
+def _stays(entry: Entry) -> bool:
+    """Return whether an entry, and all of its stream, never leaves the journal."""
+    return entry.shard in (model.CATALOG, model.FENCE) and entry.kind not in model.MARKS
 
 
 class Manifests:

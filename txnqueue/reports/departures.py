@@ -19,7 +19,6 @@ from txnqueue.storage.journal import EntryFilter, Journal
 from txnqueue.storage.store import Store
 
 _OPEN = frozenset({model.PREPARED, model.CHANGE_DECIDED})
-_MARKS = frozenset({model.HORIZON_ADVANCED, model.HISTORY_REMOVED, model.PAYLOAD_LISTED})
 _KINDS = {
     "fence": frozenset({model.HORIZON_ADVANCED, model.HISTORY_REMOVED}),
     "catalog": frozenset({model.PAYLOAD_LISTED}),
@@ -138,11 +137,11 @@ class _Needs:
     """What the journal has that tells which other entries are not needed there any more."""
 
     def __init__(self, journal: Journal) -> None:
-        kinds = _MARKS | _OPEN | {model.COMPACTED, model.QUEUE_DROPPED}
+        kinds = model.MARKS | _OPEN | {model.COMPACTED, model.QUEUE_DROPPED}
         by_kind: dict[str, list[Entry]] = defaultdict(list)
         for entry in journal.find(EntryFilter(kinds=kinds)):
             by_kind[entry.kind].append(entry)
-        marks = [entry for kind in _MARKS for entry in by_kind[kind]]
+        marks = [entry for kind in model.MARKS for entry in by_kind[kind]]
         self._horizon = model.horizon(marks)
         self._beginning = model.beginning(marks)
         self._listed = model.newest_sequence(by_kind[model.PAYLOAD_LISTED])

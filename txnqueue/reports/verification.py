@@ -26,6 +26,7 @@ from txnqueue.reports.consistency import (
     Landings,
     Manifests,
     Moves,
+    Named,
     Numbers,
     Payload,
     Places,
@@ -144,11 +145,12 @@ def _checked(client: Client, past: Past) -> _Checked:
     problems, beginning = Problems(), past.beginning
     numbers, pins = Numbers(beginning, problems), defaultdict[str, dict[int, list[int]]](dict)
     departures, history = Departures(client.store, beginning, problems), _History(past)
-    live, declared = retention.Slices(), list[Entry]()
+    live, declared, needed = retention.Slices(), list[Entry](), Named(beginning, problems)
     for entry, here in history.by_stream():
         numbers.see(entry)
         if here:
             retention.name_slices(live, entry)
+            needed.note(entry)
             if entry.shard == model.CATALOG:
                 declared.append(entry)
         else:
@@ -159,18 +161,19 @@ def _checked(client: Client, past: Past) -> _Checked:
             lanes.setdefault(entry.lane or 0, []).append(entry.body["pin"])
     manifests, changes = Manifests(beginning, problems), ChangeChecks(past, beginning)
     declared.sort(key=Order.COMMIT.key)
-    queues = catalog.every_queue(declared)
+    queues, exchanges = catalog.every_queue(declared), Topology.of(declared).ever.values()
     moves = Moves(queues, beginning, problems)
     replay = Replay(queues, pins, beginning, problems)
     owners = {
-        **{one.payload_id: f"exchange {one.name}" for one in Topology.of(declared).ever.values()},
+        **{one.payload_id: f"exchange {one.name}" for one in exchanges},
         **{one.payload_id: f"queue {one.name}" for one in queues.values()},
     }
     payload, landings = Payload(client, owners, live, problems), Landings()
     places = Places(problems)
     for entry in history.by_commit():
-        for check in (places, landings, manifests, moves, changes, replay, payload):
+        for check in (places, landings, needed, manifests, moves, changes, replay, payload):
             check.see(entry)
+    needed.end(queues, exchanges)
     claims = (
         *numbers.claims(),
         *manifests.claims(numbers.late),
