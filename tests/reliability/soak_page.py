@@ -15,7 +15,7 @@ from tests.reliability.trends import GROWTH_MAX, Series, Trend, trend, trend_of_
 from txnqueue.client.readers import ENTRIES_KEPT
 from txnqueue.storage.journal.tail import ENTRIES_MAX
 
-LONG_SLICES = 30
+LONG_SLICES = 25
 """A process with so many is long enough to be judged by itself."""
 FILLED_SLICES = 15
 """So many are left out: in two processes the memory in use was what it stayed after 11 and 13."""
