@@ -220,6 +220,19 @@ def test_a_column_that_the_first_queue_got_later_with_another_type_is_another_on
     assert len(second.peek(9, "e IS NULL AND f IS NULL").collect()) == 1
 
 
+def test_what_is_moved_is_in_the_lanes_of_its_keys_whatever_their_type(
+    manager: QueueManager, kind: str
+) -> None:
+    names, numbered = [f"lanes{next(_NUMBERS)}" for _ in range(2)], [{"i": n} for n in range(8)]
+    plain = manager.create_queue(names[0], "i long", dead_letter=False)
+    grouped = manager.create_queue(names[1], "i long", group_by="i", lanes=4, dead_letter=False)
+    plain.send(numbered)
+    assert plain.move(grouped.name) == 8
+    grouped.send(numbered)
+    lanes = {(row["i"], row["_message"]["lane"]) for row in grouped.peek_messages(99)}
+    assert len(lanes) == 8 and len({lane for _, lane in lanes}) > 1
+
+
 def test_messages_that_stand_in_two_queues_are_shown_in_each(
     spark: Any, manager: QueueManager, kind: str
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType
+from pyspark.sql.types import StructField, StructType, TimestampNTZType
 
 from txnqueue.core import ranges
 from txnqueue.core.settings import MESSAGE_COLUMN
@@ -131,19 +131,26 @@ class DeltaPayload:
 
         self._statements.ensuring(f"payload-{payload_id}", statement)
 
-    def _table_columns(
-        self, session: SparkSession, payload_id: str, schema: StructType
+    def _every_column(
+        self, session: SparkSession, payload_id: str, names: Collection[str]
     ) -> Mapping[str, StructField]:
-        """Return an owner's columns by name; they are never removed, so few queries are needed.
-
-        A column of the same name but another type is another one, which the owner got after the
-        messages that are to be shown had left it.
-        """
-        if not set(schema.names) <= self._columns.get(payload_id, {}).keys():
+        """Return an owner's columns by name; they are never removed, so few queries are needed."""
+        if not set(names) <= self._columns.get(payload_id, {}).keys():
             table = self._statements.names.payload(payload_id)
             fields = session.sql(f"SELECT * FROM {table}").schema.fields
             self._columns[payload_id] = {one.name: one for one in fields}
-        there, wanted = self._columns[payload_id], {one.name: one for one in schema.fields}
+        return self._columns[payload_id]
+
+    def _table_columns(
+        self, session: SparkSession, payload_id: str, schema: StructType
+    ) -> Mapping[str, StructField]:
+        """Return an owner's columns by name, without those of another type than the schema has.
+
+        Such a column is another one, which the owner got after the messages that are to be shown
+        had left it.
+        """
+        there = self._every_column(session, payload_id, schema.names)
+        wanted = {one.name: one for one in schema.fields}
         others = {name for name in wanted.keys() & there if not _alike(there[name], wanted[name])}
         return {name: one for name, one in there.items() if name not in others}
 
@@ -260,8 +267,7 @@ class DeltaPayload:
         self, payload_id: str, column: str, lanes: int, parts: Sequence[Part]
     ) -> list[tuple[Any, ...]] | None:
         session = self._session_for(sum(ranges.count(part.ranges) for part in parts))
-        wanted = StructType([StructField(column, StringType())])
-        there = None if self._lacks(session, payload_id, wanted) else column
+        there = column if column in self._every_column(session, payload_id, [column]) else None
         table = self._statements.names.payload(payload_id)
         return islands(lane_frame(session, table, there, lanes, parts), ["lane"])
 
