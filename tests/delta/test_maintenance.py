@@ -205,6 +205,7 @@ def test_the_payload_of_dropped_queues_leaves_the_disk_and_they_cost_nothing_any
     assert manager.history.verify().ok
 
 
+@pytest.mark.skipif(not LONG, reason="over a minute: in the long run")
 def test_days_of_the_archive_that_are_over_get_few_files(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -327,7 +327,7 @@ def make_live(manager: QueueManager, session: Any, prefix: str) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.skipif(not LONG, reason="most of a minute: in the long run")
 def test_other_queues_of_the_same_columns_cost_a_view_nothing(quick: Any, tmp_path: Path) -> None:
     root = str(tmp_path / "store")
     manager = QueueManager(quick, root, runtime=runtime(Clock(), "anna"))
