@@ -55,6 +55,7 @@ export -f part
 core="tests/conformance tests/delta/test_crash_on_delta.py tests/delta/test_conflicts.py"
 core="$core tests/delta/test_cost.py tests/delta/test_maintenance.py tests/delta/test_two_drivers.py"
 core="$core tests/delta/test_ranges.py tests/delta/test_commit_times.py"
+core="$core tests/delta/test_storage_calls.py"
 servers="tests/delta/test_s3.py tests/delta/test_connect.py tests/delta/test_connect_sessions.py"
 shell="tests/shell"
 named="$core $servers"

@@ -168,7 +168,7 @@ def test_a_proof_compares_what_the_log_tells_and_hides_no_other_failure(
         asking.history.verify()
 
 
-@pytest.mark.parametrize("shortened", ["by the table", "by the statement"])
+@pytest.mark.parametrize("shortened", ["by the table", *(["by the statement"] if LONG else [])])
 def test_a_proof_begins_after_what_was_vacuumed_while_files_were_kept_for_less_time(
     spark: Any, tmp_path: Path, shortened: str
 ) -> None:

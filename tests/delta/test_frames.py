@@ -221,7 +221,7 @@ def test_a_column_that_the_first_queue_got_later_with_another_type_is_another_on
 
 
 def test_what_is_moved_is_in_the_lanes_of_its_keys_whatever_their_type(
-    manager: QueueManager, kind: str
+    manager: QueueManager,
 ) -> None:
     names, numbered = [f"lanes{next(_NUMBERS)}" for _ in range(2)], [{"i": n} for n in range(8)]
     plain = manager.create_queue(names[0], "i long", dead_letter=False)
