@@ -132,8 +132,10 @@ def look(spark: Any, manager: QueueManager) -> None:
 
 
 def lose(remote: str, manager: QueueManager) -> None:
-    """Wait for the server to be gone while a manager is open, and close that."""
+    """Wait for the server to be gone while a manager has a change to confirm, and close that."""
     manager.create_queue("orders", SCHEMA).send([{"order_id": 1, "customer": "c", "amount": 1.0}])
+    with manager.transaction() as tx:
+        tx.table("totals").append([{"customer": "c", "amount": 1.0}])
     print("open", flush=True)
     host, port = remote.removeprefix("sc://").split(":")
     while True:
@@ -147,7 +149,6 @@ def lose(remote: str, manager: QueueManager) -> None:
     manager.close()
     assert time.monotonic() - began < CLOSES_SECONDS
     told("closed")
-    print("done", flush=True)
 
 
 def main(remote: str, root: str, *more: str) -> None:
@@ -155,10 +156,12 @@ def main(remote: str, root: str, *more: str) -> None:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.remote(remote).getOrCreate()
+    spark.sql("CREATE TABLE totals (customer string, amount double) USING delta")
     if "lose" in more:
         lose(remote, QueueManager(spark, root))
+        spark.client.close()  # whose own exit hook would wait for ten minutes
+        print("done", flush=True)
         return
-    spark.sql("CREATE TABLE totals (customer string, amount double) USING delta")
     told("connected")
     with QueueManager(spark, root) as manager:
         work(spark, manager)
