@@ -378,11 +378,16 @@ def test_a_clock_that_was_ahead_when_it_sent_holds_no_erasure_up(world: World) -
     proved(manager)
 
 
+@pytest.fixture
+def ids_in_payload(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ids of a send are only in its payload, as those of large ones are."""
+    monkeypatch.setattr(arrangement, "IDS_IN_ENTRY_MAX", 0)
+
+
 def landed_late(world: World, *sent: tuple[int, str]) -> Any:
     """Send messages to a queue, consume them, and erase Anna's while others are on their way.
 
-    The ids of both sends are only in the payload. The second send has those from 1 to 4, and was
-    stamped within the window of the first one.
+    The second send has the ids from 1 to 4, and was stamped within the window of the first one.
     """
     queue = world.manager().create_queue(
         world.name("once"), SCHEMA, dead_letter=False, message_id="n", duplicate_window_seconds=60
@@ -406,6 +411,7 @@ def landed_late(world: World, *sent: tuple[int, str]) -> Any:
 
 
 @in_memory
+@pytest.mark.usefixtures("ids_in_payload")
 @pytest.mark.parametrize(
     ("sent", "came"),
     [
@@ -417,12 +423,10 @@ def landed_late(world: World, *sent: tuple[int, str]) -> Any:
 @pytest.mark.parametrize("reader", ["looked", "fresh"])
 def test_a_send_that_lands_late_is_compared_with_what_was_not_erased(
     world: World,
-    monkeypatch: pytest.MonkeyPatch,
     sent: list[tuple[int, str]],
     came: list[int],
     reader: str,
 ) -> None:
-    monkeypatch.setattr(arrangement, "IDS_IN_ENTRY_MAX", 0)
     queue = landed_late(world, *sent)
     batch = world.open(queue, reader).receive(9)
     assert numbers(batch) == came
@@ -433,11 +437,9 @@ def test_a_send_that_lands_late_is_compared_with_what_was_not_erased(
 
 
 @in_memory
+@pytest.mark.usefixtures("ids_in_payload")
 @pytest.mark.parametrize("reader", ["looked", "fresh"])
-def test_a_send_that_lands_late_after_an_erasure_can_be_purged(
-    world: World, monkeypatch: pytest.MonkeyPatch, reader: str
-) -> None:
-    monkeypatch.setattr(arrangement, "IDS_IN_ENTRY_MAX", 0)
+def test_a_send_that_lands_late_after_an_erasure_can_be_purged(world: World, reader: str) -> None:
     queue = landed_late(world, (1, "anna"), (2, "bert"))
     assert world.open(queue, reader).purge() == 3
     assert queue.depth() == 0
@@ -445,10 +447,8 @@ def test_a_send_that_lands_late_after_an_erasure_can_be_purged(
 
 
 @in_memory
-def test_who_knows_erased_ids_decides_for_those_who_do_not(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(arrangement, "IDS_IN_ENTRY_MAX", 0)
+@pytest.mark.usefixtures("ids_in_payload")
+def test_who_knows_erased_ids_decides_for_those_who_do_not(world: World) -> None:
     queue = landed_late(world, (1, "anna"), (2, "bert"))
     batch = queue.receive(9)  # it has read the ids before they were erased
     assert numbers(batch) == [3, 4]
@@ -459,10 +459,8 @@ def test_who_knows_erased_ids_decides_for_those_who_do_not(
 
 
 @in_memory
-def test_an_erasure_does_not_excuse_payload_that_nobody_erased(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(arrangement, "IDS_IN_ENTRY_MAX", 0)
+@pytest.mark.usefixtures("ids_in_payload")
+def test_an_erasure_does_not_excuse_payload_that_nobody_erased(world: World) -> None:
     queue = landed_late(world, (1, "anna"), (2, "bert"), (3, "bert"))
     first, _ = vars(world.store.payload)["_sends"]
     world.store.payload.erase(queue.info.payload_id, [(0, first[1], ((2, 2),))])
