@@ -7,6 +7,7 @@ import ctypes
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -31,6 +32,7 @@ SETTLED = 3
 SETTLED_SECONDS = 0.2
 SETTINGS = ("PYTHONMALLOC", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES")
 """What a process's environment may say of its allocator."""
+_CATEGORY = re.compile(r"(\w[\w ]*) \(reserved=\d+KB, committed=(\d+)KB")
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,13 @@ class Point:
         used_mb: What the system's allocator has handed out to the driver process and not got back,
             whatever it keeps of the system's memory; None: Python has an allocator of its own.
         allocator: What both processes' environment says of it; None: not noted.
+        java_classes_mb: What Java's own account says of its classes and their names; None, as with
+            the following ones: it keeps no account.
+        java_code_mb: The same of what it has compiled, and of its compilers.
+        java_stacks_mb: The same of its threads.
+        java_rest_mb: The same of all else but the heap.
+        java_beside_mb: The rest of its resident memory, which it does not know of: files that it
+            has mapped, libraries, and what its allocator keeps.
     """
 
     store: str
@@ -87,9 +96,24 @@ class Point:
     python_blocks: int | None = None
     used_mb: float | None = None
     allocator: str | None = None
+    java_classes_mb: float | None = None
+    java_code_mb: float | None = None
+    java_stacks_mb: float | None = None
+    java_rest_mb: float | None = None
+    java_beside_mb: float | None = None
 
 
-class OfProcesses(TypedDict):
+class OfJava(TypedDict, total=False):
+    """What Java's memory is, as in a point; nothing of it if Java keeps no account."""
+
+    java_classes_mb: float
+    java_code_mb: float
+    java_stacks_mb: float
+    java_rest_mb: float
+    java_beside_mb: float
+
+
+class OfProcesses(OfJava):
     """What a driver process and its Java hold, as in a point."""
 
     python_mb: float
@@ -154,12 +178,13 @@ def of_processes(java: Any) -> OfProcesses:
     _give_back()
     here = psutil.Process()
     found = [here]
-    heap = 0
+    heap, parts = 0, OfJava()
     if java is not None:
         heap = _collected(java)
         pid = java.java.lang.ProcessHandle.current().pid()
-        _give_back_of(java, pid)
+        _asked(java, pid, "System.trim_native_heap")  # its allocator does the same
         found.append(psutil.Process(pid))
+        parts = _parts(_asked(java, pid, "VM.native_memory"), found[-1].memory_info().rss / MB)
     memory = [round(one.memory_info().rss / MB, 1) for one in found]
     blocks = sys.getallocatedblocks() or None
     return {
@@ -172,6 +197,7 @@ def of_processes(java: Any) -> OfProcesses:
         "used_mb": None if blocks else _used_mb(),
         "open_files": sum(one.num_fds() for one in found),
         "allocator": _allocator(),
+        **parts,
     }
 
 
@@ -230,13 +256,35 @@ def _collected(java: Any) -> int:
     return least
 
 
-def _give_back_of(java: Any, pid: int) -> None:
-    """Let Java's allocator do the same; old versions of Java, and those without tools, cannot."""
-    command = str(Path(java.System.getProperty("java.home"), "bin", "jcmd"))
-    with contextlib.suppress(FileNotFoundError):
-        asked = [command, str(pid), "System.trim_native_heap"]
-        said = subprocess.run(asked, capture_output=True, check=False)
-        assert said.returncode == 0 or b"Unknown diagnostic command" in said.stdout, said
+def _asked(java: Any, pid: int, command: str) -> str:
+    """Let Java do a diagnostic command, and return what it says; nothing if there are no tools."""
+    tool = str(Path(java.System.getProperty("java.home"), "bin", "jcmd"))
+    try:
+        said = subprocess.run([tool, str(pid), command], capture_output=True, check=False)
+    except FileNotFoundError:
+        return ""
+    assert said.returncode == 0 or b"Unknown diagnostic command" in said.stdout, said
+    return said.stdout.decode()
+
+
+def _parts(account: str, resident_mb: float) -> OfJava:
+    """Read what Java says of its memory, by the categories of its Native Memory Tracking."""
+    found = {name: int(committed) / 1024 for name, committed in _CATEGORY.findall(account)}
+    if not found:
+        return {}
+    known = sum(found.values())
+    del found["Java Heap"]
+    classes, code, stacks = (
+        sum(found.pop(name, 0.0) for name in names)
+        for names in (("Class", "Metaspace", "Symbol"), ("Code", "Compiler"), ("Thread",))
+    )
+    return {
+        "java_classes_mb": round(classes, 1),
+        "java_code_mb": round(code, 1),
+        "java_stacks_mb": round(stacks, 1),
+        "java_rest_mb": round(sum(found.values()), 1),
+        "java_beside_mb": round(resident_mb - known, 1),
+    }
 
 
 def of_folder(path: Path) -> OfFolder:

@@ -11,8 +11,9 @@ from typing import Any
 
 from tests.conftest import INTERPRETED, OPTIMIZES_LATE, REMEMBERS_LITTLE
 
-HAS_ITS_HEAP = "-Xms3g -XX:+AlwaysPreTouch"
-"""The heap has its full size from the start: what a Java's memory grows by lies outside of it."""
+SHOWS_GROWTH = "-Xms3g -XX:+AlwaysPreTouch -XX:NativeMemoryTracking=summary"
+"""The heap has its full size from the start: what a Java's memory grows by lies outside of it, and
+Java keeps an account of it."""
 
 
 class Session:
@@ -42,7 +43,7 @@ class Session:
             "txnqueue reliability",
             memory="3g",
             settings={
-                "spark.driver.extraJavaOptions": f"{OPTIMIZES_LATE} {HAS_ITS_HEAP}",
+                "spark.driver.extraJavaOptions": f"{OPTIMIZES_LATE} {SHOWS_GROWTH}",
                 "spark.sql.warehouse.dir": str(self.folder()),
                 "spark.sql.shuffle.partitions": "2",
                 **REMEMBERS_LITTLE,
