@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.reliability import points, soak, soak_page
@@ -256,6 +257,39 @@ def test_with_the_system_s_allocator_what_is_in_use_is_measured() -> None:
     )
     held, left = (float(one) for one in said.stdout.split())
     assert 19.9 < held < 21 and left < 0.5
+
+
+WAITS = (
+    "class Waits { public static void main(String[] said) throws Exception { System.in.read(); } }"
+)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("account", ["summary", "off"])
+def test_the_memory_of_a_java_that_keeps_an_account_is_told_by_its_parts(
+    account: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "Waits.java"
+    program.write_text(WAITS, encoding="utf-8")
+    begun = ["java", "-XX:+UseSerialGC", "-Xms256m", "-Xmx256m", "-XX:+AlwaysPreTouch"]
+    begun += [f"-XX:NativeMemoryTracking={account}", "-XshowSettings:properties", str(program)]
+    java = subprocess.Popen(begun, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert java.stderr is not None
+        home = next(line.split("=")[1].strip() for line in java.stderr if "java.home" in line)
+        while "Waits" not in points.asked(home, java.pid, "VM.command_line"):
+            assert java.poll() is None
+        parts = points.parts_of_java(home, java.pid)
+        resident = psutil.Process(java.pid).memory_info().rss / points.MB
+    finally:
+        java.communicate("\n")
+    if account == "off":
+        assert parts == {}
+        return
+    told: dict[str, Any] = {**parts}
+    assert set(told) == set(points.OfJava.__annotations__)
+    assert all(0.1 < each < 150 for each in told.values()), told
+    assert 200 < resident - sum(told.values()) < 300  # the heap
 
 
 def test_the_page_shows_the_points_and_calls_a_leak_a_growth(tmp_path: Path) -> None:
