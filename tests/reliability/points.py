@@ -29,7 +29,7 @@ LONG_COMMITS = 1_000
 COLLECTIONS_MAX = 30
 SETTLED = 3
 """So many collections in a row that free nothing more end the collecting."""
-SETTLED_SECONDS = 0.2
+SETTLED_SECONDS = 0.5
 SETTINGS = ("PYTHONMALLOC", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES")
 """What a process's environment may say of its allocator."""
 _CATEGORY = re.compile(r"(\w[\w ]*) \(reserved=\d+KB, committed=(\d+)KB")
