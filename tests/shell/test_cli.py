@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from txnqueue import errors  # noqa: E402
 from txnqueue.cli.console import Options, exit_code  # noqa: E402
 from txnqueue.cli.files import read_file, read_yaml, spelled_out  # noqa: E402
 from txnqueue.cli.main import app  # noqa: E402
-from txnqueue.cli.presentation import REMEDIES, Printer, in_the_shell  # noqa: E402
+from txnqueue.cli.presentation import REMEDIES, Printer, in_the_shell, json_for  # noqa: E402
 from txnqueue.client.append import in_doubt  # noqa: E402
 from txnqueue.core.markup import printable  # noqa: E402
 from txnqueue.core.model import attempt_id  # noqa: E402
@@ -710,6 +711,25 @@ def test_maps_become_objects_by_the_type_of_their_column(shell: Any) -> None:
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
     assert printable("a\x1b[31mb") == "a\\x1b[31mb"
+
+
+def test_a_line_of_json_has_no_control_characters_and_stays_one_line(shell: Any) -> None:
+    name = "\x9b31m\x7f\x85\u2028\u202e\U000e0041\ud800\xe9\u4e16\U0001f600"
+    values = {"name": name}
+    line = json_for(StringIO(), values)
+    assert line.isprintable() and json.loads(line) == values
+    assert "\xe9\u4e16\U0001f600" in line, "letters are readable"
+    manager = memory_manager(shell.store, shell.clock, name="user")
+    manager.queue("orders").send([{"id": 1, "name": name.replace("\ud800", "")}])
+    assert shell.json("peek", "orders")[0]["name"] == name.replace("\ud800", "")
+
+
+def test_a_traceback_has_no_control_characters_either() -> None:
+    def broken(options: object) -> None:
+        raise RuntimeError("\x1b[31mred")
+
+    told = CliRunner().invoke(app, ["list", "--verbose"], obj=broken).stderr
+    assert "Traceback" in told and "RuntimeError: \\x1b[31mred" in told and "\x1b" not in told
 
 
 # ---------------------------------------------------------------------------------- spark

@@ -32,6 +32,7 @@ from txnqueue.cli.presentation import (
     remark,
 )
 from txnqueue.cli.signals import starting_java
+from txnqueue.core.markup import printable
 from txnqueue.core.settings import check_root
 from txnqueue.core.state.closure import is_closed
 from txnqueue.platform.log_store import scheme_of
@@ -252,7 +253,7 @@ def exiting(*, verbose: bool) -> Iterator[None]:
         raise
     except Exception as error:
         if verbose:
-            remark(traceback.format_exc())
+            remark(printable(traceback.format_exc()))
         if isinstance(error, (errors.TxnQueueError, NotPrinted)):
             complain(in_the_shell(str(error)))
         else:
