@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.shell.test_cli import SCHEMA, Shell
 from txnqueue.cli import handlers, signals
 from txnqueue.cli.consume import showing
 from txnqueue.cli.signals import on_sigterm
+from txnqueue.core import model
 from txnqueue.errors import HandlerFailed, InvalidInput
 from txnqueue.testing import memory_manager, plain_schema
 
@@ -423,6 +425,23 @@ def test_unapplied_changes_have_their_own_code(shell: Shell) -> None:
     tables.apply = apply
     assert shell.json("recover")[0]["waiting"] == []
     assert tables.rows("gold").num_rows == 10
+
+
+def test_the_last_change_of_a_table_is_confirmed_by_the_end_of_the_command(shell: Shell) -> None:
+    shell.store.tables.create("gold", plain_schema(SCHEMA))
+    consume(shell, "change_table", "--batch-size", 4)
+    kinds = Counter(entry.kind for entry in shell.store.journal.entries())
+    assert kinds[model.CHANGE_DECIDED] == kinds[model.CHANGE_APPLIED] == 3
+
+
+def test_what_cannot_be_closed_changes_no_exit_code(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone() -> None:
+        raise OSError("the session is gone")
+
+    monkeypatch.setattr(shell.store, "close", gone)
+    assert consume(shell, "remember")["messages"] == 10
 
 
 @pytest.mark.parametrize(

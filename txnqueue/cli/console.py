@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
     from txnqueue.store_reader import StoreReader
 
+logger = logging.getLogger("txnqueue")
 FAILED, USAGE, PLATFORM, HANDLER_FAILED, TRY_AGAIN, IN_DOUBT, NOT_APPLIED = 1, 2, 3, 4, 75, 76, 77
 WOULD_CHANGE, DEAD_LETTERS, TOO_FEW = 5, 6, 7
 _CLUSTER = ("HADOOP_CONF_DIR", "DATABRICKS_RUNTIME_VERSION", "PYSPARK_GATEWAY_PORT")
@@ -201,6 +202,23 @@ class OpenStore:
         self._factory = factory or open_store
         self._reader: StoreReader | None = None
         self._opened: tuple[QueueManager, SparkSession | None] | None = None
+
+    def __enter__(self) -> OpenStore:
+        """Return the run, whose manager is closed at its end."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close the manager, which records that the last commit's changes of tables are applied.
+
+        A command that is interrupted ends at once. What a command did is done all the same if this
+        fails: its exit code stays.
+        """
+        if self._opened is None or (kind is not None and not issubclass(kind, Exception)):
+            return
+        try:
+            self._opened[0].close()
+        except Exception as error:
+            logger.warning("not closed error=%s", error)
 
     @property
     def manager(self) -> QueueManager:
@@ -383,7 +401,7 @@ def command(
             if not options.verbose:
                 warnings.filterwarnings("ignore", module="pyspark")
             store = OpenStore(options, ctx.obj)
-            with printed(store.printer), exiting(verbose=options.verbose):
+            with printed(store.printer), exiting(verbose=options.verbose), store:
                 body(store, **given)
 
         context = inspect.Parameter(
