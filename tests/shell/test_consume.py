@@ -22,6 +22,7 @@ from txnqueue.cli.consume import showing
 from txnqueue.cli.signals import on_sigterm
 from txnqueue.core import model
 from txnqueue.errors import HandlerFailed, InvalidInput
+from txnqueue.queue import Queue
 from txnqueue.testing import memory_manager, plain_schema
 
 SEEN: list[list[int]] = []
@@ -120,6 +121,20 @@ def test_a_finished_run_and_an_empty_queue_are_nothing_to_do(shell: Shell) -> No
     again = consume(shell, "remember", "--run-id", "night", "--nothing-exit-code", 99, code=99)
     assert again["already_finished"] and len(SEEN) == 1
     assert consume(shell, "remember")["messages"] == 0
+
+
+def test_a_run_that_is_stopped_before_its_first_batch_did_not_find_nothing_to_do(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depth = Queue.depth
+
+    def meanwhile(queue: Queue) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return depth(queue)
+
+    monkeypatch.setattr(Queue, "depth", meanwhile)
+    ended = consume(shell, "remember", "--run-id", "night", "--nothing-exit-code", 99, code=0)
+    assert (ended["messages"], ended["stopped"], ended["finished"]) == (0, True, False)
 
 
 @pytest.mark.parametrize(
