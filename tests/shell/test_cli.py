@@ -1075,6 +1075,7 @@ def test_what_is_published_goes_to_the_queues_that_are_bound(shell: Any, three: 
     assert shell.json("publish", "events", gone, "--transaction-id", "p")[0] == again[0]
     shell("publish", "events", gone, code=2)
     assert shell.json("publish", "events", three)[0]["unroutable"] == 3
+    assert "No queue gets the 3 unroutable messages" in shell("publish", "events", three).stderr
     assert shell.json("unbind", "events", "audit", "--argument", "kind=late")[0]["changed"]
     assert [row["queue"] for row in shell.json("bindings", "events")] == ["orders"]
     kinds = [row["kind"] for row in shell.json("bindings", "events", "--history")]
@@ -1090,6 +1091,13 @@ def test_what_is_published_goes_to_the_queues_that_are_bound(shell: Any, three: 
         ("publish", "events", three, "--header"),
     ):
         assert "given twice" in shell(*words, "k=1", words[-1], "k=2", code=2).stderr
+
+
+def test_nobody_has_to_publish_again_what_the_dead_letters_got(shell: Any, three: Path) -> None:
+    kept = ("--unroutable", "dead_letter", "--dead-letter-queue", "orders.dead")
+    shell("create-exchange", "kept", "--schema", SCHEMA, *kept)
+    result = shell("publish", "kept", three)
+    assert "3 of them unroutable" in result.stdout and result.stderr == ""
 
 
 def test_an_exchange_grows_and_is_dropped(shell: Any, three: str) -> None:
