@@ -726,10 +726,11 @@ def test_a_line_of_json_has_no_control_characters_and_stays_one_line(shell: Any)
 
 def test_a_traceback_has_no_control_characters_either() -> None:
     def broken(options: object) -> None:
-        raise RuntimeError("\x1b[31mred")
+        raise RuntimeError("\x1b[31mred\n\tat java.lang")
 
     told = CliRunner().invoke(app, ["list", "--verbose"], obj=broken).stderr
-    assert "Traceback" in told and "RuntimeError: \\x1b[31mred" in told and "\x1b" not in told
+    assert "Traceback" in told and "RuntimeError: \\x1b[31mred\n        at java" in told
+    assert "\x1b" not in told
 
 
 # ---------------------------------------------------------------------------------- spark

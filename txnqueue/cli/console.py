@@ -271,7 +271,7 @@ def exiting(*, verbose: bool) -> Iterator[None]:
         raise
     except Exception as error:
         if verbose:
-            remark(printable(traceback.format_exc()))
+            remark(printable(traceback.format_exc().expandtabs()))  # Java's stacks have tabs
         if isinstance(error, (errors.TxnQueueError, NotPrinted)):
             complain(in_the_shell(str(error)))
         else:
