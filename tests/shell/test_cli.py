@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import logging
 import os
 import shlex
 import subprocess
@@ -731,6 +732,17 @@ def test_a_traceback_has_no_control_characters_either() -> None:
     told = CliRunner().invoke(app, ["list", "--verbose"], obj=broken).stderr
     assert "Traceback" in told and "RuntimeError: \\x1b[31mred\n        at java" in told
     assert "\x1b" not in told
+
+
+def test_the_log_has_no_control_characters_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+
+    def broken(options: object) -> None:
+        logging.getLogger("txnqueue").warning("not read error=%s", "\x1b[31mred")
+        raise errors.Busy
+
+    told = CliRunner().invoke(app, ["list"], obj=broken).stderr
+    assert told.startswith("WARNING:txnqueue:not read error=\\x1b[31mred\n")
 
 
 # ---------------------------------------------------------------------------------- spark

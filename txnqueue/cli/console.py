@@ -122,6 +122,14 @@ class Options:
     engine: Engine = Engine.AUTO
 
 
+class _PrintableLog(logging.Formatter):
+    """Writes records without control characters: an error may quote messages."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record; the stacks of Java have tabs."""
+        return printable(super().format(record).expandtabs())
+
+
 ManagerFactory = Callable[[Options], "tuple[QueueManager, SparkSession | None]"]
 """Opens the store of a command; tests hand in another one as typer's context object."""
 
@@ -396,7 +404,9 @@ def command(
             options = _common(**{key: cast(Any, given.pop(key)) for key in shared})
             options = replace(options, short_lived=short_lived)
             level = logging.DEBUG if options.verbose else logging.WARNING
-            logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+            log = logging.StreamHandler(sys.stderr)
+            log.setFormatter(_PrintableLog(logging.BASIC_FORMAT))
+            logging.basicConfig(handlers=[log], level=logging.WARNING)
             logging.getLogger("txnqueue").setLevel(level)
             if not options.verbose:
                 warnings.filterwarnings("ignore", module="pyspark")
