@@ -1007,6 +1007,33 @@ def test_while_the_store_is_away_a_rollback_is_tried_once_and_not_for_each_trans
 
 
 @in_memory
+@pytest.mark.parametrize("end", ["settled", "settled in the transaction", "detached"])
+def test_of_what_a_controller_is_told_no_more_a_transaction_keeps_only_ids(
+    world: Any, end: str
+) -> None:
+    """It may post millions, and have no more than a few unsettled at a time."""
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    txn_id = pipe.declare()
+    handle = pipe.sender(scene.name, rcv_settle_mode=SECOND)
+    good = [pipe.transfer(handle, message(n), txn_id) for n in range(5)]
+    bad = pipe.transfer(handle, message("no number"), txn_id)  # type: ignore[arg-type]
+    (transaction,) = pipe.session.connection.transactions()
+    assert len(transaction.incoming) == 6
+    if end == "detached":
+        pipe.do(Detach(handle=handle))
+    else:
+        for number, state in pipe.outcomes().items():
+            said = state if end == "settled in the transaction" else None
+            pipe.do(Disposition(role=Role.SENDER, first=number, settled=True, state=said))
+    assert not transaction.incoming
+    assert transaction.accepted[pipe.session].count(range(bad)) == len(good)
+    assert transaction.rejected[pipe.session].count(range(bad + 1)) == 1
+    assert pipe.discharge(txn_id) == "accepted"
+    assert scene.waiting() == [0, 1, 2, 3, 4]
+
+
+@in_memory
 def test_what_a_controller_leaves_behind_goes_back_as_far_as_it_is_held(world: Any) -> None:
     """A message that was settled past the resource does not keep the others from going back."""
     scene = Scene(world)

@@ -159,10 +159,18 @@ def _settle_postings(session: Session, frame: Disposition, named: range) -> str 
     It may name the transaction in which it posted them; that is not a request for work. A
     delivery settled before its rejection can have arrived counts as sent settled.
     """
+    why = _contradicted(session, frame, named)
     if frame.settled:
         for delivery in _known(session.incoming, named):
             del session.incoming[delivery.delivery_id]
+            if delivery.transaction is not None:
+                delivery.transaction.keep_id_of(delivery)
         session.grant()
+    return why
+
+
+def _contradicted(session: Session, frame: Disposition, named: range) -> str | None:
+    """Return why a controller errs about its deliveries in a transaction; None if it does not."""
     txn_ids = transactions_named(frame)
     if not txn_ids or not isinstance(frame.state, TransactionalState):
         return None

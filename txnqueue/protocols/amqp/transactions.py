@@ -298,13 +298,21 @@ class LiveTransaction:
 
     def posted(self, delivery: IncomingDelivery) -> None:
         """Record a posting of which the controller was told; few are needed as they are."""
-        session, number = delivery.link.session, delivery.delivery_id
-        if not delivery.settles_first:
-            self.incoming[session, number] = delivery
-        elif isinstance(delivery.outcome, Rejected):
-            self.rejected[session].add(number)
+        if delivery.settles_first:
+            self._note(delivery)
         else:
-            self.accepted[session].add(number)
+            self.incoming[delivery.link.session, delivery.delivery_id] = delivery
+
+    def keep_id_of(self, delivery: IncomingDelivery) -> None:
+        """Forget the state of a posting that the controller is told nothing more about."""
+        place = delivery.link.session, delivery.delivery_id
+        if self.incoming.get(place) is delivery:
+            del self.incoming[place]
+            self._note(delivery)
+
+    def _note(self, delivery: IncomingDelivery) -> None:
+        of_kind = self.rejected if isinstance(delivery.outcome, Rejected) else self.accepted
+        of_kind[delivery.link.session].add(delivery.delivery_id)
 
     def consume(self, deliveries: Iterable[OutgoingDelivery]) -> None:
         """Pass the outcomes of settled deliveries on, and forget the deliveries.
