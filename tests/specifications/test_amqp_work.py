@@ -1048,6 +1048,22 @@ def test_what_a_controller_leaves_behind_goes_back_as_far_as_it_is_held(world: A
 
 
 @in_memory
+def test_what_is_left_of_a_claim_goes_back_by_few_commits_if_a_lane_of_it_is_lost(
+    world: Any,
+) -> None:
+    scene = Scene(world, settings={"lanes": 2})
+    scene.orders.send([row(n) for n in range(80)])
+    connection = scene.resource.connect()
+    Pipeline(connection).receiver(scene.name, 80)
+    world.clock.advance(310)
+    assert len(world.open(scene.orders, "other").receive(40)) == 40
+    before = world.store.journal.version()
+    connection.close()
+    assert world.store.journal.version() - before <= 3
+    assert scene.counts == (40, 40)
+
+
+@in_memory
 def test_the_octets_of_a_message_are_forgotten_once_it_is_posted(world: Any) -> None:
     scene = Scene(world)
     txn_id = scene.controller.declare()
