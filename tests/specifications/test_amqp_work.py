@@ -1367,6 +1367,26 @@ def test_an_outcome_that_came_too_late_for_one_delivery_is_applied_to_the_other(
 
 
 @in_memory
+def test_an_outcome_that_came_too_late_for_one_lane_of_a_claim_is_applied_to_the_other(
+    world: Any,
+) -> None:
+    scene = Scene(world, settings={"lanes": 2})
+    scene.orders.send([row(n) for n in range(4)])
+    pipe = Pipeline(scene.resource.connect())
+    pipe.receiver(scene.name, 4)
+    world.clock.advance(310)
+    taken = world.open(scene.orders, "other").receive(2)
+    lost = {one["n"] for one in taken.messages()}
+    transfers = [frame for frame in pipe.frames if isinstance(frame, Transfer)]
+    sent = {one.delivery_id: one.payload[-1].value["n"] for one in transfers}
+    pipe.dispose(Accepted(), 0, 3)
+    told = pipe.outcomes(Role.SENDER)
+    failed = {number for number, state in told.items() if state == Modified(delivery_failed=True)}
+    assert {sent[number] for number in failed} == lost and len(told) == 4
+    assert scene.counts == (0, 2)
+
+
+@in_memory
 def test_the_resource_keeps_leases_alive(world: Any) -> None:
     scene = Scene(world, settings={"lease_seconds": 60})
     scene.orders.send([row(1), row(2)])
