@@ -48,6 +48,7 @@ from txnqueue.protocols.amqp.links import CREDIT
 from txnqueue.protocols.amqp.transactions import OutgoingDelivery
 from txnqueue.protocols.amqp.types import AmqpValue
 from txnqueue.queue import Queue
+from txnqueue.storage.journal import AppendConflict
 from txnqueue.transactions import commit
 
 SECOND = ReceiverSettleMode.SECOND
@@ -1768,6 +1769,35 @@ def test_what_was_acquired_and_never_sent_is_not_consumed_by_the_commit(world: A
     del payload.table
     scene.controller.discharge(txn_id)
     assert sorted(scene.waiting()) == [1, 2, 3]
+
+
+@in_memory
+@pytest.mark.parametrize("drain", [False, True])
+@pytest.mark.parametrize("where", ["outside", "inside"])
+def test_a_link_whose_claims_lose_to_others_stays_and_tries_again(
+    world: Any, where: str, drain: bool
+) -> None:
+    """Of many consumers of one lane, a few lose every conflict."""
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    txn_id, handle = pipe.declare(), pipe.receiver(scene.name)
+    scene.orders.send([row(1)])
+    journal = world.store.journal
+    append = journal.append
+
+    def loses(*_: Any, **__: Any) -> Any:
+        raise AppendConflict("another consumer was faster")
+
+    journal.append = loses
+    properties = {} if where == "outside" else {"txn-id": txn_id}
+    told = pipe.do(Flow(handle=handle, link_credit=2, drain=drain, properties=properties))
+    assert not [one for one in told if isinstance(one, Detach | Transfer)]
+    assert all(one.link_credit == 2 for one in told if isinstance(one, Flow))
+    journal.append = append
+    pipe.session.connection.tick()
+    told = pipe.session.frames()
+    assert [one.payload for one in told if isinstance(one, Transfer)]
+    assert [one.link_credit for one in told if isinstance(one, Flow)] == ([0] if drain else [])
 
 
 @in_memory
