@@ -11,6 +11,7 @@ import pytest
 
 from tests.conformance.conftest import in_memory, on_delta_when_long
 from tests.inside import client_of
+from tests.silence import away
 from tests.specifications.controllers import Pipeline, Scene, bodies, condition, message, row
 from txnqueue.batch import Batch
 from txnqueue.protocols.amqp import (
@@ -1458,6 +1459,31 @@ def test_of_a_claim_on_several_lanes_the_leases_that_are_not_lost_are_extended(w
         world.clock.advance(160)
         pipe.session.connection.tick()
     assert len(world.open(scene.orders, "third").receive(2)) == 0, "the other lease is extended"
+
+
+@in_memory
+def test_an_outcome_of_a_detached_link_that_cannot_be_applied_ends_the_session(world: Any) -> None:
+    """There is no link to end, and the controller must not take the message for settled."""
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    pipe = Pipeline(scene.resource.connect())
+    handle = pipe.receiver(scene.name, 1)
+    pipe.do(Detach(handle=handle, closed=False))
+    with away(world.store.journal), pytest.raises(AmqpError, match="the store is away"):
+        pipe.dispose(Accepted(), 0, settled=True)
+    pipe.session.end()
+    assert scene.counts == (1, 0)
+
+
+@in_memory
+def test_an_outcome_of_a_detached_link_whose_queue_is_dropped_ends_nothing(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    pipe = Pipeline(scene.resource.connect())
+    pipe.do(Detach(handle=pipe.receiver(scene.name, 1), closed=False))
+    scene.orders.drop()
+    pipe.dispose(Accepted(), 0, settled=True)
+    assert pipe.receiver(world.queue("letters").name) in pipe.session.links
 
 
 @in_memory

@@ -105,7 +105,8 @@ class Session:
             something to send too: see their ``frames``.
 
         Raises:
-            AmqpError: It names a link that does not exist, or the session has ended: end it.
+            AmqpError: It names a link that does not exist, the session has ended, or it failed for
+                deliveries of a detached link: end the session.
         """
         kind = type(performative).__name__.lower()
         why: str | None = "it was interrupted"
@@ -249,11 +250,17 @@ class Session:
 
         Returns:
             Why it was not done; None if it was.
+
+        Raises:
+            AmqpError: It failed, and the link is detached: only the session's end tells it.
         """
         try:
             act()
         except Exception as error:
             found = _error(error, link.name)
+            gone = isinstance(error, QueueClosed | QueueNotFound)  # with all of its messages
+            if not link.attached and not gone:
+                raise AmqpError(found.condition, found.description) from error
             link.detach(found)
             return f"{found.symbol}: {found.description}"
         return None
