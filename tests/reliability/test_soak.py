@@ -327,6 +327,18 @@ def test_each_process_that_lived_long_is_judged_by_itself(tmp_path: Path) -> Non
     assert "2026-11-26" not in text
 
 
+def test_the_page_tells_what_the_newest_java_has_beside_its_heap(tmp_path: Path) -> None:
+    for process, slices in (("20261124T0105", 3), ("20261125T0000", 12)):
+        for n in range(slices):
+            parts: Any = {name: 10.0 * n + nth for nth, name in enumerate(soak_page.JAVA)}
+            points.add(replace(POINT, process=process, commits=50 * n, **parts), tmp_path)
+    text = "\n".join(soak_page.lines(tmp_path))
+    _, table = text.split("From 2026-11-25 00:00, what its Java had beside the heap, MB:")
+    assert "| after slice | 1 | 3 | 5 | 7 | 8 | 10 | 12 |" in table
+    assert "| compiled code | 1.0 | 21.0 | 41.0 | 61.0 | 71.0 | 91.0 | 111.0 |" in table
+    assert text.count("beside the heap, MB:") == 1
+
+
 def test_the_page_tells_of_all_stores_that_lived_long(tmp_path: Path) -> None:
     for store, slices in (("20261124T1", 30), ("20261125T1", 3), ("20261126T1", 20)):
         for n in range(slices):
