@@ -133,10 +133,7 @@ class Batch:
     @property
     def held_until(self) -> datetime.datetime | None:
         """The instant (UTC) at which the first lease ends; None for an empty batch."""
-        deadlines = [one.claim.deadline_ms for one in self._account.held]
-        if not deadlines:
-            return None
-        return instant(min(deadlines))
+        return held_until(self)
 
     @property
     def holds(self) -> bool:
@@ -549,6 +546,20 @@ class Batch:
 def claims_of(batch: Batch) -> list[HeldClaim]:
     """Return the claims behind a batch; for the library's own packages."""
     return list(batch._account.held)
+
+
+def held_until(batch: Batch, lost: Collection[Name] = ()) -> datetime.datetime | None:
+    """Return when the first lease of a batch ends; for the library's own packages.
+
+    Args:
+        batch: The batch.
+        lost: The claims that are known as lost, which are left out.
+
+    Returns:
+        The instant (UTC); None if there is no other claim.
+    """
+    deadlines = [one.claim.deadline_ms for one in claims_of(batch) if name_of(one) not in lost]
+    return instant(min(deadlines)) if deadlines else None
 
 
 def extend_leases(

@@ -757,7 +757,7 @@ class Queue:
         redelivered as in ``drain``. While the queue is empty it reads only the journal's version,
         at least every 5 seconds, and wakes when a delay or a lease ends. The journal records
         what was consumed: a stream that is restarted, or started beside others, continues with
-        what is left, whether or not it has a checkpoint.
+        what is left, whether or not it has a checkpoint. An error that ends it is logged.
 
         Args:
             handler: As in ``drain``; it runs in the stream's thread.

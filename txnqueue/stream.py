@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue.client.client import Client
 from txnqueue.core.bounds import Bounds
-from txnqueue.core.settings import LEASE_SECONDS_MAX, check_number
+from txnqueue.core.settings import LEASE_SECONDS_MAX, check_number, describe_error
 from txnqueue.drain import Drain
 from txnqueue.errors import Busy, InvalidInput
 from txnqueue.messages.receive import Poller
@@ -160,8 +160,10 @@ class Stream:
             poller = Poller(self._client, self._queue.info, forever, self._stopping)
             while self._drained() and poller.wait_for_change():
                 pass
-        except BaseException as error:  # for the program, which waits in another thread
+        except BaseException as error:  # for the program, which may wait in another thread
             self._error = error
+            about = (self._queue.name, describe_error(error))
+            logger.warning("stream ended queue=%s error=%s", *about)
         finally:
             self._client.streams.discard(self)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.core.settings import (
@@ -251,14 +252,9 @@ class TableChanges:
         if source is not None and not source.count:
             return 0
         tx = self._transaction
-        if len(tx.changes) >= CHANGES_PER_TRANSACTION_MAX:
-            raise LimitExceeded(
-                f"A transaction takes at most {CHANGES_PER_TRANSACTION_MAX} table changes: put "
-                "rows of one table into one call, or use several transactions."
-            )
         lineage = self._lineage and operation != DELETE
         change = Change(
-            len(tx.changes),
+            _number_in(tx),
             info.name,
             info.table_id,
             info.version,
@@ -268,9 +264,24 @@ class TableChanges:
             **what,
         )
         self._client.store.tables.check(info, change, tx.id)
-        with tx.adding():
-            tx.changes.append(change)
+        with tx.adding():  # another thread may have added one meanwhile: no two have one number
+            tx.changes.append(replace(change, number=_number_in(tx)))
         return source.count if source else 0
+
+
+def _number_in(tx: Attempt) -> int:
+    """Return the number of a transaction's next change.
+
+    Raises:
+        LimitExceeded: It has as many as there can be.
+    """
+    number = len(tx.changes)
+    if number >= CHANGES_PER_TRANSACTION_MAX:
+        raise LimitExceeded(
+            f"A transaction takes at most {CHANGES_PER_TRANSACTION_MAX} table changes: put "
+            "rows of one table into one call, or use several transactions."
+        )
+    return number
 
 
 def _check_keys(columns: Sequence[str], keys: Sequence[str], info: TableInfo) -> None:

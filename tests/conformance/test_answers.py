@@ -74,6 +74,18 @@ def test_an_attempt_is_not_called_prepared_because_another_is() -> None:
     assert doubt.other.outcome("job", doubt.error.attempt).status.value == "undecided"
 
 
+def test_an_attempt_is_not_called_committed_because_another_is() -> None:
+    """Its client would believe that the messages that it has received are settled."""
+    doubt = Doubt()
+    with doubt.other.transaction("job") as other:
+        other.queue("orders").send(ROWS[:1])
+    doubt.injector.flush()
+    found = doubt.other.outcome("job", doubt.error.attempt)
+    assert (found.status.value, found.receipt) == ("rolled_back", None)
+    assert "another attempt" in str(found.reason)
+    assert doubt.other.outcome("job").status.value == "committed"
+
+
 def test_an_attempt_in_doubt_is_ended_by_a_rollback_that_names_it() -> None:
     doubt = Doubt()
     doubt.other.rollback("job", "in doubt since noon", doubt.error.attempt)

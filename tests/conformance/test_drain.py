@@ -487,16 +487,21 @@ def test_a_transaction_that_is_named_as_the_end_of_a_run_does_not_end_it(world: 
 
 
 @in_memory
-def test_metadata_of_a_user_is_not_the_mark_of_a_run(world: World) -> None:
-    world.queue()
+@pytest.mark.parametrize(
+    "metadata", [{"drained": 120}, {"drained": "yes"}, {"drained": "orders-0123abcd", "rows": 7}]
+)
+def test_metadata_of_a_user_is_not_the_mark_of_a_run(world: World, metadata: Any) -> None:
+    orders = world.queue()
     manager = world.manager("b")
     for _ in range(2):
-        with manager.transaction(world.name("job-1"), metadata={"drained": 120}) as tx:
+        with manager.transaction(world.name("job-1"), metadata=metadata) as tx:
             pass
-        with manager.transaction(world.name("job/1"), metadata={"drained": 120}) as tx:
+        with manager.transaction(world.name("job/1"), metadata=metadata) as tx:
             pass
     with manager.transaction(world.name("job/1")) as tx:
         assert tx.receipt is not None and tx.already_committed
+    orders.send(rows(1))
+    assert orders.drain(lambda batch, tx: None, run_id=world.name("job")).messages == 1
 
 
 @in_memory

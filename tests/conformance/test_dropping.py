@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.conformance.conftest import (
@@ -44,6 +48,21 @@ def changes(world: World) -> list[Any]:
     """List what happened, but for the records of what was rolled back."""
     found = world.manager().history.changes().rows()
     return [row for row in found if row["kind"] != model.ROLLED_BACK]
+
+
+@in_memory
+def test_what_could_not_be_sent_to_a_dropped_queue_is_not_kept(world: World) -> None:
+    queue = world.queue()
+    world.manager("other").drop_queue(queue.name)
+    sent = pa.table({"n": [1, 2], "key": ["a", "b"]})
+    kept = weakref.ref(sent)
+    with contextlib.suppress(QueueNotFound):
+        queue.send(sent)
+    del sent
+    gc.collect()
+    assert kept() is None
+    with pytest.raises(QueueNotFound, match="was dropped by"):
+        queue.send(rows(3))
 
 
 @in_memory

@@ -288,7 +288,8 @@ def test_what_verify_remembers_does_not_grow_with_the_history(
         tracemalloc.stop()
         assert proof.ok, proof
         assert proof.claims[0].found == rounds, "every round was looked at"
-    assert peaks[1] < 1.5 * peaks[0] + 100_000, peaks
+    # Of a commit it keeps 24 bytes, and garbage waits to be collected; entries would be megabytes.
+    assert peaks[1] < 1.5 * peaks[0] + 300_000, peaks
 
 
 @in_memory

@@ -10,6 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
 from tests.faults.pasts import everything
@@ -360,6 +368,31 @@ def test_exchanges_moves_transient_messages_and_tables_are_told(world: World) ->
     again = manager.rehearse(handle, orders, as_of=rehearsal.commit_seq)
     assert compared(again)["append", "gold/totals"] == (2, 2)
     assert compared(again)["moved", bills.name] == (1, 1)
+
+
+@in_memory
+def test_maps_in_the_rows_of_changes_are_the_same_in_whatever_order(world: World) -> None:
+    orders, manager = world.queue(), world.manager("b")
+    sent = orders.send(rows(1)).receipt
+    counts, texts = MapType(StringType(), LongType()), MapType(LongType(), StringType())
+    inside = StructType([StructField("l", ArrayType(texts))])
+    table = StructType([StructField("m", counts), StructField("s", inside)])
+    world.store.tables.create("gold/totals", table)
+
+    def add(turn: int) -> Callable[[Any, Any], None]:
+        def handle(batch: Any, tx: Any) -> None:
+            pairs, numbered = [("b", 1), ("a", 2)][::turn], [(10, "x"), (9, "y")][::turn]
+            row = {"m": dict(pairs), "s": {"l": [dict(numbered), None]}}
+            tx.table("gold/totals").append([row])
+
+        return handle
+
+    orders.drain(add(1))
+    (found,) = (
+        manager.rehearse(add(-1), orders, as_of=sent.commit_seq).changes("gold/totals").rows()
+    )
+    assert (found["would"], found["really"]) == (1, 1)
+    assert found["row"] == '{"m": {"a": 2, "b": 1}, "s": {"l": [{"10": "x", "9": "y"}, null]}}'
 
 
 @in_memory

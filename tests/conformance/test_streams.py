@@ -205,11 +205,13 @@ def test_a_mistake_of_the_job_ends_the_stream_and_takes_no_message(orders: Any, 
         until(lambda: done.depth() == 2)
 
 
-def test_a_stream_that_always_fails_gives_up(orders: Any) -> None:
+def test_a_stream_that_always_fails_gives_up(orders: Any, caplog: pytest.LogCaptureFixture) -> None:
     orders.send(rows(1))
     stream = orders.stream(lambda batch, tx: 1 / 0, errors_max=3)
     with pytest.raises(HandlerFailed, match="3 batches in a row"):
         stream.await_termination(SECONDS_MAX)
+    (told,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert "stream ended queue=orders" in told and "division by zero" in told, "nobody may wait"
 
 
 def test_streams_of_two_managers_share_a_queue(

@@ -13,11 +13,12 @@ from tests.inside import client_of
 from tests.locks import in_another_thread
 from txnqueue import QueueManager
 from txnqueue.client.states import TransientStates
-from txnqueue.errors import Busy, LeaseLost, TransactionFinished
+from txnqueue.errors import AlreadySettled, Busy, LeaseLost, TransactionFinished
 from txnqueue.messages import settlement
 from txnqueue.messages.selector import Selector
 from txnqueue.storage.payload import arrangement
 from txnqueue.storage.store import MemoryStore
+from txnqueue.testing import memory_manager, plain_schema
 
 
 class Watched:
@@ -505,3 +506,52 @@ def test_threads_that_settle_different_messages_of_a_batch_settle_all(
     if tx is not None:
         tx.commit()
     assert (queue.depth(), queue.in_flight(), batch.holds) == (0, 0, False)
+
+
+@pytest.mark.parametrize("settle", ["in its transaction", "in another one", "at once"])
+def test_of_two_threads_that_settle_one_message_one_is_told_that_it_did_not(
+    manager: QueueManager, monkeypatch: pytest.MonkeyPatch, settle: str
+) -> None:
+    """Whoever gets an answer may rely on it, and a message has one end."""
+    orders = manager.create_queue("orders", "n long, key string")
+    orders.send(rows(1, 2))
+    tx = manager.transaction()
+    batch = orders.receive(transaction=tx if settle == "in its transaction" else None)
+    first, second = batch.messages()
+    into = None if settle == "at once" else tx
+    missing = settlement.Account.missing
+
+    def while_the_other_one_settles(*given: Any) -> Any:
+        monkeypatch.setattr(settlement.Account, "missing", missing)
+        in_another_thread(lambda: batch.reject(matching=[first], transaction=into))
+        return missing(*given)
+
+    monkeypatch.setattr(settlement.Account, "missing", while_the_other_one_settles)
+    with pytest.raises(AlreadySettled, match="Another thread has settled"):
+        batch.accept(matching=[first], transaction=tx)
+    assert batch.accept(matching=[second], transaction=tx) == 1
+    tx.commit()
+    assert (orders.depth(), orders.in_flight(), manager.queue("orders.dead").depth()) == (0, 0, 1)
+
+
+def test_changes_of_tables_by_two_threads_have_different_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A table takes a number once: a second change with it would be taken for applied."""
+    store = MemoryStore()
+    manager = memory_manager(store)
+    manager.create_queue("orders", "n long")
+    tables = store.tables
+    tables.create("gold", plain_schema("n long, _transaction_id string"))
+    check = tables.check
+    with manager.transaction() as tx:
+
+        def while_the_other_one_appends(*given: Any) -> None:
+            monkeypatch.setattr(tables, "check", check)
+            in_another_thread(lambda: tx.table("gold", lineage=True).append([{"n": 1}]))
+            check(*given)
+
+        monkeypatch.setattr(tables, "check", while_the_other_one_appends)
+        tx.table("gold").append([{"n": 2}])
+    assert tx.receipt is not None and tx.receipt.applied
+    assert len(tables.history("gold", 0)) == 2

@@ -716,6 +716,23 @@ def test_memory_is_bounded_by_what_is_alive(world: World) -> None:
 
 
 @in_memory
+def test_duplicates_that_were_left_out_are_not_kept_in_memory(world: World) -> None:
+    queue = world.queue(durable=False, message_id="n", duplicate_window_seconds=60)
+    store = client_of(queue).store.transient
+    for n in range(10):
+        queue.send(rows(n, n))
+        batch = queue.receive()
+        assert numbers(batch) == [n]
+        batch.accept()
+    store.tidy()
+    with store.lock:
+        fold = store.folds[queue.info.in_memory().queue_id]
+        assert (fold.left_out, fold.lanes[0].duplicates) == (10, {})
+    queue.send(rows(9))
+    assert len(queue.receive()) == 0, "its window has not passed"
+
+
+@in_memory
 def test_tidying_up_keeps_what_is_still_needed(world: World) -> None:
     queue, other = world.queue(durable=False), world.queue("other", durable=False)
     store = client_of(queue).store.transient

@@ -72,7 +72,7 @@ def test_a_path_object_of_a_uri_is_refused_because_it_is_another_place(uri: str)
     assert check_root(Path("file:/lake/x")) == "file:/lake/x"
 
 
-@pytest.mark.parametrize("root", [".", "..", "", "lake.", ".lake", None, 5, b"/lake"])
+@pytest.mark.parametrize("root", [".", "..", "", " ", "lake. ", ".lake", "l.", None, 5, b"/lake"])
 def test_any_other_root_is_refused_and_named(root: object) -> None:
     with pytest.raises(InvalidInput, match="root="):
         check_root(root)

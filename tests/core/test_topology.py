@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from tests.core.test_ledger import STAMP
 from txnqueue.core import model
@@ -12,6 +15,7 @@ from txnqueue.core.planning import Plan
 from txnqueue.core.settings import QueueInfo, QueueSettings
 from txnqueue.core.state import catalog, topology
 from txnqueue.core.state.topology import Topology
+from txnqueue.errors import StoreCorrupt
 
 FIRST, SECOND = (
     ExchangeInfo(name, f"{name}-1", "topic", f"exchange-{name}-1", {}, dead_letter_id="dead")
@@ -50,6 +54,17 @@ def test_an_exchange_may_have_posted_to_each_queue_that_ever_was_bound() -> None
     assert [one.name for one in found.owners("dead")] == ["first", "second"]
     assert found.owners("unknown") == []
     assert found.sequences == {"first": 4, "second": 5}
+
+
+@pytest.mark.parametrize("change", [topology.bind, topology.unbind])
+def test_a_binding_of_an_exchange_whose_entry_is_lost_is_named(change: Any) -> None:
+    plan = change(FIRST, queue("q"), Binding("q", "key"), 2, STAMP)
+    with pytest.raises(StoreCorrupt, match=f"'first' \\({FIRST.exchange_id}\\)"):
+        Topology.of(landed(plan))
+
+
+def test_the_last_entry_of_an_exchange_may_be_the_only_one() -> None:
+    assert FIRST.name not in Topology.of(landed(topology.drop(FIRST, 3, STAMP, None))).exchanges
 
 
 def test_an_exchange_is_created_while_its_dead_letter_queue_is_open() -> None:

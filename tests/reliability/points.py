@@ -29,7 +29,7 @@ LONG_COMMITS = 1_000
 COLLECTIONS_MAX = 30
 SETTLED = 3
 """So many collections in a row that free nothing more end the collecting."""
-SETTLED_SECONDS = 0.2
+SETTLED_SECONDS = 0.5
 SETTINGS = ("PYTHONMALLOC", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES")
 """What a process's environment may say of its allocator."""
 _CATEGORY = re.compile(r"(\w[\w ]*) \(reserved=\d+KB, committed=(\d+)KB")
@@ -181,10 +181,11 @@ def of_processes(java: Any) -> OfProcesses:
     heap, parts = 0, OfJava()
     if java is not None:
         heap = _collected(java)
+        home = java.System.getProperty("java.home")
         pid = java.java.lang.ProcessHandle.current().pid()
-        _asked(java, pid, "System.trim_native_heap")  # its allocator does the same
+        asked(home, pid, "System.trim_native_heap")  # its allocator does the same
         found.append(psutil.Process(pid))
-        parts = _parts(_asked(java, pid, "VM.native_memory"), found[-1].memory_info().rss / MB)
+        parts = parts_of_java(home, pid)
     memory = [round(one.memory_info().rss / MB, 1) for one in found]
     blocks = sys.getallocatedblocks() or None
     return {
@@ -256,9 +257,15 @@ def _collected(java: Any) -> int:
     return least
 
 
-def _asked(java: Any, pid: int, command: str) -> str:
-    """Let Java do a diagnostic command, and return what it says; nothing if there are no tools."""
-    tool = str(Path(java.System.getProperty("java.home"), "bin", "jcmd"))
+def asked(home: str, pid: int, command: str) -> str:
+    """Let a Java do a diagnostic command, and return what it says; nothing if there are no tools.
+
+    Args:
+        home: Where that Java is installed.
+        pid: Its process.
+        command: What jcmd calls it; old versions of Java may not have it.
+    """
+    tool = str(Path(home, "bin", "jcmd"))
     try:
         said = subprocess.run([tool, str(pid), command], capture_output=True, check=False)
     except FileNotFoundError:
@@ -267,8 +274,10 @@ def _asked(java: Any, pid: int, command: str) -> str:
     return said.stdout.decode()
 
 
-def _parts(account: str, resident_mb: float) -> OfJava:
-    """Read what Java says of its memory, by the categories of its Native Memory Tracking."""
+def parts_of_java(home: str, pid: int) -> OfJava:
+    """Measure a Java's memory by the categories of its Native Memory Tracking."""
+    account = asked(home, pid, "VM.native_memory")
+    resident_mb = psutil.Process(pid).memory_info().rss / MB
     found = {name: int(committed) / 1024 for name, committed in _CATEGORY.findall(account)}
     if not found:
         return {}

@@ -20,6 +20,8 @@ LONG_SLICES = 25
 FILLED_SLICES = 15
 """So many are left out: in two processes the memory in use was what it stayed after 11 and 13."""
 TEN = 10
+SHOWN = 7
+"""So many slices of a process are shown in a row at most."""
 PICTURE = f"{pictures.FOLDER}/soak.svg"
 JUDGED = {
     "send_ms": "a send, median ms",
@@ -29,16 +31,19 @@ JUDGED = {
     "python_blocks": "pieces of memory that Python's objects hold",
     "java_mb": "memory of its Java, MB",
     "heap_mb": "Java's heap after a collection, MB",
-    "java_classes_mb": "Java's classes, MB",
-    "java_code_mb": "Java's compiled code, MB",
-    "java_stacks_mb": "the stacks of Java's threads, MB",
-    "java_rest_mb": "what else Java knows of, MB",
-    "java_beside_mb": "what Java does not know of, MB",
     "threads": "threads of both",
     "python_threads": "threads of the process",
     "open_files": "open files of both",
 }
 """What has to stay as it is, however long the process lives."""
+JAVA = {
+    "java_classes_mb": "classes and their names",
+    "java_code_mb": "compiled code",
+    "java_stacks_mb": "stacks of threads",
+    "java_rest_mb": "what else Java keeps an account of",
+    "java_beside_mb": "what it does not: libraries, and what the allocator keeps",
+}
+"""What Java's memory is, beside the heap."""
 RATIO = "a send, a transaction that passes on, and one that takes out, against a new store"
 _PANELS = (
     ("ms", {"send_ms": "send", "receive_ms": "receive, send on and commit"}),
@@ -117,6 +122,7 @@ def lines(folder: Path) -> Iterator[str]:
     for number, judged in enumerate(_judged(found)):
         yield from [""] if number else []
         yield from _judgement(judged)
+    yield from _of_java(found)
 
 
 def _judgement(judged: Sequence[Point]) -> Iterator[str]:
@@ -158,6 +164,24 @@ def _by_tens(judged: Sequence[Point]) -> Iterator[str]:
         if all(value is not None for ten in values for value in ten):
             cells = [f"{fmean(ten):,.1f}" for ten in values]
             yield f"| {JUDGED[what]} | {' | '.join(cells)} |"
+
+
+def _of_java(found: Sequence[Point]) -> Iterator[str]:
+    """Show what the newest process's Java has beside its heap, from slice to slice."""
+    told = [point for point in found if point.java_code_mb is not None]
+    mine = [point for point in told if point.process == told[-1].process]
+    if len(mine) < 2:
+        return
+    last, shown = len(mine) - 1, min(SHOWN, len(mine))
+    nth = [round(n * last / (shown - 1)) for n in range(shown)]
+    yield ""
+    yield f"From {_minute(mine[0].process)}, what its Java had beside the heap, MB:"
+    yield ""
+    yield f"| after slice | {' | '.join(str(n + 1) for n in nth)} |"
+    yield f"|---|{'---:|' * shown}"
+    for what, name in JAVA.items():
+        cells = " | ".join(f"{getattr(mine[n], what):,.1f}" for n in nth)
+        yield f"| {name} | {cells} |"
 
 
 def _other_stores(folder: Path, shown: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.reliability import points, soak, soak_page
@@ -258,6 +259,39 @@ def test_with_the_system_s_allocator_what_is_in_use_is_measured() -> None:
     assert 19.9 < held < 21 and left < 0.5
 
 
+WAITS = (
+    "class Waits { public static void main(String[] said) throws Exception { System.in.read(); } }"
+)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("account", ["summary", "off"])
+def test_the_memory_of_a_java_that_keeps_an_account_is_told_by_its_parts(
+    account: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "Waits.java"
+    program.write_text(WAITS, encoding="utf-8")
+    begun = ["java", "-XX:+UseSerialGC", "-Xms256m", "-Xmx256m", "-XX:+AlwaysPreTouch"]
+    begun += [f"-XX:NativeMemoryTracking={account}", "-XshowSettings:properties", str(program)]
+    java = subprocess.Popen(begun, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert java.stderr is not None
+        home = next(line.split("=")[1].strip() for line in java.stderr if "java.home" in line)
+        while "Waits" not in points.asked(home, java.pid, "VM.command_line"):
+            assert java.poll() is None
+        parts = points.parts_of_java(home, java.pid)
+        resident = psutil.Process(java.pid).memory_info().rss / points.MB
+    finally:
+        java.communicate("\n")
+    if account == "off":
+        assert parts == {}
+        return
+    told: dict[str, Any] = {**parts}
+    assert set(told) == set(points.OfJava.__annotations__)
+    assert all(0.1 < each < 150 for each in told.values()), told
+    assert 200 < resident - sum(told.values()) < 300  # the heap
+
+
 def test_the_page_shows_the_points_and_calls_a_leak_a_growth(tmp_path: Path) -> None:
     assert not list(soak_page.lines(tmp_path))
     for n in range(40):
@@ -291,6 +325,18 @@ def test_each_process_that_lived_long_is_judged_by_itself(tmp_path: Path) -> Non
     assert "| mean of slices | 1 to 10 | 11 to 20 | 21 to 30 | 31 to 40 |" in newest
     assert "| memory of the process, MB | 200.0 | 200.0 | 200.0 | 200.0 |" in newest
     assert "2026-11-26" not in text
+
+
+def test_the_page_tells_what_the_newest_java_has_beside_its_heap(tmp_path: Path) -> None:
+    for process, slices in (("20261124T0105", 3), ("20261125T0000", 12)):
+        for n in range(slices):
+            parts: Any = {name: 10.0 * n + nth for nth, name in enumerate(soak_page.JAVA)}
+            points.add(replace(POINT, process=process, commits=50 * n, **parts), tmp_path)
+    text = "\n".join(soak_page.lines(tmp_path))
+    _, table = text.split("From 2026-11-25 00:00, what its Java had beside the heap, MB:")
+    assert "| after slice | 1 | 3 | 5 | 7 | 8 | 10 | 12 |" in table
+    assert "| compiled code | 1.0 | 21.0 | 41.0 | 61.0 | 71.0 | 91.0 | 111.0 |" in table
+    assert text.count("beside the heap, MB:") == 1
 
 
 def test_the_page_tells_of_all_stores_that_lived_long(tmp_path: Path) -> None:

@@ -203,6 +203,19 @@ def test_positions_that_the_log_of_a_lane_names_are_missed(
     assert problems.told == ([told] if lost and not dropped else [])
 
 
+def test_an_exchange_that_is_lost_is_a_finding_where_queues_are_bound_to_it() -> None:
+    store = MemoryStore()
+    manager = memory_manager(store)
+    manager.create_queue("orders", "n long", dead_letter=False)
+    events = manager.create_exchange("events", "fanout", "n long")
+    events.bind("orders")
+    events.publish([{"n": 1}])
+    catalog = store.journal._shards[model.CATALOG]
+    catalog[:] = [entry for entry in catalog if entry.kind != model.EXCHANGE_CREATED]
+    proof = memory_manager(store).history.verify()
+    assert any("'events'" in problem for problem in proof.problems), str(proof)
+
+
 CLAIMS = EntryFilter(kinds={model.CLAIMED})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import logging
 import os
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ from txnqueue import errors  # noqa: E402
 from txnqueue.cli.console import Options, exit_code  # noqa: E402
 from txnqueue.cli.files import read_file, read_yaml, spelled_out  # noqa: E402
 from txnqueue.cli.main import app  # noqa: E402
-from txnqueue.cli.presentation import REMEDIES, Printer, in_the_shell  # noqa: E402
+from txnqueue.cli.presentation import REMEDIES, Printer, in_the_shell, json_for  # noqa: E402
 from txnqueue.client.append import in_doubt  # noqa: E402
 from txnqueue.core.markup import printable  # noqa: E402
 from txnqueue.core.model import attempt_id  # noqa: E402
@@ -712,6 +714,37 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert printable("a\x1b[31mb") == "a\\x1b[31mb"
 
 
+def test_a_line_of_json_has_no_control_characters_and_stays_one_line(shell: Any) -> None:
+    name = "\x9b31m\x7f\x85\u2028\u202e\U000e0041\ud800\xe9\u4e16\U0001f600"
+    values = {"name": name}
+    line = json_for(StringIO(), values)
+    assert line.isprintable() and json.loads(line) == values
+    assert "\xe9\u4e16\U0001f600" in line, "letters are readable"
+    manager = memory_manager(shell.store, shell.clock, name="user")
+    manager.queue("orders").send([{"id": 1, "name": name.replace("\ud800", "")}])
+    assert shell.json("peek", "orders")[0]["name"] == name.replace("\ud800", "")
+
+
+def test_a_traceback_has_no_control_characters_either() -> None:
+    def broken(options: object) -> None:
+        raise RuntimeError("\x1b[31mred\n\tat java.lang")
+
+    told = CliRunner().invoke(app, ["list", "--verbose"], obj=broken).stderr
+    assert "Traceback" in told and "RuntimeError: \\x1b[31mred\n        at java" in told
+    assert "\x1b" not in told
+
+
+def test_the_log_has_no_control_characters_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+
+    def broken(options: object) -> None:
+        logging.getLogger("txnqueue").warning("not read error=%s", "\x1b[31mred")
+        raise errors.Busy
+
+    told = CliRunner().invoke(app, ["list"], obj=broken).stderr
+    assert told.startswith("WARNING:txnqueue:not read error=\\x1b[31mred\n")
+
+
 # ---------------------------------------------------------------------------------- spark
 
 
@@ -1055,6 +1088,7 @@ def test_what_is_published_goes_to_the_queues_that_are_bound(shell: Any, three: 
     assert shell.json("publish", "events", gone, "--transaction-id", "p")[0] == again[0]
     shell("publish", "events", gone, code=2)
     assert shell.json("publish", "events", three)[0]["unroutable"] == 3
+    assert "No queue gets the 3 unroutable messages" in shell("publish", "events", three).stderr
     assert shell.json("unbind", "events", "audit", "--argument", "kind=late")[0]["changed"]
     assert [row["queue"] for row in shell.json("bindings", "events")] == ["orders"]
     kinds = [row["kind"] for row in shell.json("bindings", "events", "--history")]
@@ -1070,6 +1104,13 @@ def test_what_is_published_goes_to_the_queues_that_are_bound(shell: Any, three: 
         ("publish", "events", three, "--header"),
     ):
         assert "given twice" in shell(*words, "k=1", words[-1], "k=2", code=2).stderr
+
+
+def test_nobody_has_to_publish_again_what_the_dead_letters_got(shell: Any, three: Path) -> None:
+    kept = ("--unroutable", "dead_letter", "--dead-letter-queue", "orders.dead")
+    shell("create-exchange", "kept", "--schema", SCHEMA, *kept)
+    result = shell("publish", "kept", three)
+    assert "3 of them unroutable" in result.stdout and result.stderr == ""
 
 
 def test_an_exchange_grows_and_is_dropped(shell: Any, three: str) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from tests.shell.test_cli import SCHEMA, Shell
 from txnqueue.cli import handlers, signals
 from txnqueue.cli.consume import showing
 from txnqueue.cli.signals import on_sigterm
+from txnqueue.core import model
 from txnqueue.errors import HandlerFailed, InvalidInput
+from txnqueue.queue import Queue
 from txnqueue.testing import memory_manager, plain_schema
 
 SEEN: list[list[int]] = []
@@ -118,6 +121,20 @@ def test_a_finished_run_and_an_empty_queue_are_nothing_to_do(shell: Shell) -> No
     again = consume(shell, "remember", "--run-id", "night", "--nothing-exit-code", 99, code=99)
     assert again["already_finished"] and len(SEEN) == 1
     assert consume(shell, "remember")["messages"] == 0
+
+
+def test_a_run_that_is_stopped_before_its_first_batch_did_not_find_nothing_to_do(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depth = Queue.depth
+
+    def meanwhile(queue: Queue) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return depth(queue)
+
+    monkeypatch.setattr(Queue, "depth", meanwhile)
+    ended = consume(shell, "remember", "--run-id", "night", "--nothing-exit-code", 99, code=0)
+    assert (ended["messages"], ended["stopped"], ended["finished"]) == (0, True, False)
 
 
 @pytest.mark.parametrize(
@@ -423,6 +440,23 @@ def test_unapplied_changes_have_their_own_code(shell: Shell) -> None:
     tables.apply = apply
     assert shell.json("recover")[0]["waiting"] == []
     assert tables.rows("gold").num_rows == 10
+
+
+def test_the_last_change_of_a_table_is_confirmed_by_the_end_of_the_command(shell: Shell) -> None:
+    shell.store.tables.create("gold", plain_schema(SCHEMA))
+    consume(shell, "change_table", "--batch-size", 4)
+    kinds = Counter(entry.kind for entry in shell.store.journal.entries())
+    assert kinds[model.CHANGE_DECIDED] == kinds[model.CHANGE_APPLIED] == 3
+
+
+def test_what_cannot_be_closed_changes_no_exit_code(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone() -> None:
+        raise OSError("the session is gone")
+
+    monkeypatch.setattr(shell.store, "close", gone)
+    assert consume(shell, "remember")["messages"] == 10
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from txnqueue.protocols.amqp import (
     hashed,
     transactions,
 )
+from txnqueue.protocols.amqp.server import consumer_of
 from txnqueue.storage.store import MemoryStore
 
 TRANSACTIONS = 1_000 if LONG else 50
@@ -186,6 +187,13 @@ def test_nothing_is_allowed_that_no_rule_allows(listener: Listener) -> None:
         outcome = client("send", "s", {"n": 1}, address=queue)
         assert outcome == "rejected amqp:unauthorized-access"
     assert numbers(listener) == []
+
+
+def test_no_two_users_of_servers_have_one_consumer_id() -> None:
+    """They would take over each other's messages, and end each other's leases."""
+    pairs = [("a", "b"), ("a", "b/c"), ("a/b", "c"), ("a", "b%2Fc"), ("a", "b%252Fc")]
+    assert len({consumer_of(server, user) for server, user in pairs}) == len(pairs)
+    assert consumer_of("broker", "shop@example.com") == "broker/shop@example.com"
 
 
 def test_a_listener_for_other_machines_needs_tls() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conformance.conftest import in_memory, on_delta_when_long
 from tests.inside import client_of
+from tests.silence import away
 from tests.specifications.controllers import Pipeline, Scene, bodies, condition, message, row
 from txnqueue.batch import Batch
 from txnqueue.protocols.amqp import (
@@ -48,6 +49,7 @@ from txnqueue.protocols.amqp.links import CREDIT
 from txnqueue.protocols.amqp.transactions import OutgoingDelivery
 from txnqueue.protocols.amqp.types import AmqpValue
 from txnqueue.queue import Queue
+from txnqueue.storage.journal import AppendConflict
 from txnqueue.transactions import commit
 
 SECOND = ReceiverSettleMode.SECOND
@@ -1007,6 +1009,33 @@ def test_while_the_store_is_away_a_rollback_is_tried_once_and_not_for_each_trans
 
 
 @in_memory
+@pytest.mark.parametrize("end", ["settled", "settled in the transaction", "detached"])
+def test_of_what_a_controller_is_told_no_more_a_transaction_keeps_only_ids(
+    world: Any, end: str
+) -> None:
+    """It may post millions, and have no more than a few unsettled at a time."""
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    txn_id = pipe.declare()
+    handle = pipe.sender(scene.name, rcv_settle_mode=SECOND)
+    good = [pipe.transfer(handle, message(n), txn_id) for n in range(5)]
+    bad = pipe.transfer(handle, message("no number"), txn_id)  # type: ignore[arg-type]
+    (transaction,) = pipe.session.connection.transactions()
+    assert len(transaction.incoming) == 6
+    if end == "detached":
+        pipe.do(Detach(handle=handle))
+    else:
+        for number, state in pipe.outcomes().items():
+            said = state if end == "settled in the transaction" else None
+            pipe.do(Disposition(role=Role.SENDER, first=number, settled=True, state=said))
+    assert not transaction.incoming
+    assert transaction.accepted[pipe.session].count(range(bad)) == len(good)
+    assert transaction.rejected[pipe.session].count(range(bad + 1)) == 1
+    assert pipe.discharge(txn_id) == "accepted"
+    assert scene.waiting() == [0, 1, 2, 3, 4]
+
+
+@in_memory
 def test_what_a_controller_leaves_behind_goes_back_as_far_as_it_is_held(world: Any) -> None:
     """A message that was settled past the resource does not keep the others from going back."""
     scene = Scene(world)
@@ -1018,6 +1047,22 @@ def test_what_a_controller_leaves_behind_goes_back_as_far_as_it_is_held(world: A
     held.batch.accept(matching=[held.message_id])
     connection.close()
     assert scene.waiting() == [0, 2] and scene.counts == (2, 0)
+
+
+@in_memory
+def test_what_is_left_of_a_claim_goes_back_by_few_commits_if_a_lane_of_it_is_lost(
+    world: Any,
+) -> None:
+    scene = Scene(world, settings={"lanes": 2})
+    scene.orders.send([row(n) for n in range(80)])
+    connection = scene.resource.connect()
+    Pipeline(connection).receiver(scene.name, 80)
+    world.clock.advance(310)
+    assert len(world.open(scene.orders, "other").receive(40)) == 40
+    before = world.store.journal.version()
+    connection.close()
+    assert world.store.journal.version() - before <= 3
+    assert scene.counts == (40, 40)
 
 
 @in_memory
@@ -1324,6 +1369,26 @@ def test_an_outcome_that_came_too_late_for_one_delivery_is_applied_to_the_other(
 
 
 @in_memory
+def test_an_outcome_that_came_too_late_for_one_lane_of_a_claim_is_applied_to_the_other(
+    world: Any,
+) -> None:
+    scene = Scene(world, settings={"lanes": 2})
+    scene.orders.send([row(n) for n in range(4)])
+    pipe = Pipeline(scene.resource.connect())
+    pipe.receiver(scene.name, 4)
+    world.clock.advance(310)
+    taken = world.open(scene.orders, "other").receive(2)
+    lost = {one["n"] for one in taken.messages()}
+    transfers = [frame for frame in pipe.frames if isinstance(frame, Transfer)]
+    sent = {one.delivery_id: one.payload[-1].value["n"] for one in transfers}
+    pipe.dispose(Accepted(), 0, 3)
+    told = pipe.outcomes(Role.SENDER)
+    failed = {number for number, state in told.items() if state == Modified(delivery_failed=True)}
+    assert {sent[number] for number in failed} == lost and len(told) == 4
+    assert scene.counts == (0, 2)
+
+
+@in_memory
 def test_the_resource_keeps_leases_alive(world: Any) -> None:
     scene = Scene(world, settings={"lease_seconds": 60})
     scene.orders.send([row(1), row(2)])
@@ -1361,7 +1426,7 @@ def test_the_leases_of_many_claims_are_extended_together(
     world.clock.advance(200)
     before = world.store.journal.version()
     pipe.session.connection.tick()
-    assert world.store.journal.version() - before == (20 - lost if lost else 1)
+    assert world.store.journal.version() - before == 1
     world.clock.advance(200)
     before = world.store.journal.version()
     pipe.session.connection.tick()
@@ -1374,6 +1439,74 @@ def test_the_leases_of_many_claims_are_extended_together(
     assert len(world.open(scene.orders, "third").receive(20)) == lost
     pipe.dispose(Accepted(), lost, 19)
     assert scene.counts == (0, lost)
+
+
+@in_memory
+def test_of_a_claim_on_several_lanes_the_leases_that_are_not_lost_are_extended(world: Any) -> None:
+    """The resource was busy for longer than a lease, and somebody else needed one message."""
+    scene = Scene(world, settings={"lanes": 2})
+    scene.orders.send([row(1), row(2)])
+    pipe = Pipeline(scene.resource.connect())
+    pipe.receiver(scene.name, 2)
+    assert len({one.batch for one in pipe.session.unsettled.values()}) == 1
+    world.clock.advance(310)
+    assert len(world.open(scene.orders, "other").receive(1, lease_seconds=10_000)) == 1
+    pipe.session.connection.tick()
+    before = world.store.journal.version()
+    pipe.session.connection.tick()
+    assert world.store.journal.version() == before, "what is lost is not asked for again"
+    for _ in range(4):
+        world.clock.advance(160)
+        pipe.session.connection.tick()
+    assert len(world.open(scene.orders, "third").receive(2)) == 0, "the other lease is extended"
+
+
+@in_memory
+def test_an_outcome_of_a_detached_link_that_cannot_be_applied_ends_the_session(world: Any) -> None:
+    """There is no link to end, and the controller must not take the message for settled."""
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    pipe = Pipeline(scene.resource.connect())
+    handle = pipe.receiver(scene.name, 1)
+    pipe.do(Detach(handle=handle, closed=False))
+    with away(world.store.journal), pytest.raises(AmqpError, match="the store is away"):
+        pipe.dispose(Accepted(), 0, settled=True)
+    pipe.session.end()
+    assert scene.counts == (1, 0)
+
+
+@in_memory
+def test_an_outcome_of_a_detached_link_whose_queue_is_dropped_ends_nothing(world: Any) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    pipe = Pipeline(scene.resource.connect())
+    pipe.do(Detach(handle=pipe.receiver(scene.name, 1), closed=False))
+    scene.orders.drop()
+    pipe.dispose(Accepted(), 0, settled=True)
+    assert pipe.receiver(world.queue("letters").name) in pipe.session.links
+
+
+@in_memory
+@pytest.mark.parametrize("how", ["suspended", "in a transaction"])
+def test_the_drop_of_a_queue_ends_no_lease_of_messages_of_others(world: Any, how: str) -> None:
+    scene = Scene(world)
+    other = world.queue("letters")
+    for queue in (scene.orders, other):
+        queue.send([row(1)])
+    pipe = Pipeline(scene.resource.connect())
+    pipe.receiver(scene.name, 1)
+    handle = pipe.receiver(other.name, 1)
+    if how == "suspended":
+        pipe.do(Detach(handle=handle, closed=False))
+    else:
+        pipe.dispose(TransactionalState(pipe.declare(), Accepted()), 1, settled=True)
+    other.drop()
+    for _ in range(4):
+        world.clock.advance(160)
+        pipe.session.connection.tick()
+    assert len(world.open(scene.orders, "other").receive(1)) == 0
+    pipe.dispose(Accepted(), 0)
+    assert pipe.outcomes(Role.SENDER)[0] == Accepted()
 
 
 @in_memory
@@ -1662,6 +1795,35 @@ def test_what_was_acquired_and_never_sent_is_not_consumed_by_the_commit(world: A
     del payload.table
     scene.controller.discharge(txn_id)
     assert sorted(scene.waiting()) == [1, 2, 3]
+
+
+@in_memory
+@pytest.mark.parametrize("drain", [False, True])
+@pytest.mark.parametrize("where", ["outside", "inside"])
+def test_a_link_whose_claims_lose_to_others_stays_and_tries_again(
+    world: Any, where: str, drain: bool
+) -> None:
+    """Of many consumers of one lane, a few lose every conflict."""
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    txn_id, handle = pipe.declare(), pipe.receiver(scene.name)
+    scene.orders.send([row(1)])
+    journal = world.store.journal
+    append = journal.append
+
+    def loses(*_: Any, **__: Any) -> Any:
+        raise AppendConflict("another consumer was faster")
+
+    journal.append = loses
+    properties = {} if where == "outside" else {"txn-id": txn_id}
+    told = pipe.do(Flow(handle=handle, link_credit=2, drain=drain, properties=properties))
+    assert not [one for one in told if isinstance(one, Detach | Transfer)]
+    assert all(one.link_credit == 2 for one in told if isinstance(one, Flow))
+    journal.append = append
+    pipe.session.connection.tick()
+    told = pipe.session.frames()
+    assert [one.payload for one in told if isinstance(one, Transfer)]
+    assert [one.link_credit for one in told if isinstance(one, Flow)] == ([0] if drain else [])
 
 
 @in_memory

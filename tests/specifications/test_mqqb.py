@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -489,6 +490,32 @@ def test_a_prepare_in_doubt_that_lands_at_last_is_never_taken_back(
         assert mqqb.world.manager("other").recover().prepared == tuple(seen)
     else:
         assert mqqb.numbers(mqqb.orders) == ([2, 3] if seen else [1, 2, 3])
+
+
+@in_memory
+def test_a_prepare_that_meets_a_commit_that_was_on_its_way_returns_a_status(mqqb: Mqqb) -> None:
+    local, journal = mqqb.local, mqqb.world.store.journal
+    transaction = local.create_transaction()
+    local.dequeue_message(mqqb.position(0), "priced", transaction)
+    append, late = journal.append, list[Any]()
+
+    def after_it(*args: Any, **how: Any) -> Any:
+        while late:
+            late.pop()()
+        return append(*args, **how)
+
+    def interrupts(*args: Any, **how: Any) -> Any:
+        late.append(partial(append, *args, **how))
+        journal.append = after_it
+        raise KeyboardInterrupt
+
+    journal.append = interrupts
+    with pytest.raises(KeyboardInterrupt):
+        local.transaction_commit(transaction)
+    assert local.transaction_prepare(transaction) is SEQUENCE
+    assert not late, "the commit has landed meanwhile"
+    assert local.transaction_commit(transaction) is OK
+    assert mqqb.numbers(mqqb.orders) == [2, 3]
 
 
 @on_delta_when_long

@@ -32,6 +32,7 @@ from txnqueue.cli.presentation import (
     remark,
 )
 from txnqueue.cli.signals import starting_java
+from txnqueue.core.markup import printable
 from txnqueue.core.settings import check_root
 from txnqueue.core.state.closure import is_closed
 from txnqueue.platform.log_store import scheme_of
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
     from txnqueue.store_reader import StoreReader
 
+logger = logging.getLogger("txnqueue")
 FAILED, USAGE, PLATFORM, HANDLER_FAILED, TRY_AGAIN, IN_DOUBT, NOT_APPLIED = 1, 2, 3, 4, 75, 76, 77
 WOULD_CHANGE, DEAD_LETTERS, TOO_FEW = 5, 6, 7
 _CLUSTER = ("HADOOP_CONF_DIR", "DATABRICKS_RUNTIME_VERSION", "PYSPARK_GATEWAY_PORT")
@@ -118,6 +120,14 @@ class Options:
     verbose: bool = False
     short_lived: bool = True
     engine: Engine = Engine.AUTO
+
+
+class _PrintableLog(logging.Formatter):
+    """Writes records without control characters: an error may quote messages."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record; the stacks of Java have tabs."""
+        return printable(super().format(record).expandtabs())
 
 
 ManagerFactory = Callable[[Options], "tuple[QueueManager, SparkSession | None]"]
@@ -201,6 +211,23 @@ class OpenStore:
         self._reader: StoreReader | None = None
         self._opened: tuple[QueueManager, SparkSession | None] | None = None
 
+    def __enter__(self) -> OpenStore:
+        """Return the run, whose manager is closed at its end."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close the manager, which records that the last commit's changes of tables are applied.
+
+        A command that is interrupted ends at once. What a command did is done all the same if this
+        fails: its exit code stays.
+        """
+        if self._opened is None or (kind is not None and not issubclass(kind, Exception)):
+            return
+        try:
+            self._opened[0].close()
+        except Exception as error:
+            logger.warning("not closed error=%s", error)
+
     @property
     def manager(self) -> QueueManager:
         """The manager; the first use starts Spark."""
@@ -252,7 +279,7 @@ def exiting(*, verbose: bool) -> Iterator[None]:
         raise
     except Exception as error:
         if verbose:
-            remark(traceback.format_exc())
+            remark(printable(traceback.format_exc().expandtabs()))  # Java's stacks have tabs
         if isinstance(error, (errors.TxnQueueError, NotPrinted)):
             complain(in_the_shell(str(error)))
         else:
@@ -377,12 +404,14 @@ def command(
             options = _common(**{key: cast(Any, given.pop(key)) for key in shared})
             options = replace(options, short_lived=short_lived)
             level = logging.DEBUG if options.verbose else logging.WARNING
-            logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+            log = logging.StreamHandler(sys.stderr)
+            log.setFormatter(_PrintableLog(logging.BASIC_FORMAT))
+            logging.basicConfig(handlers=[log], level=logging.WARNING)
             logging.getLogger("txnqueue").setLevel(level)
             if not options.verbose:
                 warnings.filterwarnings("ignore", module="pyspark")
             store = OpenStore(options, ctx.obj)
-            with printed(store.printer), exiting(verbose=options.verbose):
+            with printed(store.printer), exiting(verbose=options.verbose), store:
                 body(store, **given)
 
         context = inspect.Parameter(

@@ -172,7 +172,7 @@ def consume(
         raise typer.Exit(HANDLER_FAILED)
     if result.dead_lettered:
         raise typer.Exit(dead_letters_exit_code)
-    if not result.batches:
+    if not result.batches and not result.stopped:  # there may have been something to do
         raise typer.Exit(nothing_exit_code)
 
 

@@ -207,6 +207,11 @@ def publish(
         else f"Already committed, nothing was published: transaction {receipt.transaction_id}"
     )
     session.printer.fact(values, f"{sentence} (commit_seq {receipt.commit_seq}).")
+    if unwanted and session.manager.exchange(exchange).info.unroutable == RETURN:
+        session.printer.note(
+            f"No queue gets the {unwanted} unroutable messages: bind one, and publish these rows "
+            "again, under another id."
+        )
 
 
 def _asked(arguments: Sequence[str] | None) -> dict[str, str | None]:

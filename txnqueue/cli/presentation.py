@@ -56,6 +56,7 @@ REMEDIES = {
     "maintain(payload_retention_days=)": "txnqueue maintain --payload-retention-days",
 }
 """What errors advise a program to call, and what to type instead."""
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 _ASK_OUTCOME = re.compile(
     r"""manager\.outcome\(('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?:, attempt='[^']*')?\)"""
 )
@@ -209,12 +210,21 @@ def _line(row: Mapping[str, Any]) -> str:
 def json_for(stream: TextIO | None, values: Mapping[str, Any]) -> str:
     """Write values as JSON, with escapes for the letters that a stream may have no code for.
 
+    JSON itself has escapes for few control characters only: the others would control a terminal,
+    and some of them end a line for programs.
+
     Args:
         stream: Where the text will be written.
         values: The values, by name.
     """
     every_letter = _encoding_of(stream).lower().startswith("utf")
-    return json.dumps(plain(values), ensure_ascii=not every_letter, allow_nan=False)
+    line = json.dumps(plain(values), ensure_ascii=not every_letter, allow_nan=False)
+    return line if line.isprintable() else _UNPRINTABLE.sub(_escaped, line)
+
+
+def _escaped(letter: re.Match[str]) -> str:
+    """Write a letter within a text of JSON, with an escape unless it can be printed."""
+    return letter[0] if letter[0].isprintable() else json.dumps(letter[0])[1:-1]
 
 
 def _encodable(text: str, stream: TextIO | None) -> str:

@@ -5,6 +5,7 @@ Entries never change: those read once are kept, and only new ones are read.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterable
 
@@ -182,10 +183,13 @@ class Cache:
         return Topology.of(self.catalog_entries())
 
     def learn_closed(self, error: QueueError) -> None:
-        """Remember the queue that an error reports as closed, and look names up again."""
+        """Remember the queue that an error reports as closed, and look names up again.
+
+        A copy has no traceback, whose frames hold what was about to be sent.
+        """
         queue_id = error.details.get("queue_id")
         if queue_id is not None:
-            self._closed[str(queue_id)] = error
+            self._closed[str(queue_id)] = copy.copy(error)
             self._queues = {}
 
     def closed(self, info: QueueInfo) -> QueueError | None:

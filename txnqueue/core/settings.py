@@ -201,7 +201,7 @@ def check_root(root: object) -> str:
             )
         if "/" not in said:
             return f"./{said}"
-    if is_text(said) and ("/" in said or all(said.split("."))):
+    if is_text(said) and ("/" in said or all(map(str.strip, said.split(".")))):
         return said
     raise InvalidInput(
         f"root={shown(root)}: give a path with a '/', such as './store', or the name of a catalog "

@@ -115,8 +115,18 @@ class Account:
         return sum(map(ranges.count, left)), sum(ranges.count(part) for _, part in wanted)
 
     def say(self, attempt: str, chosen: Dispositions) -> None:
-        """Record dispositions that the commit of an attempt carries out."""
+        """Record dispositions that the commit of an attempt carries out.
+
+        Raises:
+            AlreadySettled: Another thread has settled some of the messages since they were chosen.
+        """
         with self._lock:
+            for one in self.held:
+                if _beyond(chosen.get(name_of(one), ()), self.left(one, attempt)):
+                    raise AlreadySettled(
+                        "Another thread has settled some of these messages meanwhile: let one "
+                        "thread at a time settle a message. Nothing was changed."
+                    )
             said, known = self._said.setdefault(attempt, {}), self._left.setdefault(attempt, {})
             for name, found in chosen.items():
                 left = known.pop(name, None)  # after an interrupt it is found anew
@@ -223,6 +233,15 @@ def _places(one: HeldClaim, among: Iterable[PositionId]) -> dict[str, list[tuple
     for number, position_id in enumerate(among):
         found[one.positions[position_id].send_id].append((number, position_id))
     return found
+
+
+def _beyond(said: Iterable[Disposition], left: Parts) -> bool:
+    """Return whether dispositions name messages that are not among those that are left."""
+    return any(
+        ranges.difference(part, left.get(position_id, ()))
+        for disposition in said
+        for position_id, part in disposition.items or ()
+    )
 
 
 def _without(left: Parts, said: Iterable[Disposition]) -> Parts:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.errors import LimitExceeded, PayloadRemoved, TableNotFound
 from txnqueue.reports.report import plain
-from txnqueue.storage.payload.maps import mark_maps
+from txnqueue.storage.payload.maps import MapItems, mark_maps
 from txnqueue.storage.tables import Change, Tables
 from txnqueue.types import ChangedRow
 
@@ -110,4 +110,16 @@ def _how(change: Change) -> str | None:
 
 
 def _text(value: object) -> str:
-    return json.dumps(plain(value), ensure_ascii=False)
+    return json.dumps(plain(_in_order(value)), ensure_ascii=False)
+
+
+def _in_order(value: object) -> object:
+    """Sort the entries of maps by their keys: two maps are the same in whatever order they are."""
+    if isinstance(value, MapItems):
+        entries = ((key, _in_order(inner)) for key, inner in value)
+        return MapItems(sorted(entries, key=lambda entry: str(plain(entry[0]))))
+    if isinstance(value, Mapping):
+        return {name: _in_order(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_in_order(inner) for inner in value]
+    return value

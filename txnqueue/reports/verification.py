@@ -16,10 +16,12 @@ from txnqueue.client.client import Client
 from txnqueue.client.past_reader import ENTRIES_MAX
 from txnqueue.client.side_by_side import both
 from txnqueue.core import model
+from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.markup import table
 from txnqueue.core.model import Entry
 from txnqueue.core.state import catalog, retention
 from txnqueue.core.state.topology import Topology
+from txnqueue.errors import StoreCorrupt
 from txnqueue.reports.consistency import (
     ChangeChecks,
     CheckedPromise,
@@ -161,7 +163,7 @@ def _checked(client: Client, past: Past) -> _Checked:
             lanes.setdefault(entry.lane or 0, []).append(entry.body["pin"])
     manifests, changes = Manifests(beginning, problems), ChangeChecks(past, beginning)
     declared.sort(key=Order.COMMIT.key)
-    queues, exchanges = catalog.every_queue(declared), Topology.of(declared).ever.values()
+    queues, exchanges = catalog.every_queue(declared), _exchanges(declared, problems)
     moves = Moves(queues, beginning, problems)
     replay = Replay(queues, pins, beginning, problems)
     owners = {
@@ -186,6 +188,15 @@ def _checked(client: Client, past: Past) -> _Checked:
     )
     told = (*_left_out(past, history.newest), *problems.told)
     return _Checked(claims, told, landings)
+
+
+def _exchanges(declared: Sequence[Entry], problems: Problems) -> list[ExchangeInfo]:
+    """List all exchanges that there ever were; none if the entry of one is lost."""
+    try:
+        return list(Topology.of(declared).ever.values())
+    except StoreCorrupt as error:
+        problems.add(str(error))
+        return []
 
 
 class _History:

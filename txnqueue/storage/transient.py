@@ -336,6 +336,8 @@ class TransientStore:
             known = {**self._checkpoints, **self.folds}
             for queue_id, fold in known.items():
                 self.fold(queue_id, len(fold.lanes))
+            for lane in [lane for fold in self.folds.values() for lane in fold.lanes.values()]:
+                lane.duplicates.clear()  # only a compaction names them, and here there is none
             self._checkpoints = deepcopy(self.folds)
             self.journal.forget(self._needed())
             self.payload.keep(self._sends())

@@ -46,15 +46,20 @@ DRAINED = "drained"
 UNDECIDED = "another attempt of its transaction id is prepared"
 """Why an attempt was aborted that no repetition helps, until somebody decides the other one."""
 _OF_A_RUN = re.compile(r"\d+|end").fullmatch
+_QUEUE_ID = re.compile(r"[A-Za-z][A-Za-z0-9._-]*-[0-9a-f]{8}").fullmatch
 JOINED_TRIES = 2
 """How often a commit is tried joined with the next claim before it is committed alone."""
 
 
 def drained_queue(committed: Entry) -> str | None:
-    """Return the id of the queue whose run made a commit; None if it is none of a run."""
-    number = committed.stream.rpartition("/")[2]
-    queue_id = (committed.body.get("metadata") or {}).get(DRAINED)
-    return queue_id if isinstance(queue_id, str) and _OF_A_RUN(number) else None
+    """Return the id of the queue whose run made a commit; None if it is none of a run.
+
+    A user may have metadata of that name: those of a run are nothing but the id of a queue.
+    """
+    number, metadata = committed.stream.rpartition("/")[2], committed.body.get("metadata") or {}
+    queue_id = metadata.get(DRAINED)
+    is_id = len(metadata) == 1 and isinstance(queue_id, str) and _QUEUE_ID(queue_id)
+    return queue_id if is_id and _OF_A_RUN(number) else None
 
 
 class Attempt:

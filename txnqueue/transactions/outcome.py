@@ -48,9 +48,10 @@ def outcome_of(client: Client, transaction_id: str, attempt: str | None = None) 
     state = client.cache.key_state(transaction_id)
     asked = None if attempt is None else attempt_named(transaction_id, attempt)
     attempts = len({*state.decisions, *state.prepared})
-    if state.committed is not None:
-        receipt = receipt_of(client, state.committed)
-        by_operator = state.committed.attempt in state.heuristics
+    committed = state.committed
+    if committed is not None and (asked is None or committed.attempt == asked.attempt):
+        receipt = receipt_of(client, committed)
+        by_operator = committed.attempt in state.heuristics
         return Outcome(transaction_id, Status.COMMITTED, receipt, None, attempts, by_operator)
     waits = state.in_doubt
     if waits is not None and (asked is None or waits.attempt == asked.attempt):
@@ -73,7 +74,13 @@ def outcome_of(client: Client, transaction_id: str, attempt: str | None = None) 
 def _of_absent(
     client: Client, state: TransactionState, asked: AttemptOwner, attempts: int
 ) -> Outcome:
-    """Return the outcome of an attempt without entries: undecided, or never decided in time."""
+    """Return the outcome of an attempt without entries.
+
+    It is undecided, was never decided in time, or another attempt of its id was committed first.
+    """
+    if state.committed is not None:
+        reason = "another attempt of its transaction id was committed first"
+        return Outcome(state.key, Status.ROLLED_BACK, None, reason, attempts)
     if not state.is_over(asked):
         reason = "it left no entry, and may still land: rollback makes sure that it does not"
         return Outcome(state.key, Status.UNDECIDED, None, reason, attempts)

@@ -13,6 +13,7 @@ from txnqueue.core.planning import Plan, Stamp
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import catalog
 from txnqueue.core.state.closure import exchange_error
+from txnqueue.errors import StoreCorrupt
 
 KINDS = (
     model.EXCHANGE_CREATED,
@@ -53,7 +54,11 @@ class Topology:
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Topology:
-        """Fold the catalog's entries."""
+        """Fold the catalog's entries.
+
+        Raises:
+            StoreCorrupt: The entry of an exchange to which a queue was bound is missing.
+        """
         found = cls()
         mine = (entry for entry in entries if entry.shard == model.CATALOG)
         ordered = sorted(mine, key=lambda entry: entry.place)
@@ -61,10 +66,10 @@ class Topology:
             if entry.kind in KINDS:
                 found._told(entry)
             elif entry.kind == model.QUEUE_BOUND:
-                found.bound[entry.body["exchange"]].setdefault(binding_of(entry), entry)
+                found._bindings(entry).setdefault(binding_of(entry), entry)
                 found._posts(entry.body["exchange"], entry.queue_id)
             elif entry.kind == model.QUEUE_UNBOUND:
-                found.bound[entry.body["exchange"]].pop(binding_of(entry), None)
+                found._bindings(entry).pop(binding_of(entry), None)
             else:
                 continue
             name = entry.body["name"]
@@ -80,9 +85,19 @@ class Topology:
         self.bound.setdefault(info.exchange_id, {})
         self._posts(info.exchange_id, info.dead_letter_id)
         if entry.kind == model.EXCHANGE_DROPPED:
-            del self.exchanges[info.name]
+            self.exchanges.pop(info.name, None)
         else:
             self.exchanges[info.name] = info
+
+    def _bindings(self, entry: Entry) -> dict[Binding, Entry]:
+        """Return the bindings of the exchange of which an entry makes or ends one."""
+        name, exchange_id = entry.body["name"], entry.body["exchange"]
+        if exchange_id not in self.bound:
+            raise StoreCorrupt(
+                f"The catalog binds a queue to the exchange {name!r} ({exchange_id}), whose own "
+                "entry is missing: stop writing to the store, and keep it as it is."
+            )
+        return self.bound[exchange_id]
 
     def _posts(self, exchange_id: str, queue_id: str | None) -> None:
         self.posting.setdefault(queue_id or "", {})[exchange_id] = None

@@ -135,22 +135,36 @@ def _apply(
 
 
 def _retire(deliveries: list[OutgoingDelivery], outcome: Outcome, *, settled: bool) -> None:
-    """Apply an outcome at once; deliveries lost meanwhile are reported as failed.
-
-    Claims are lost one by one: what was applied to the others must not be reported as failed.
-    """
+    """Apply an outcome at once; deliveries lost meanwhile are reported as failed."""
     for mine in by_claim(deliveries):
-        state = outcome
-        try:
-            apply([(delivery, outcome) for delivery in mine], None)
-        except LeaseLost as error:
-            logger.warning("outcome not applied link=%r error=%s", mine[0].link.name, error)
-            state = Modified(delivery_failed=True)
+        for part, state in _applied(mine, outcome):
+            for delivery in part:
+                delivery.settled = settled
+                delivery.link.session.settle(delivery, state)
+                if state is outcome:
+                    delivery.link.session.settled.add(delivery.delivery_id)
+
+
+def _applied(
+    mine: list[OutgoingDelivery], outcome: Outcome
+) -> list[tuple[list[OutgoingDelivery], Outcome]]:
+    """Apply an outcome to deliveries of one claim, and return what came of them.
+
+    The messages of each lane have a lease of their own: what was applied to the others must not be
+    reported as failed.
+    """
+    try:
+        apply([(delivery, outcome) for delivery in mine], None)
+    except LeaseLost as error:
+        lanes: dict[int, list[OutgoingDelivery]] = {}
         for delivery in mine:
-            delivery.settled = settled
-            delivery.link.session.settle(delivery, state)
-            if state is outcome:
-                delivery.link.session.settled.add(delivery.delivery_id)
+            assert delivery.position is not None
+            lanes.setdefault(delivery.position.lane, []).append(delivery)
+        if len(lanes) > 1:
+            return [found for part in lanes.values() for found in _applied(part, outcome)]
+        logger.warning("outcome not applied link=%r error=%s", mine[0].link.name, error)
+        return [(mine, Modified(delivery_failed=True))]
+    return [(mine, outcome)]
 
 
 def _settle_postings(session: Session, frame: Disposition, named: range) -> str | None:
@@ -159,10 +173,18 @@ def _settle_postings(session: Session, frame: Disposition, named: range) -> str 
     It may name the transaction in which it posted them; that is not a request for work. A
     delivery settled before its rejection can have arrived counts as sent settled.
     """
+    why = _contradicted(session, frame, named)
     if frame.settled:
         for delivery in _known(session.incoming, named):
             del session.incoming[delivery.delivery_id]
+            if delivery.transaction is not None:
+                delivery.transaction.keep_id_of(delivery)
         session.grant()
+    return why
+
+
+def _contradicted(session: Session, frame: Disposition, named: range) -> str | None:
+    """Return why a controller errs about its deliveries in a transaction; None if it does not."""
     txn_ids = transactions_named(frame)
     if not txn_ids or not isinstance(frame.state, TransactionalState):
         return None

@@ -335,9 +335,10 @@ class ReceivingLink(IncomingLink):
     def closed(self) -> None:
         """Forget the states of deliveries on the link."""
         super().closed()
-        mine = [n for n, one in self.session.incoming.items() if one.link is self]
-        for number in mine:
-            del self.session.incoming[number]
+        for delivery in [one for one in self.session.incoming.values() if one.link is self]:
+            del self.session.incoming[delivery.delivery_id]
+            if delivery.transaction is not None:
+                delivery.transaction.keep_id_of(delivery)
 
     # -------------------------------------------------------------------------- helpers
 

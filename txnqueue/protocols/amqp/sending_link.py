@@ -9,6 +9,7 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from txnqueue.batch import ids_of, positions_of, some_messages
+from txnqueue.errors import Busy
 from txnqueue.protocols.amqp.links import COUNTS, Link
 from txnqueue.protocols.amqp.messages import sections_of
 from txnqueue.protocols.amqp.performatives import TXN_ID, Attach, Flow, Transfer
@@ -121,9 +122,13 @@ class SendingLink(Link):
             if limit <= 0:
                 break
             transaction = self.transaction
-            batch = self.queue.receive(
-                limit, transaction=transaction.transaction if transaction else None
-            )
+            try:
+                batch = self.queue.receive(
+                    limit, transaction=transaction.transaction if transaction else None
+                )
+            except Busy as error:  # nothing was changed: the next tick tries again
+                logger.info("nothing acquired link=%s error=%s", self.name, error)
+                return False
             try:
                 if not len(batch):
                     break

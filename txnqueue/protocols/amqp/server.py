@@ -348,7 +348,7 @@ class AmqpServer:
                     store=client.store,
                     runtime=replace(client.runtime),
                     actor=user,
-                    consumer=f"{client.runtime.consumer}/{user}",
+                    consumer=consumer_of(client.runtime.consumer, user),
                 )
                 self._resources[user] = TransactionalResource(
                     manager,
@@ -357,6 +357,14 @@ class AmqpServer:
                     limits=self._services.limits,
                 )
             return self._resources[user]
+
+
+def consumer_of(server: str, user: str) -> str:
+    """Return the consumer id of a server's user, which no user of another server has.
+
+    Either name may contain slashes: only the last one separates them.
+    """
+    return f"{server}/{user.replace('%', '%25').replace('/', '%2F')}"
 
 
 def _is_loopback(host: str) -> bool:

@@ -8,17 +8,18 @@ from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
-from txnqueue.batch import extend_leases, half_over
+from txnqueue.batch import claims_of, extend_leases, half_over, held_until
 from txnqueue.errors import (
     InvalidInput,
     LeaseLost,
     PlatformMissing,
     QueueClosed,
+    QueueError,
     QueueNotFound,
     SettlementPending,
 )
+from txnqueue.messages.settlement import Name, name_of
 from txnqueue.protocols.amqp import dispositions
 from txnqueue.protocols.amqp.bodies import is_plain, unwritable_property
 from txnqueue.protocols.amqp.columns import unwritable
@@ -84,7 +85,8 @@ class Session:
         self.settled = DeliveryIds(SETTLED_RANGES_MAX)
         self._open = True
         self._gone: set[int] = set()
-        self._lost: WeakSet[Batch] = WeakSet()
+        self._lost: dict[Name, LeaseLost] = {}
+        """The claims among those of the controller whose leases were lost, each with why."""
         self._frames: list[Performative] = []
         self._queued_octets = 0
         self._next_delivery_id = 0
@@ -103,7 +105,8 @@ class Session:
             something to send too: see their ``frames``.
 
         Raises:
-            AmqpError: It names a link that does not exist, or the session has ended: end it.
+            AmqpError: It names a link that does not exist, the session has ended, or it failed for
+                deliveries of a detached link: end the session.
         """
         kind = type(performative).__name__.lower()
         why: str | None = "it was interrupted"
@@ -247,11 +250,17 @@ class Session:
 
         Returns:
             Why it was not done; None if it was.
+
+        Raises:
+            AmqpError: It failed, and the link is detached: only the session's end tells it.
         """
         try:
             act()
         except Exception as error:
             found = _error(error, link.name)
+            gone = isinstance(error, QueueClosed | QueueNotFound)  # with all of its messages
+            if not link.attached and not gone:
+                raise AmqpError(found.condition, found.description) from error
             link.detach(found)
             return f"{found.symbol}: {found.description}"
         return None
@@ -378,33 +387,50 @@ class Session:
         Messages settled in a transaction are held until its discharge, and messages that go
         settled until they are sent.
         """
+        held = self._held_claims()
+        names = {name_of(one) for batch in held for one in claims_of(batch)} if self._lost else ()
+        self._lost = {name: error for name, error in self._lost.items() if name in names}
         due: defaultdict[float, list[Batch]] = defaultdict(list)
-        for batch, link in self._held_claims().items():
-            lease, until = link.queue.info.settings.lease_seconds, batch.held_until
-            if until is not None and half_over(until, lease, now_ms) and batch not in self._lost:
+        for batch, link in held.items():
+            lease, until = link.queue.info.settings.lease_seconds, held_until(batch, self._lost)
+            if until is not None and half_over(until, lease, now_ms):
                 due[lease].append(batch)
         for lease, batches in due.items():
             for first in range(0, len(batches), CLAIMS_MAX):
                 self._extend(batches[first : first + CLAIMS_MAX], lease)
 
     def _extend(self, batches: list[Batch], lease_seconds: float) -> None:
-        """Extend leases by one append, or, if one of them is lost, by one for each of the others.
+        """Extend leases by one append, without those that are found to be lost.
 
         A controller may hold thousands of claims.
         """
+        known = set(self._lost)
         try:
-            extend_leases(batches, lease_seconds)
+            extend_leases(batches, lease_seconds, self._lost)
         except SettlementPending:
             pass  # the leases of the others were extended
-        except LeaseLost as error:
-            if len(batches) > 1:
-                for batch in batches:
-                    self._extend([batch], lease_seconds)
-                return
-            logger.warning("lease lost error=%s", error)
-            self._lost.add(batches[0])
+        except (QueueClosed, QueueNotFound) as error:
+            self._extend_by_queue(batches, lease_seconds, error)
+            return
         except Exception as error:  # the next tick tries again
             logger.warning("lease not extended error=%s", error)
+        for name in self._lost.keys() - known:
+            logger.warning("lease lost error=%s", self._lost[name])
+
+    def _extend_by_queue(
+        self, batches: list[Batch], lease_seconds: float, dropped: QueueError
+    ) -> None:
+        """Extend leases of which some are of a dropped queue, whose messages nobody gets again."""
+        queues: defaultdict[str, list[Batch]] = defaultdict(list)
+        for batch in batches:
+            queues[claims_of(batch)[0].info.queue_id].append(batch)
+        if len(queues) > 1:
+            for mine in queues.values():
+                self._extend(mine, lease_seconds)
+            return
+        logger.warning("leases lost error=%s", dropped)
+        lost = LeaseLost(str(dropped))
+        self._lost.update((name_of(one), lost) for batch in batches for one in claims_of(batch))
 
     def _held_claims(self) -> dict[Batch, SendingLink]:
         """Find the claims that hold messages for the controller, each with its link."""

@@ -298,13 +298,21 @@ class LiveTransaction:
 
     def posted(self, delivery: IncomingDelivery) -> None:
         """Record a posting of which the controller was told; few are needed as they are."""
-        session, number = delivery.link.session, delivery.delivery_id
-        if not delivery.settles_first:
-            self.incoming[session, number] = delivery
-        elif isinstance(delivery.outcome, Rejected):
-            self.rejected[session].add(number)
+        if delivery.settles_first:
+            self._note(delivery)
         else:
-            self.accepted[session].add(number)
+            self.incoming[delivery.link.session, delivery.delivery_id] = delivery
+
+    def keep_id_of(self, delivery: IncomingDelivery) -> None:
+        """Forget the state of a posting that the controller is told nothing more about."""
+        place = delivery.link.session, delivery.delivery_id
+        if self.incoming.get(place) is delivery:
+            del self.incoming[place]
+            self._note(delivery)
+
+    def _note(self, delivery: IncomingDelivery) -> None:
+        of_kind = self.rejected if isinstance(delivery.outcome, Rejected) else self.accepted
+        of_kind[delivery.link.session].add(delivery.delivery_id)
 
     def consume(self, deliveries: Iterable[OutgoingDelivery]) -> None:
         """Pass the outcomes of settled deliveries on, and forget the deliveries.
@@ -616,6 +624,9 @@ def give_back(claims: Iterable[Outcomes]) -> None:
 def answered(mine: Outcomes) -> bool:
     """Apply outcomes to deliveries of one claim, as far as they are held.
 
+    If some are lost, it tries halves and halves of those: others are mostly held beside each other,
+    and an append for each of thousands would take hours.
+
     Returns:
         Whether the store answered.
     """
@@ -623,7 +634,8 @@ def answered(mine: Outcomes) -> bool:
         apply(mine, None)
     except Exception as error:
         if len(mine) > 1 and isinstance(error, LeaseLost | AlreadySettled):
-            return all(answered([one]) for one in mine)
+            half = len(mine) // 2
+            return answered(mine[:half]) and answered(mine[half:])
         about = (mine[0][0].message_id, len(mine), error)
         logger.warning("not given back message=%s count=%s error=%s", *about)
         return isinstance(error, LeaseLost | AlreadySettled | QueueError)

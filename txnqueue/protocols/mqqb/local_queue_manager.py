@@ -134,6 +134,8 @@ class LocalQueueManager(Operations):
                 core.prepare()
             except _GONE:
                 self._own.pop(core.id, None)
+            except TransactionFinished:
+                pass  # a decision in doubt has just landed
         elif core.status is Status.UNKNOWN and self._has_not_happened(core):
             self._own.pop(core.id, None)
         return core.status is Status.PREPARED
