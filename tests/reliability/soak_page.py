@@ -170,9 +170,12 @@ def _by_tens(judged: Sequence[Point]) -> Iterator[str]:
 
 
 def _of_java(found: Sequence[Point]) -> Iterator[str]:
-    """Show what the newest process's Java has beside its heap, from slice to slice."""
-    told = [point for point in found if point.java_code_mb is not None]
-    mine = [point for point in told if point.process == told[-1].process]
+    """Show what a Java has beside its heap, from slice to slice of the process that did most."""
+    each: defaultdict[str, list[Point]] = defaultdict(list)
+    for point in found:
+        if point.java_code_mb is not None:
+            each[point.process].append(point)
+    mine = max(each.values(), key=lambda told: (len(told), told[0].process), default=[])
     if len(mine) < 2:
         return
     last, shown = len(mine) - 1, min(SHOWN, len(mine))

@@ -327,8 +327,10 @@ def test_each_process_that_lived_long_is_judged_by_itself(tmp_path: Path) -> Non
     assert "2026-11-26" not in text
 
 
-def test_the_page_tells_what_the_newest_java_has_beside_its_heap(tmp_path: Path) -> None:
-    for process, slices in (("20261124T0105", 3), ("20261125T0000", 12)):
+def test_the_page_tells_what_the_java_that_lived_longest_has_beside_its_heap(
+    tmp_path: Path,
+) -> None:
+    for process, slices in (("20261124T0105", 12), ("20261125T0000", 12), ("20261126T0000", 3)):
         for n in range(slices):
             parts: Any = {name: 10.0 * n + nth for nth, name in enumerate(soak_page.JAVA)}
             points.add(replace(POINT, process=process, commits=50 * n, **parts), tmp_path)
