@@ -187,6 +187,25 @@ def test_where_a_part_of_a_group_went_in_the_journal_says_which() -> None:
     assert reads == [3, 3]
 
 
+def test_a_number_that_spark_counted_twice_is_not_believed() -> None:
+    """One of two units landed; its task ran again, and Spark counted its rows again."""
+
+    def twice(units: Sequence[Unit], about: Mapping[str, object]) -> tuple[int, int | None]:
+        inserted, version = gate.insert(units, about)
+        return (inserted if len(units) == 1 else 2 * inserted), version
+
+    gate = Gate()
+    gate.journal.append([unit("theirs", lane=0)], {})  # by another process
+    units = [unit("a", lane=0), unit("b", lane=1, entries=2)]
+    first = gate.groups.submit(request(fact("first"), gate.insert))
+    assert gate.begun.wait(WAIT_SECONDS)
+    answers = [gate.groups.submit(request(one, twice)) for one in units]
+    gate.open.set()
+    first.result(WAIT_SECONDS)
+    assert all(answer.result(WAIT_SECONDS).unread for answer in answers)
+    assert gate.groups.tail.after(2)[1] < 3, "what did not land is taken for known"
+
+
 def test_what_is_known_of_a_group_is_not_read() -> None:
     def landed(version: int) -> Any:
         raise ConnectionError("why was it read?")

@@ -68,6 +68,13 @@ SETTINGS = {
 A VACUUM that lists a folder starts so many tasks for it, several times, as partitions may be
 discovered in parallel: by default 10,000, however few folders there are.
 """
+APPENDING = {
+    **SETTINGS,
+    # Else there is a shuffle between the counting of an append's rows and their writing, and Spark
+    # counts those of a task again that it repeats because the shuffle's files were lost.
+    "spark.databricks.delta.optimizeWrite.enabled": "false",
+}
+"""The settings of the session that only appends to the journal use."""
 
 APPLICATION = "spark.databricks.delta.write.txnAppId"
 NUMBER = "spark.databricks.delta.write.txnVersion"

@@ -31,6 +31,7 @@ from txnqueue.storage.journal.exceptions import conflicts, damage, is_file_missi
 from txnqueue.storage.journal.lock import NoLock
 from txnqueue.storage.journal.locks import Locks
 from txnqueue.storage.journal.sessions import (
+    APPENDING,
     MEANING,
     SETTINGS,
     USER_METADATA,
@@ -103,7 +104,7 @@ class Statements:
     @property
     def appending(self) -> SparkSession:
         """The session that only appends to the journal use."""
-        return self._made("appending", SETTINGS)
+        return self._made("appending", APPENDING)
 
     @property
     def compiling(self) -> SparkSession:
