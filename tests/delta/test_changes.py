@@ -6,6 +6,7 @@ import datetime
 import itertools
 import json
 import re
+import shutil
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -682,6 +683,31 @@ def test_a_dropped_table_waits_until_the_change_is_waived(lake: Lake) -> None:
     assert waived[-1].reason == "the table is no more" and waived[-1].actor == "A"
     with pytest.raises(ChangeNotFound):
         manager.waive_change(waiting.change_id, "twice")
+
+
+@pytest.mark.parametrize("by_path", [False, True])
+def test_an_append_makes_no_table_anew_that_is_dropped_while_it_waits(
+    lake: Lake, by_path: bool
+) -> None:
+    """Its table was there when the client looked, and is dropped before the append begins."""
+    from pyspark.errors import AnalysisException
+
+    from txnqueue.transactions.table_applier import Applier
+
+    name = lake.table() if by_path else f"default.dropped_{next(_NUMBERS)}"
+    if not by_path:
+        lake.spark.sql(f"CREATE TABLE {name} (k string, total double) USING delta")
+    lake.decided_only(lambda tx: tx.table(name).append([{"k": "a", "total": 1.0}]))
+    client = client_of(lake.manager())
+    (one,) = [c for cs in Applier(client)._unapplied(None).values() for c in cs]
+    if by_path:
+        shutil.rmtree(name)
+    else:
+        lake.spark.sql(f"DROP TABLE {name}")
+    with pytest.raises(AnalysisException):
+        client.store.tables.apply(one.change, one.stamp(client.cache.store_id))
+    assert client.store.tables.describe(name) is None
+    lake.manager().waive_change(one.change_id, "the table is no more", table_gone=True)
 
 
 def test_a_clone_is_another_table(lake: Lake) -> None:

@@ -88,11 +88,11 @@ def write(statements: Statements, send: Send, frame: DataFrame, options: Mapping
 
     def statement() -> None:
         _check_table_there(names, send)
-        writer = frame.write.format("delta").mode("append").options(**options)
         if names.by_path:
+            writer = frame.write.format("delta").mode("append").options(**options)
             writer.save(f"{names.root}/payload/{send.payload_id}")
-        else:
-            writer.saveAsTable(names.payload(send.payload_id))
+        else:  # ``saveAsTable`` would create a table that is gone
+            frame.writeTo(names.payload(send.payload_id)).options(**options).append()
 
     statements.staging(f"payload-{send.payload_id}", frame.sparkSession, statement)
 

@@ -292,11 +292,14 @@ class DeltaTables:
         return frame
 
     def _append(self, session: SparkSession, change: Change, transaction_id: str) -> None:
-        writer = self._rows(session, change, transaction_id).write.format("delta").mode("append")
+        """Append rows to a table that is there: ``saveAsTable`` would create it anew."""
+        rows, table = self._rows(session, change, transaction_id), table_name(change.table)
         if "/" in change.table:
-            writer.save(change.table)
+            # Delta makes a table at any path that has none, so Spark is asked just before.
+            _ = session.table(table).schema
+            rows.write.format("delta").mode("append").save(change.table)
         else:
-            writer.saveAsTable(table_name(change.table))
+            rows.writeTo(table).append()
 
     def _check(
         self, session: SparkSession, info: TableInfo, change: Change, transaction_id: str
