@@ -190,6 +190,22 @@ def test_each_commit_is_one_where_the_application_lets_delta_compact_after_each(
     assert sorted(row["n"] for row in other.queue("orders").receive(9).messages()) == [1, 2, 3]
 
 
+def test_rows_change_where_the_application_refuses_joins_without_a_condition(
+    spark: Any, tmp_path: Path, configured: Any
+) -> None:
+    configured({"spark.sql.crossJoin.enabled": "false"})
+    table = f"{tmp_path}/table"
+    spark.sql(f"CREATE TABLE delta.`{table}` (n long, total double) USING delta")
+    spark.sql(f"INSERT INTO delta.`{table}` VALUES (1, 1.0), (2, 2.0)")
+    manager = QueueManager(spark, f"{tmp_path}/store")
+    manager.create_queue("orders", "n long", dead_letter=False)
+    with manager.transaction() as tx:
+        tx.table(table).update({"total": "total + 1"}, where="n = 1")
+        tx.table(table).delete(where="n = 2")
+    assert tx.receipt.applied
+    assert [tuple(row) for row in spark.table(f"delta.`{table}`").collect()] == [(1, 2.0)]
+
+
 def test_the_session_that_is_active_stays_the_users(spark: Any, root: Any) -> None:
     spark.createDataFrame([(1,)], "n int")  # makes it the active one
     sessions = type(spark)._get_j_spark_session_class(spark._jvm)

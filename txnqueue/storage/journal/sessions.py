@@ -37,6 +37,8 @@ MEANING = {
     "spark.sql.ansi.enforceReservedKeywords": "false",
     "spark.sql.broadcastTimeout": "86400",
     "spark.sql.caseSensitive": "false",
+    # Delta joins a table with the one row that stands for the rows of an update or a delete.
+    "spark.sql.crossJoin.enabled": "true",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.maxRecordsPerFile": "0",
