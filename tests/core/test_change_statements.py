@@ -17,11 +17,14 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from txnqueue.core import model
+from txnqueue.core.model import Entry
 from txnqueue.errors import InvalidInput
-from txnqueue.storage.tables import DELETE, MERGE, Change, TableInfo
+from txnqueue.storage.tables import DELETE, MERGE, Change, TableCommit, TableInfo
 from txnqueue.storage.tables.constraints import check_names, rules
 from txnqueue.storage.tables.statements import merge
 from txnqueue.testing import plain_schema
+from txnqueue.transactions.table_applier import Decided, obstacle
 
 STRUCT = StructType([StructField("id", LongType()), StructField("other", LongType())])
 COMMENTS = ["", " -- why", " -- why\\", " -- why\n -- and why"]
@@ -89,3 +92,16 @@ def test_a_name_that_spark_takes_for_another_column_is_refused(
     with pytest.raises(InvalidInput, match=r"target\.target\.") if refused else nullcontext():
         check_names(info, change)
     check_names(info, replace(change, operation=MERGE))
+
+
+def test_columns_that_are_replaced_do_not_set_a_table_back() -> None:
+    entry = Entry("table/id", "id", model.CHANGE_DECIDED, append_id="a", index=0, version=7)
+    one = Decided(entry, Change(0, "gold", "id", 3, MERGE))
+    info = TableInfo("gold", "id", 4, StructType([]))
+
+    def found(operation: str) -> str | None:
+        return obstacle(one, info, [TableCommit(4, operation, None, {})], "store")
+
+    assert found("REPLACE COLUMNS") is None
+    for operation in ("REPLACE TABLE", "CREATE OR REPLACE TABLE AS SELECT", "RESTORE", "CLONE"):
+        assert "set back meanwhile" in (found(operation) or "")

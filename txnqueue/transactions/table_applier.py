@@ -31,7 +31,7 @@ from txnqueue.version import __version__
 logger = logging.getLogger("txnqueue")
 _Found = TypeVar("_Found")
 _TITLE = "An error occurred while calling"
-_SETTING_BACK = ("RESTORE", "CLONE", "REPLACE")
+_SETTING_BACK = ("RESTORE", "CLONE", "REPLACE TABLE")
 
 
 @dataclass(frozen=True, slots=True)
