@@ -33,6 +33,7 @@ from txnqueue.errors import (
 )
 from txnqueue.manager import QueueManager
 from txnqueue.storage.store import DeltaStore
+from txnqueue.transactions.table_applier import Applier
 
 pytestmark = pytest.mark.spark
 _NUMBERS = itertools.count(1)
@@ -692,8 +693,6 @@ def test_an_append_makes_no_table_anew_that_is_dropped_while_it_waits(
     """Its table was there when the client looked, and is dropped before the append begins."""
     from pyspark.errors import AnalysisException
 
-    from txnqueue.transactions.table_applier import Applier
-
     name = lake.table() if by_path else f"default.dropped_{next(_NUMBERS)}"
     if not by_path:
         lake.spark.sql(f"CREATE TABLE {name} (k string, total double) USING delta")
@@ -708,6 +707,33 @@ def test_an_append_makes_no_table_anew_that_is_dropped_while_it_waits(
         client.store.tables.apply(one.change, one.stamp(client.cache.store_id))
     assert client.store.tables.describe(name) is None
     lake.manager().waive_change(one.change_id, "the table is no more", table_gone=True)
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_a_change_waits_while_some_of_its_staged_rows_are_missing(lake: Lake, merges: bool) -> None:
+    """Its payload was set back: a statement would find fewer rows, or none, and use its number."""
+    path, rows = lake.table(), [{"k": "b", "total": 1.0}, {"k": "c", "total": 2.0}]
+
+    def change(tx: Any) -> None:
+        if merges:
+            tx.table(path).merge(rows, keys=["k"], **TOTALS)
+        else:
+            tx.table(path).append(rows)
+
+    lake.decided_only(change)
+    client = client_of(lake.manager())
+    (one,) = [c for cs in Applier(client)._unapplied(None).values() for c in cs]
+    assert one.change.source is not None
+    payload = f"delta.`{lake.root}/payload/{one.change.source.payload_id}`"
+    newest = lake.spark.sql(f"DESCRIBE HISTORY {payload} LIMIT 1").first()["version"]
+    before = lake.rows(path)
+    lake.spark.sql(f"RESTORE {payload} TO VERSION AS OF 0")
+    (waiting,) = lake.manager().recover().waiting
+    assert "PayloadRemoved: 0 of the 2 rows" in waiting.reason
+    assert lake.rows(path) == before
+    lake.spark.sql(f"RESTORE {payload} TO VERSION AS OF {newest}")
+    assert not lake.manager().recover().waiting
+    assert len(lake.rows(path)) == len(before) + 2
 
 
 def test_a_clone_is_another_table(lake: Lake) -> None:

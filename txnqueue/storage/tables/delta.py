@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from txnqueue.core.settings import shown
-from txnqueue.errors import InvalidInput
+from txnqueue.errors import InvalidInput, PayloadRemoved
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.exceptions import is_altered, misnamed
 from txnqueue.storage.journal.locks import canonical_root
@@ -203,15 +203,16 @@ class DeltaTables:
             try:
                 if empty:
                     session.sql(nothing(change)).collect()
-                elif is_merge(change):
+                    return _version(session)
+                self._check_staged(session, change)
+                if is_merge(change):
                     session.sql(self._merge(session, change, stamp.transaction_id)).collect()
                 else:
                     self._append(session, change, stamp.transaction_id)
-                version = session.conf.get(LAST_COMMIT, None)
+                return _version(session)
             finally:
                 for key in (APPLICATION, NUMBER, USER_METADATA):
                     session.conf.unset(key)
-            return None if version is None else int(version)
 
         try:
             table, compiled = f"table-{change.table_id}", self._is_large(change)
@@ -277,6 +278,27 @@ class DeltaTables:
             staged = self._payload.staged(session, owner, source.slice, ids)
         names = (f"c{number} AS {identifier(name)}" for number, name in enumerate(source.names))
         return staged.selectExpr(*names)
+
+    def _check_staged(self, session: SparkSession, change: Change) -> None:
+        """Check that all rows of a change are there: a statement would merely find fewer.
+
+        Raises:
+            PayloadRemoved: Some are missing.
+        """
+        source = change.source
+        if source is None:
+            return
+        rows = self._source(session, source)
+        if source.count <= _FEW_ROWS:
+            rows = rows.coalesce(1)  # so they are counted without a shuffle
+        found = rows.count()
+        if found != source.count:
+            raise PayloadRemoved(
+                f"{found} of the {source.count} rows of the {change.operation} on {change.table!r} "
+                f"are in the payload table {source.payload_id!r}: it was set back, or copied "
+                "before they were staged.",
+                name=source.payload_id,
+            )
 
     def _merge(self, session: SparkSession, change: Change, transaction_id: str) -> str:
         if change.source is not None:
@@ -390,6 +412,12 @@ class DeltaTables:
 
 def _first(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _version(session: SparkSession) -> int | None:
+    """Return the version that a session's last statement made; None if the table skipped it."""
+    version = session.conf.get(LAST_COMMIT, None)
+    return None if version is None else int(version)
 
 
 def _commit(row: Row) -> TableCommit:
