@@ -720,6 +720,13 @@ class QueueManager:
                 transaction; each queue's setting when omitted.
             digest: Distinguishes a repetition from other work under the same id.
             metadata: Stored with the decision, for auditors.
+
+        Returns:
+            The transaction. It begins with its block, or with its first call.
+
+        Raises:
+            InvalidInput: A value is invalid.
+            TransactionIdReused: As it begins: the id was committed with another digest.
         """
         return Transaction(
             Attempt(
@@ -879,6 +886,9 @@ class QueueManager:
             transaction_id: The id, or ``error.transaction_id`` of a ``TransactionUnknown``.
             attempt: ``error.attempt`` of a ``TransactionUnknown``: the outcome is that of this
                 attempt, and ``undecided`` as long as it may still land.
+
+        Returns:
+            The outcome: its ``status``, and what is known of it. An unknown id is ``undecided``.
 
         Raises:
             InvalidInput: The id is empty, or ``attempt`` is not one that an error names.
