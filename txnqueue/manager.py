@@ -752,7 +752,7 @@ class QueueManager:
         ``Rollback`` ends the attempts. If the id was committed before, no attempt is yielded.
 
         Leave the block at its end. ``return`` or ``break`` in it leaves the loop, too: if the
-        commit fails at that moment, nothing can be tried again, and only a warning tells.
+        commit fails at that moment, nothing can be tried again, and only a warning says so.
 
         Raises:
             InvalidInput: An attempt was neither entered nor decided; it is rolled back.
