@@ -326,6 +326,13 @@ class Batch:
         Raises:
             AlreadySettled: Some of the selected messages are already settled.
             LeaseLost: Other consumers may have the messages now; nothing was changed.
+            SettlementPending: A prepared transaction settles messages of the same lease: decide it
+                first; nothing was changed.
+            QueueClosed: The queue is being dropped; nothing was changed.
+            Busy: Others won every conflict; nothing was changed.
+            TransactionUnknown: In doubt; repeat the call with the same arguments.
+            TransactionNotGiven: ``transaction=`` was left out inside a transaction block.
+            TransactionMismatch: The batch was received in another transaction.
         """
         reason = check_text("reason", reason)
         named = self._named(where, matching, None)
@@ -351,6 +358,12 @@ class Batch:
         Raises:
             AlreadySettled: As in ``accept``.
             LeaseLost: As in ``accept``.
+            SettlementPending: As in ``accept``.
+            QueueClosed: As in ``accept``.
+            Busy: As in ``accept``.
+            TransactionUnknown: As in ``accept``.
+            TransactionNotGiven: As in ``accept``.
+            TransactionMismatch: As in ``accept``.
         """
         named = self._named(where, matching, None)
         return self._settle(model.RELEASED, named, None, transaction)
@@ -379,6 +392,12 @@ class Batch:
         Raises:
             AlreadySettled: As in ``accept``.
             LeaseLost: As in ``accept``.
+            SettlementPending: As in ``accept``.
+            QueueClosed: As in ``accept``.
+            Busy: As in ``accept``.
+            TransactionUnknown: As in ``accept``.
+            TransactionNotGiven: As in ``accept``.
+            TransactionMismatch: As in ``accept``.
         """
         reason = check_text("reason", reason)
         named = self._named(where, matching, reason_column)
@@ -411,6 +430,12 @@ class Batch:
         Raises:
             AlreadySettled: As in ``accept``.
             LeaseLost: As in ``accept``.
+            SettlementPending: As in ``accept``.
+            QueueClosed: As in ``accept``.
+            Busy: As in ``accept``.
+            TransactionUnknown: As in ``accept``.
+            TransactionNotGiven: As in ``accept``.
+            TransactionMismatch: As in ``accept``.
         """
         check_flag("delivery_failed", delivery_failed)
         check_flag("undeliverable_here", undeliverable_here)
@@ -453,6 +478,12 @@ class Batch:
             SchemaMismatch: The other queue has other columns.
             AlreadySettled: As in ``accept``.
             LeaseLost: As in ``accept``.
+            SettlementPending: As in ``accept``.
+            QueueClosed: As in ``accept``.
+            Busy: As in ``accept``.
+            TransactionUnknown: As in ``accept``.
+            TransactionNotGiven: As in ``accept``.
+            TransactionMismatch: As in ``accept``.
 
         Example::
 

@@ -720,6 +720,13 @@ class QueueManager:
                 transaction; each queue's setting when omitted.
             digest: Distinguishes a repetition from other work under the same id.
             metadata: Stored with the decision, for auditors.
+
+        Returns:
+            The transaction. It begins with its block, or with its first call.
+
+        Raises:
+            InvalidInput: A value is invalid.
+            TransactionIdReused: As it begins: the id was committed with another digest.
         """
         return Transaction(
             Attempt(
@@ -745,7 +752,7 @@ class QueueManager:
         ``Rollback`` ends the attempts. If the id was committed before, no attempt is yielded.
 
         Leave the block at its end. ``return`` or ``break`` in it leaves the loop, too: if the
-        commit fails at that moment, nothing can be tried again, and only a warning tells.
+        commit fails at that moment, nothing can be tried again, and only a warning says so.
 
         Raises:
             InvalidInput: An attempt was neither entered nor decided; it is rolled back.
@@ -879,6 +886,9 @@ class QueueManager:
             transaction_id: The id, or ``error.transaction_id`` of a ``TransactionUnknown``.
             attempt: ``error.attempt`` of a ``TransactionUnknown``: the outcome is that of this
                 attempt, and ``undecided`` as long as it may still land.
+
+        Returns:
+            The outcome: its ``status``, and what is known of it. An unknown id is ``undecided``.
 
         Raises:
             InvalidInput: The id is empty, or ``attempt`` is not one that an error names.

@@ -123,6 +123,9 @@ class Queue:
             The number of messages deleted at once.
 
         Raises:
+            LimitExceeded: The selected messages lie in too many ranges; nothing was changed.
+            QueueClosed: The queue is being dropped; once dropped, ``QueueNotFound``.
+            Busy: Others won every conflict; ``done`` of the error counts what is purged already.
             TransactionNotGiven: The call was made inside a transaction.
         """
         return self._purge(None, where, reason)
@@ -159,6 +162,12 @@ class Queue:
         Raises:
             QueueNotFound: The other queue does not exist.
             SchemaMismatch: The other queue has other columns.
+            InvalidInput: It is the same queue, or a value cannot be used.
+            LimitExceeded: The selected messages lie in too many ranges; nothing was changed.
+            QueueClosed: One of the two queues is being dropped.
+            Busy: Others won every conflict; ``done`` of the error counts what is moved already,
+                which is nothing inside a transaction.
+            TransactionNotGiven: ``transaction=`` was left out inside a transaction block.
 
         Example::
 
@@ -213,6 +222,10 @@ class Queue:
         Raises:
             QueueNotFound: A queue that some of them came from no longer exists. None was sent
                 back, unless that queue was dropped during the call: the error says how many were.
+            LimitExceeded: As in ``move``.
+            QueueClosed: As in ``move``.
+            Busy: As in ``move``.
+            TransactionNotGiven: As in ``move``.
         """
         tx = self._resolve(transaction, f"{self.name}.redrive")
 

@@ -18,8 +18,8 @@ class DrainResult(Facts):
         messages: The number of messages in them.
         errors: How often the handler raised an error. Its own rollbacks are not counted, but end
             the drain too after ``errors_max`` failures in a row.
-        finished: Whether everything that was to be consumed has been; messages whose sender
-            delayed them are not yet to be.
+        finished: Whether everything that was to be consumed has been; messages that their sender
+            delayed, and that are not due yet, do not count.
         already_finished: Whether an earlier drain under this id had finished.
         last_error: The handler's last error.
         applied: Whether all table changes of its batches are applied; if not, ``recover``

@@ -78,6 +78,7 @@ class TableChanges:
             The number of staged rows.
 
         Raises:
+            TableNotFound: There is no such table.
             SchemaMismatch: A column is unknown, missing, of another type, or one that only the
                 table numbers.
             InvalidInput: Rows break a constraint of the table, are too long for a ``char`` or
@@ -118,6 +119,7 @@ class TableChanges:
             The number of staged rows.
 
         Raises:
+            TableNotFound: There is no such table.
             InvalidInput: The table would refuse the merge, or a value reads another table.
 
         Example::
@@ -164,6 +166,7 @@ class TableChanges:
             where: Which rows, as SQL over the table's columns.
 
         Raises:
+            TableNotFound: There is no such table.
             InvalidInput: The table would refuse the update, a value reads another table, or a
                 name may be that of two columns.
         """
@@ -184,6 +187,7 @@ class TableChanges:
             where: Which rows, as SQL over the table's columns; evaluated in UTC and as ANSI SQL.
 
         Raises:
+            TableNotFound: There is no such table.
             InvalidInput: The table would refuse the delete, or a name may be that of two columns.
         """
         condition = check_predicate(where)

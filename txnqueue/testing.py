@@ -82,7 +82,13 @@ def memory_manager(
     Args:
         store: A store to share with other managers; a new one when omitted.
         clock: The clock; one that stands still when omitted.
-        name: Names the consumer and the actor.
+        name: Names the consumer and the actor; give managers that share a store different names.
+
+    Returns:
+        The manager.
+
+    Raises:
+        InvalidInput: A value is invalid.
 
     Example::
 

@@ -229,7 +229,7 @@ class Transaction:
             last: Make it the last resource, the one database without two-phase commit: its own
                 commit decides, by a row in a table ``txnqueue_decisions``. The connection must
                 have no work open: it is refused if the driver tells of it, and otherwise may be
-                rolled back, as where that table is still missing.
+                rolled back, for example where that table is still missing.
 
         Returns:
             The connection.

@@ -68,6 +68,19 @@ def test_dead_letters_lie_in_lane_0_whatever_lanes_their_queue_has(world: World)
 
 
 @in_memory
+def test_a_dead_letter_stays_whatever_time_to_live_it_was_sent_with(world: World) -> None:
+    orders = world.queue(dead_letter=True)
+    orders.send(rows(1), ttl_seconds=10)
+    orders.receive().reject(reason="bad")
+    world.clock.advance(366 * 86_400)
+    for _ in range(3):
+        world.manager().maintain(payload_retention_days=0, history_retention_days=0)
+        world.clock.advance(86_400)
+    dead = dead_of(world, orders)
+    assert numbers(dead.receive()) == [1]
+
+
+@in_memory
 def test_rejected_without_a_dead_letter_queue_messages_are_dropped(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))

@@ -16,6 +16,19 @@ def lanes(batch: Any) -> set[int]:
     return {one.claim.lane for one in claims_of(batch)}
 
 
+@in_memory
+def test_without_ordered_several_consumers_have_messages_of_one_lane_in_flight(
+    world: World,
+) -> None:
+    queue = world.queue(lanes=1)
+    queue.send(rows(*range(4)))
+    other = world.open(queue, "b")
+    first, second = queue.receive(2), other.receive(1)
+    assert (numbers(first), numbers(second)) == ([0, 1], [2])
+    first.release()
+    assert numbers(other.receive(10)) == [0, 1, 3]  # after the one that came behind them
+
+
 @on_delta_when_long
 def test_a_lane_in_flight_is_given_to_no_other_consumer(world: World) -> None:
     queue = world.queue(ordered=True)

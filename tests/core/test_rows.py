@@ -178,6 +178,21 @@ def test_a_value_of_another_type_is_refused(kind: Any, value: Any) -> None:
     assert mismatch(one_column(kind), [{"c": None}, {"c": value}]) == "c"
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "remedy"),
+    [
+        (T.TimestampType(), NOON, "give times with a time zone"),
+        (T.TimestampNTZType(), NOON.replace(tzinfo=UTC), "give times without a time zone"),
+        (T.LongType(), "1", "cast it"),
+        (T.MapType(T.DoubleType(), T.LongType()), [(0.0, 1), (-0.0, 2)], "correct the rows"),
+    ],
+    ids=str,
+)
+def test_what_is_refused_says_what_to_give(kind: Any, value: Any, remedy: str) -> None:
+    with pytest.raises(SchemaMismatch, match=f": {remedy}.$"):
+        rows.arrow_table(one_column(kind), [{"c": value}])
+
+
 def test_a_value_that_arrow_refuses_is_told_in_a_sentence() -> None:
     with pytest.raises(SchemaMismatch, match=r"takes bigint, not these values \(.*'x'.*\): cast"):
         rows.arrow_table(one_column(T.LongType()), [{"c": "x"}])

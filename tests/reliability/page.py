@@ -21,6 +21,7 @@ from tests.reliability.results import Again, Failure, Run
 DOCS = results.FOLDER.parent
 BEGIN = "<!-- written from docs/reliability/ by tests/reliability/page.py: begin -->"
 END = "<!-- end -->"
+_FOLDER = re.compile(r"file:/\S*?/(?=(?:journal|archive|payload)/)")
 _DoneAgain = Mapping[tuple[str, int], Again]
 """What came of failures that were repeated, by kind and number."""
 _BETWEEN = re.compile(f"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DOTALL)
@@ -220,8 +221,8 @@ def _findings(folder: Path) -> Iterable[str]:
 
 
 def _literal(text: str) -> str:
-    """Show what a run said as it said it: brackets are no links there."""
-    return "`" + _cell(text).replace("`", "'") + "`"
+    """Show what a run said, without the folder of its store: brackets are no links there."""
+    return "`" + _cell(_FOLDER.sub("…/", text)).replace("`", "'") + "`"
 
 
 def _cell(text: str) -> str:

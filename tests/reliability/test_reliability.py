@@ -177,7 +177,7 @@ def test_no_failure_in_n_bounds_their_share_by_three_in_n() -> None:
 
 def test_the_page_has_each_figure(tmp_path: Path) -> None:
     done = Run("simulator", "2026-11-23T10:00+00:00", "abc", 0, 600, None, 600, 7_200.0)
-    failed = dataclasses.replace(done, failures=[Failure(7, "Lost | it")])
+    failed = dataclasses.replace(done, failures=[Failure(7, "Lost | it in file:/a/b/journal/c")])
     results.write("simulator", [done], tmp_path)
     results.write("crash-matrix", [dataclasses.replace(done, of=900)], tmp_path)
     results.write("histories-memory", [failed], tmp_path)
@@ -187,7 +187,10 @@ def test_the_page_has_each_figure(tmp_path: Path) -> None:
     title = KINDS["simulator"].title
     assert f"| {title} | in memory | 600 seeds | 0 | < 0.005 | 2.00 | 2026-11-23, abc |" in text
     assert "| 600 cells, of 900 | 0 | a part of a list |" in text
-    assert "| 1 | failed in the last run |" in text and "| 7 | abc | `Lost \\| it` |" in text
+    assert (
+        "| 1 | failed in the last run |" in text
+        and "| 7 | abc | `Lost \\| it in …/journal/c` |" in text
+    )
     assert f"| {title} | a loss | def |" in text
     assert KINDS["hostile-input"].title in text.partition("Not run yet")[2]
 

@@ -326,7 +326,9 @@ def _sound(column: StructField, data: pa.ChunkedArray) -> pa.ChunkedArray:
         )
     why = flaw(column.dataType, data, nullable=True)
     if why is not None:
-        raise SchemaMismatch(f"Column {column.name!r} has {why}.", column=column.name, in_rows=True)
+        raise SchemaMismatch(
+            f"Column {column.name!r} has {why}: correct the rows.", column=column.name, in_rows=True
+        )
     return data
 
 

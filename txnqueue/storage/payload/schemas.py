@@ -301,8 +301,13 @@ def check_names(schema: StructType, given: list[str]) -> None:
 
 def wrong_type(column: StructField, found: str, *, in_rows: bool = False) -> SchemaMismatch:
     """Build the error for a column whose type differs from that of the given column or values."""
+    remedy = "cast it"
+    if isinstance(column.dataType, TimestampType):
+        remedy = "give times with a time zone"
+    elif isinstance(column.dataType, TimestampNTZType):
+        remedy = "give times without a time zone"
     return SchemaMismatch(
-        f"Column {column.name!r} takes {sql_type(column.dataType)}, not {found}: cast it.",
+        f"Column {column.name!r} takes {sql_type(column.dataType)}, not {found}: {remedy}.",
         column=column.name,
         in_rows=in_rows,
     )
