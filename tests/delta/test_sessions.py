@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -188,6 +189,37 @@ def test_each_commit_is_one_where_the_application_lets_delta_compact_after_each(
     told = {e.body["table_version"] for e in entries if e.kind == model.CHANGE_APPLIED}
     assert len(ours) == 3 and len(told) == 2 and told < ours
     assert sorted(row["n"] for row in other.queue("orders").receive(9).messages()) == [1, 2, 3]
+
+
+@pytest.mark.skipif(not LONG, reason="two maintenances before and two after take a minute")
+def test_what_a_user_has_cached_of_the_archive_does_not_hide_what_another_driver_archived(
+    spark: Any, tmp_path: Path
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    other = QueueManager(spark, str(there))
+    queue = other.create_queue("orders", "n long", dead_letter=False)
+
+    def archive_all() -> None:
+        for _ in range(2):
+            queue.send([{"n": 2}])
+            other.maintain(transaction_seconds_max=0)
+
+    archive_all()
+    shutil.copytree(there, here)
+    archived = f"delta.`{here}/archive`"
+    cached = spark.table(archived).cache()
+    try:
+        before = cached.count()
+        with other.transaction("nightly") as tx:
+            queue.send([{"n": 1}], transaction=tx)
+        archive_all()
+        assert other.outcome("nightly").status == "committed"
+        shutil.copytree(there, here, dirs_exist_ok=True)  # as if it had worked here
+        assert spark.table(archived).count() == before, "Spark answers from its cache"
+        with QueueManager(spark, str(here)).transaction("nightly") as tx:
+            assert tx.already_committed
+    finally:
+        cached.unpersist()
 
 
 def test_rows_change_where_the_application_refuses_joins_without_a_condition(

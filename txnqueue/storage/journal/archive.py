@@ -27,6 +27,7 @@ from txnqueue.storage.journal.tables import (
     identifier,
     literal,
     literals,
+    uncached,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class DeltaArchive:
         self._statements = statements
         self._session = statements.session
         self._table = statements.names.archive
-        self._selection = EntrySelection(statements, self._table, _VERSION, "commit_seq")
+        self._selection = EntrySelection(statements, uncached(self._table), _VERSION, "commit_seq")
 
     def create(self) -> None:
         """Create the archive if it does not exist."""
@@ -120,7 +121,9 @@ class DeltaArchive:
         def statement(session: SparkSession) -> list[dict[str, Any]]:
             if among is not None:
                 name_ids(session, among)
-            frame = session.sql(f"SELECT * FROM {self._table} WHERE {' AND '.join(terms)}")
+            frame = session.sql(
+                f"SELECT * FROM {uncached(self._table)} WHERE {' AND '.join(terms)}"
+            )
             return rows_of(frame, _VERSION)
 
         return model.each_once(map(entry_of, self._statements.alone(statement)))
@@ -197,7 +200,7 @@ class DeltaArchive:
 
     def files(self) -> dict[str, int]:
         """Count the files of each day, by their folders: no file is opened."""
-        query = f"SELECT * FROM {self._table}"
+        query = f"SELECT * FROM {uncached(self._table)}"
         paths = self._statements.run(lambda: self._session.sql(query).inputFiles())
         return dict(Counter(match[1] for match in map(_DAY.match, paths) if match))
 
@@ -238,7 +241,7 @@ def concerning(names: TableNames, mine: str) -> str:
     told = ("kind", "queue_id", "lane", "sequence", "claim_lane", "claim_sequence", "append_id")
     columns = f"{', '.join(told)}, `index`, body"
     entries = (
-        f"SELECT {columns} FROM {names.archive} WHERE {mine} "
+        f"SELECT {columns} FROM {uncached(names.archive)} WHERE {mine} "
         f"UNION ALL SELECT {columns} FROM {names.journal} WHERE {mine}"
     )
     items = "from_json(get_json_object(body, '$.items'), 'array<array<string>>')"

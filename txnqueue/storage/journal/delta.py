@@ -36,7 +36,13 @@ from txnqueue.storage.journal.rows import entry_of, rows_of
 from txnqueue.storage.journal.selection import EntrySelection
 from txnqueue.storage.journal.sessions import LAST_COMMIT, USER_METADATA
 from txnqueue.storage.journal.statements import RETENTION, Statements
-from txnqueue.storage.journal.tables import create_journal, literal, literals, properties
+from txnqueue.storage.journal.tables import (
+    create_journal,
+    literal,
+    literals,
+    properties,
+    uncached,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -240,7 +246,7 @@ class DeltaJournal:
         shards = literals(sorted({entry.shard for entry in entries}))
         statement = (
             f"MERGE INTO {self._table} t USING (SELECT DISTINCT a.append_id, a.`index` "
-            f"FROM {self._statements.names.archive} a JOIN {IDS} i "
+            f"FROM {uncached(self._statements.names.archive)} a JOIN {IDS} i "
             "ON a.append_id = i.append_id AND a.`index` = i.`index` "
             f"WHERE a.day = DATE{literal(day)}) s ON t.shard IN ({shards}) "
             "AND t.append_id = s.append_id AND t.`index` = s.`index` WHEN MATCHED THEN DELETE"

@@ -154,6 +154,16 @@ def literals(values: Iterable[str]) -> str:
     return ", ".join(literal(value) for value in values)
 
 
+def uncached(table: str) -> str:
+    """Write a relation that has a table's rows as they are now.
+
+    If a user has cached a DataFrame of a whole table, Spark answers each query of the application
+    that reads it with the rows of that moment, to which other drivers may have added since. One
+    that names the files, too, is not that query; Spark's optimizer removes the condition.
+    """
+    return f"(SELECT * FROM {table} WHERE _metadata.file_name IS NOT NULL)"
+
+
 def properties(values: dict[str, str]) -> str:
     """Write table properties for CREATE TABLE."""
     return ", ".join(f"{literal(key)} = {literal(value)}" for key, value in values.items())

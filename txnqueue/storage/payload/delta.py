@@ -27,6 +27,7 @@ from txnqueue.storage.journal.tables import (
     identifier,
     literal,
     literals,
+    uncached,
     verbatim,
 )
 from txnqueue.storage.payload import Part, Run, Send, StagedPlace, staging
@@ -239,7 +240,7 @@ class DeltaPayload:
             send_ids: The sends.
         """
         return session.sql(
-            f"SELECT * FROM {self._statements.names.payload(payload_id)} "
+            f"SELECT * FROM {uncached(self._statements.names.payload(payload_id))} "
             f"WHERE slice = {slice_} AND send_id IN ({literals(send_ids)})"
         )
 
