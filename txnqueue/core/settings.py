@@ -58,6 +58,7 @@ RESERVED_COLUMNS = frozenset(
     {"slice", "send_id", "send_offset", "headers", "arrangement", MESSAGE_COLUMN}
 )
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
+_QUEUE_ID = re.compile(rf"{_NAME.pattern}-[0-9a-f]{{8}}")
 _DIGITS_MAX = 640
 """Python reads a number of so many digits, however its limit is set."""
 _CUT_URI = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -87,6 +88,11 @@ def check_name(name: object, what: str = "queue") -> str:
             name=name if isinstance(name, str) else shown(name),
         )
     return plain_text(name)
+
+
+def is_queue_id(said: object) -> bool:
+    """Return whether something has the form of a queue's id: a name, and what tells equal ones."""
+    return isinstance(said, str) and _QUEUE_ID.fullmatch(said) is not None
 
 
 def check_transaction_id(

@@ -29,6 +29,7 @@ from txnqueue.core.settings import (
     check_text,
     check_transaction_id,
     describe_error,
+    is_queue_id,
 )
 from txnqueue.core.state import AttemptOwner, TransactionState
 from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionIdReused
@@ -46,7 +47,6 @@ DRAINED = "drained"
 UNDECIDED = "another attempt of its transaction id is prepared"
 """Why an attempt was aborted that no repetition helps, until somebody decides the other one."""
 _OF_A_RUN = re.compile(r"\d+|end").fullmatch
-_QUEUE_ID = re.compile(r"[A-Za-z][A-Za-z0-9._-]*-[0-9a-f]{8}").fullmatch
 JOINED_TRIES = 2
 """How often a commit is tried joined with the next claim before it is committed alone."""
 
@@ -58,8 +58,8 @@ def drained_queue(committed: Entry) -> str | None:
     """
     number, metadata = committed.stream.rpartition("/")[2], committed.body.get("metadata") or {}
     queue_id = metadata.get(DRAINED)
-    is_id = len(metadata) == 1 and isinstance(queue_id, str) and _QUEUE_ID(queue_id)
-    return queue_id if is_id and _OF_A_RUN(number) else None
+    is_mark = len(metadata) == 1 and is_queue_id(queue_id)
+    return queue_id if is_mark and _OF_A_RUN(number) else None
 
 
 class Attempt:

@@ -201,18 +201,19 @@ class DeltaTables:
             session.conf.set(USER_METADATA, json.dumps(dict(stamp.note)))
             session.conf.unset(LAST_COMMIT)
             try:
+                if not empty:
+                    self._check_staged(session, change)
                 if empty:
                     session.sql(nothing(change)).collect()
-                    return _version(session)
-                self._check_staged(session, change)
-                if is_merge(change):
+                elif is_merge(change):
                     session.sql(self._merge(session, change, stamp.transaction_id)).collect()
                 else:
                     self._append(session, change, stamp.transaction_id)
-                return _version(session)
+                version = session.conf.get(LAST_COMMIT, None)
             finally:
                 for key in (APPLICATION, NUMBER, USER_METADATA):
                     session.conf.unset(key)
+            return None if version is None else int(version)
 
         try:
             table, compiled = f"table-{change.table_id}", self._is_large(change)
@@ -412,12 +413,6 @@ class DeltaTables:
 
 def _first(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
-
-
-def _version(session: SparkSession) -> int | None:
-    """Return the version that a session's last statement made; None if the table skipped it."""
-    version = session.conf.get(LAST_COMMIT, None)
-    return None if version is None else int(version)
 
 
 def _commit(row: Row) -> TableCommit:
