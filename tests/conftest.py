@@ -22,18 +22,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONG = os.environ.get("TXNQUEUE_LONG") == "1"
 
-OPTIMIZES_LATE = (
-    "-XX:+UseSerialGC -Xmn1200m -XX:MetaspaceSize=400m "
-    "-XX:Tier4InvocationThreshold=30000 -XX:Tier4MinInvocationThreshold=5000 "
-    "-XX:Tier4CompileThreshold=90000 -XX:Tier4BackEdgeThreshold=400000"
-)
-"""Java's thorough compiler only for what is really hot: most statements run a few times; and no
-threads for collecting garbage, where two other processes want the two cores. What a statement
+COLLECTS_ALONE = "-XX:+UseSerialGC -Xmn1200m -XX:MetaspaceSize=400m"
+"""No threads for collecting garbage, where two other processes want the two cores. What a statement
 leaves behind dies young."""
 
 if sys.platform == "linux":
     # Hadoop starts a program for each file that it makes on a local disk (chmod, readlink).
-    OPTIMIZES_LATE += " -Djdk.lang.Process.launchMechanism=VFORK"
+    COLLECTS_ALONE += " -Djdk.lang.Process.launchMechanism=VFORK"
+
+OPTIMIZES_LATE = (
+    f"{COLLECTS_ALONE} "
+    "-XX:Tier4InvocationThreshold=30000 -XX:Tier4MinInvocationThreshold=5000 "
+    "-XX:Tier4CompileThreshold=90000 -XX:Tier4BackEdgeThreshold=400000"
+)
+"""Java's thorough compiler only for what is really hot: most statements run a few times."""
 
 REMEMBERS_LITTLE = {
     "spark.sql.ui.explainMode": "simple",

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import INTERPRETED, OPTIMIZES_LATE, REMEMBERS_LITTLE
+from tests.conftest import COLLECTS_ALONE, INTERPRETED, REMEMBERS_LITTLE
 
 SHOWS_GROWTH = "-Xms3g -XX:+AlwaysPreTouch -XX:NativeMemoryTracking=summary"
 """The heap has its full size from the start: what a Java's memory grows by lies outside of it, and
@@ -30,7 +30,7 @@ class Session:
 
     @property
     def spark(self) -> Any:
-        """A session as the tests have one."""
+        """A session as the tests have one, but its Java compiles when it would for users."""
         with self._starting:
             if not self._started:
                 self._started.append(self._new_spark())
@@ -43,7 +43,7 @@ class Session:
             "txnqueue reliability",
             memory="3g",
             settings={
-                "spark.driver.extraJavaOptions": f"{OPTIMIZES_LATE} {SHOWS_GROWTH}",
+                "spark.driver.extraJavaOptions": f"{COLLECTS_ALONE} {SHOWS_GROWTH}",
                 "spark.sql.warehouse.dir": str(self.folder()),
                 "spark.sql.shuffle.partitions": "2",
                 **REMEMBERS_LITTLE,
