@@ -311,7 +311,13 @@ class Exchange:
             SchemaMismatch: As in ``Queue.send``.
             LimitExceeded: The messages lie in too many places.
             ExchangeClosed: The exchange is being dropped; after that it is ``ExchangeNotFound``.
+            TransactionAborted: Conflicts outlasted the retries of the call's own transaction;
+                nothing was published.
+            TransactionUnknown: The call's own commit is in doubt; ``manager.outcome(id)`` tells the
+                outcome.
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
+            TransactionFinished: The given transaction takes no more work.
+            TransactionMismatch: The given transaction belongs to another manager.
         """
         check_not_streaming(rows, f"{self.name}.publish", "exchange.sink()")
         _check_keep_order(keep_order)

@@ -440,10 +440,17 @@ class QueueManager:
 
         Args:
             prefix: Goes before each name.
-            as_of: The commit_seq whose state to show; now when omitted.
+            as_of: The state to show: the one after a commit_seq or at an aware instant; now when
+                omitted.
 
         Returns:
             The views' names.
+
+        Raises:
+            PlatformMissing: The store is in memory.
+            InvalidName: The prefix cannot begin a name, or a table has one of the names.
+            InvalidInput: There is no such commit yet, or the instant has no time zone.
+            HistoryRemoved: The state is older than the beginning of the history.
         """
         self._client.open()
         return views.create_views(self._client, prefix, as_of)
@@ -458,6 +465,15 @@ class QueueManager:
         Args:
             prefix: As in ``create_views``.
             as_of: As in ``create_views``.
+
+        Returns:
+            One statement per view, by its name.
+
+        Raises:
+            PlatformMissing: As in ``create_views``.
+            InvalidName: The prefix cannot begin a name, or makes one that is reserved for tables.
+            InvalidInput: As in ``create_views``.
+            HistoryRemoved: As in ``create_views``.
         """
         self._client.open()
         return views.of_store(self._client, prefix, as_of)
@@ -570,8 +586,15 @@ class QueueManager:
     def queue(self, name: str) -> Queue:
         """Open a queue.
 
+        Args:
+            name: The queue's name.
+
+        Returns:
+            The queue, outside any transaction; ``tx.queue`` opens one that works in ``tx``.
+
         Raises:
             QueueNotFound: There is no such queue.
+            InvalidName: The name is invalid.
             StoreNotFound: There is no store at this root.
         """
         self._client.open()
@@ -900,6 +923,12 @@ class QueueManager:
     def commit(self, transaction_id: str) -> Receipt:
         """Commit a prepared transaction, from any client; repeating is a no-op.
 
+        Args:
+            transaction_id: The transaction.
+
+        Returns:
+            The receipt; that of the first commit if the call is repeated.
+
         Raises:
             TransactionNotFound: No decision, preparation or branch is recorded under this id, also
                 if a transaction of this id is at work.
@@ -990,6 +1019,9 @@ class QueueManager:
 
     def forget(self, transaction_id: str) -> None:
         """Remove an operator's decision from the list of heuristic ones; the outcome stays.
+
+        Args:
+            transaction_id: The transaction.
 
         Raises:
             TransactionNotFound: Nothing is recorded under this id.
@@ -1094,8 +1126,15 @@ class QueueManager:
     def exchange(self, name: str = exchanges.DEFAULT_EXCHANGE) -> Exchange:
         """Open an exchange; without a name the default one, to which every queue is bound.
 
+        Args:
+            name: The exchange's name.
+
+        Returns:
+            The exchange, outside any transaction; ``tx.exchange`` opens one that works in ``tx``.
+
         Raises:
             ExchangeNotFound: There is no such exchange.
+            InvalidName: The name is invalid.
             StoreNotFound: There is no store at this root.
         """
         return open_exchange(self._client, exchanges.check_exchange_name(name))

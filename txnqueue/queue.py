@@ -126,6 +126,7 @@ class Queue:
             LimitExceeded: The selected messages lie in too many ranges; nothing was changed.
             QueueClosed: The queue is being dropped; once dropped, ``QueueNotFound``.
             Busy: Others won every conflict; ``done`` of the error counts what is purged already.
+            TransactionUnknown: An append is in doubt; ``done`` counts as for ``Busy``.
             TransactionNotGiven: The call was made inside a transaction.
         """
         return self._purge(None, where, reason)
@@ -167,7 +168,10 @@ class Queue:
             QueueClosed: One of the two queues is being dropped.
             Busy: Others won every conflict; ``done`` of the error counts what is moved already,
                 which is nothing inside a transaction.
+            TransactionUnknown: An append is in doubt; ``done`` counts as for ``Busy``.
             TransactionNotGiven: ``transaction=`` was left out inside a transaction block.
+            TransactionFinished: The given transaction takes no more work.
+            TransactionMismatch: The given transaction belongs to another manager.
 
         Example::
 
@@ -225,7 +229,10 @@ class Queue:
             LimitExceeded: As in ``move``.
             QueueClosed: As in ``move``.
             Busy: As in ``move``.
+            TransactionUnknown: As in ``move``.
             TransactionNotGiven: As in ``move``.
+            TransactionFinished: As in ``move``.
+            TransactionMismatch: As in ``move``.
         """
         tx = self._resolve(transaction, f"{self.name}.redrive")
 
@@ -377,7 +384,13 @@ class Queue:
                 or there is no memory left for transient messages.
             Busy: The queue's columns were being altered at every try; nothing was sent.
             QueueClosed: The queue is being dropped; once dropped, ``QueueNotFound``.
+            TransactionAborted: Conflicts outlasted the retries of the call's own transaction;
+                nothing was sent.
+            TransactionUnknown: The call's own commit is in doubt; ``manager.outcome(id)`` tells the
+                outcome.
             TransactionNotGiven: ``transaction=`` was left out inside a transaction block.
+            TransactionFinished: The given transaction takes no more work.
+            TransactionMismatch: The given transaction belongs to another manager.
         """
         check_flag("progress", progress)
         options = SendOptions(
@@ -419,7 +432,11 @@ class Queue:
             SchemaMismatch: As in ``send``.
             PayloadRemoved: The payload of the messages is past its retention.
             QueueClosed: As in ``send``.
+            TransactionAborted: As in ``send``.
+            TransactionUnknown: As in ``send``.
             TransactionNotGiven: As in ``send``.
+            TransactionFinished: As in ``send``.
+            TransactionMismatch: As in ``send``.
 
         Example::
 
@@ -540,7 +557,11 @@ class Queue:
             Busy: Every try lost to another consumer.
             LeaseLost: Another instance opened this manager's consumer id.
             QueueClosed: The queue is being dropped; once dropped, ``QueueNotFound``.
+            TransactionUnknown: The claim is in doubt; if it landed, the messages come back when the
+                lease ends.
             TransactionNotGiven: ``transaction=`` was left out inside a transaction block.
+            TransactionFinished: The given transaction takes no more work.
+            TransactionMismatch: The given transaction belongs to another manager.
         """
         check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         tx = self._resolve(transaction, f"{self.name}.receive")
@@ -573,6 +594,10 @@ class Queue:
         Returns:
             A DataFrame with the columns of ``Batch.df``; committed state only, in no particular
             order.
+
+        Raises:
+            InvalidInput: A value cannot be used.
+            QueueNotFound: The queue was dropped.
         """
         parts, carried = self._first(limit, where)
         frame = self._client.payload.frame(self.schema, parts)
@@ -580,7 +605,19 @@ class Queue:
         return frame
 
     def peek_messages(self, limit: int = 20, where: str | None = None) -> list[Message]:
-        """Look at the first available messages as ``peek`` does, as dicts in delivery order."""
+        """Look at the first available messages as ``peek`` does, as dicts in delivery order.
+
+        Args:
+            limit: As in ``peek``.
+            where: As in ``peek``.
+
+        Returns:
+            One dict per message, with the columns of ``Batch.df``.
+
+        Raises:
+            InvalidInput: As in ``peek``.
+            QueueNotFound: As in ``peek``.
+        """
         parts, carried = self._first(limit, where)
         rows = messages_of(self._client.payload.table(self.schema, parts))
         del carried
@@ -647,11 +684,25 @@ class Queue:
         Args:
             lapsed: Whether to count those as well, since the next receive gets them: a scheduler
                 that starts a consumer only for waiting messages needs this count.
+
+        Returns:
+            The number of messages, durable ones and those in the memory of this process.
+
+        Raises:
+            InvalidInput: ``lapsed`` is neither True nor False.
+            QueueNotFound: The queue was dropped.
         """
         return browse.depth(self._client, self._info, lapsed=lapsed)
 
     def in_flight(self) -> int:
-        """Count the messages that are received and not settled."""
+        """Count the messages that are received and not settled.
+
+        Returns:
+            The number of messages, durable ones and those in the memory of this process.
+
+        Raises:
+            QueueNotFound: The queue was dropped.
+        """
         return browse.total(self._client, self._info, QueueState.in_flight)
 
     def drain(

@@ -124,6 +124,8 @@ class History:
 
         Raises:
             InvalidInput: Neither a message id nor a queue and a predicate were given, or both.
+            QueueNotFound: There never was such a queue.
+            FilesNotReadable: The store was opened by ``look()``, and ``where`` needs Spark.
             LimitExceeded: More than 1,000 messages match.
             PayloadRemoved: The predicate cannot be applied to all that was sent to the queue.
             HistoryRemoved: Messages that match may have existed before the history's beginning.
