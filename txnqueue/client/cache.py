@@ -218,10 +218,8 @@ class Cache:
             return self._shards.read(model.ALL_TABLES)
         return self._shards.read(map(model.table_shard, table_ids))
 
-    def transaction_entries(self, keys: Iterable[str] | None = None) -> list[model.Entry]:
-        """Read the entries of all transactions, or of those in the shards of some keys."""
-        if keys is not None:
-            return self._shards.read(map(model.transaction_shard, keys))
+    def transaction_entries(self) -> list[model.Entry]:
+        """Read the entries of all transactions."""
         return self._shards.read(model.ALL_TRANSACTIONS)
 
     def shard_entries(self, shard: str) -> list[model.Entry]:
