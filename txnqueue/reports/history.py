@@ -524,7 +524,7 @@ def cut(
         return cache.past(), None
     newest = cache.store.journal.version()
     _check_commit(name, commit_seq, _OR_INSTANT)
-    if commit_seq >> 10 > newest:
+    if model.version_of(commit_seq) > newest:
         raise _to_come(name, commit_seq, newest)
     return _known(cache.past(commit_seq)), None
 

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 IDS = "txnqueue_ids"
 """A temporary view in the library's own session: the entries that a statement concerns."""
-_VERSION = "if((commit_seq & 1023) = ordinal, shiftright(commit_seq, 10), NULL)"
+_VERSION = (
+    f"if((commit_seq & {model.COMMITS_PER_VERSION - 1}) = ordinal, "
+    f"shiftright(commit_seq, {model.ORDINAL_BITS}), NULL)"
+)
 """An entry's version; none if commit_seq, which SQL users see, contradicts the ordinal."""
 _OPTIMIZE = {
     "spark.databricks.delta.optimize.maxFileSize": str(1 << 30),
@@ -70,7 +73,8 @@ class DeltaArchive:
         shards = literals(sorted({entry.shard for entry in entries}))
         statement = (
             f"MERGE INTO {self._table} t USING (SELECT j.* FROM "
-            f"(SELECT {_COLUMNS}, _metadata.row_commit_version * 1024 + ordinal AS commit_seq, "
+            f"(SELECT {_COLUMNS}, _metadata.row_commit_version * {model.COMMITS_PER_VERSION} "
+            "+ ordinal AS commit_seq, "
             f"DATE{literal(day)} AS day FROM {self._statements.names.journal} "
             f"WHERE shard IN ({shards})) j JOIN {IDS} i "
             "ON j.append_id = i.append_id AND j.`index` = i.`index`) s "

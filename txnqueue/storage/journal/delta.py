@@ -75,7 +75,7 @@ class DeltaJournal:
         self._table = statements.names.journal
         self.archive = DeltaArchive(statements)
         rank = "_metadata.row_commit_version"
-        place = f"({rank} * 1024 + ordinal)"
+        place = f"({rank} * {model.COMMITS_PER_VERSION} + ordinal)"
         self._selection = EntrySelection(statements, self._table, rank, place)
         self._monotonic = monotonic
         self._known: int | None = None
