@@ -173,6 +173,19 @@ class Cache:
         self.queues()
         return self.queue(name)
 
+    def ever_named(self, name: str, entries: Iterable[model.Entry]) -> list[QueueInfo]:
+        """List the queues that ever had a name, including those that were dropped.
+
+        Args:
+            name: The name.
+            entries: The catalog's entries.
+
+        Raises:
+            QueueNotFound: There never was such a queue.
+        """
+        found = [info for info in catalog.every_queue(entries).values() if info.name == name]
+        return found or [self.queue(name)]
+
     def catalog_entries(self) -> list[model.Entry]:
         """Read the catalog's entries, by one query of the new ones."""
         self.open()
