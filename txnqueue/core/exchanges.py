@@ -33,6 +33,8 @@ ROUTING_KEY = "routing_key"
 KEY_LENGTH_MAX = 255
 BINDINGS_MAX = 1_000
 """The bindings that an exchange may have."""
+QUEUES_MAX = 100
+"""The queues that may be bound to an exchange."""
 ONE_WORD, ANY_WORDS = "*", "#"
 
 Arguments = tuple[tuple[str, str | None], ...]
