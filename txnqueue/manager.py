@@ -152,9 +152,9 @@ class QueueManager:
             PlatformMissing: ``store`` is omitted, and the session or the root is missing.
             InvalidInput: An argument or a configured value is invalid.
         """
-        said = self._configuration = Configuration(_conf_of(spark), os.environ)
+        configured = self._configuration = Configuration(_conf_of(spark), os.environ)
         given_retry = None if retry is None else check_retry(retry)
-        chosen = Runtime(retry=given_retry or said.retry()) if runtime is None else runtime
+        chosen = Runtime(retry=given_retry or configured.retry()) if runtime is None else runtime
         if not isinstance(chosen, Runtime):
             raise InvalidInput(
                 f"runtime={shown(runtime)}: give a Runtime, or omit it.", name="runtime"
@@ -166,12 +166,12 @@ class QueueManager:
                 name="store",
             )
         given = None if root is None else check_root(root)
-        chosen.actor = _text(said, "actor", actor) or chosen.actor
-        chosen.run_id = _text(said, "run_id", run_id) or chosen.run_id
-        chosen.consumer = _text(said, "consumer", consumer) or chosen.consumer
+        chosen.actor = _text(configured, "actor", actor) or chosen.actor
+        chosen.run_id = _text(configured, "run_id", run_id) or chosen.run_id
+        chosen.consumer = _text(configured, "consumer", consumer) or chosen.consumer
         chosen.retry = given_retry or chosen.retry
         if store is None:
-            where = said.value("root", given).value
+            where = configured.value("root", given).value
             if spark is None or where is None:
                 raise PlatformMissing(
                     "QueueManager(spark, root): give a SparkSession and a path or schema."
@@ -180,7 +180,7 @@ class QueueManager:
                 spark,
                 check_root(where),
                 monotonic=chosen.monotonic,
-                several_drivers=said.value("storage.several_drivers").value,
+                several_drivers=configured.value("storage.several_drivers").value,
             )
         self._client = Client(store, chosen)
 
@@ -1209,13 +1209,13 @@ def _conf_of(spark: SparkSession | None) -> Callable[[str], str | None]:
     return lambda key: get(key, None)
 
 
-def _text(said: Configuration, key: str, given: object) -> str | None:
+def _text(configured: Configuration, key: str, given: object) -> str | None:
     """Find a setting that is recorded in entries.
 
     Raises:
         InvalidInput: It is blank or no text; a blank one would mean what an omitted one means.
     """
-    text = check_text(key, said.value(key, given).value)
+    text = check_text(key, configured.value(key, given).value)
     if text is not None and not text.strip():
         raise InvalidInput(
             f"{key}={shown(text)}: give text that is not empty, or omit it.", name=key
