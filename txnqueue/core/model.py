@@ -24,6 +24,7 @@ CATALOG = "catalog"
 ORDINAL_BITS = 10
 """The low bits of a commit_seq, which hold the unit's place in its append; above is the version."""
 COMMITS_PER_VERSION = 1 << ORDINAL_BITS
+"""The number of commits that one version of the journal can have."""
 IN_MEMORY = "~memory"
 """The suffix of the ids of transient queues and of their payload."""
 
