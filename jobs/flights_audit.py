@@ -63,9 +63,6 @@ class Messages:
         state = self.table.column("state")
         return self.table.filter(pc.invert(pc.is_in(state, pa.array(GONE)))).select(self.columns)
 
-    def in_state(self, state: str) -> pa.Table:
-        return self.table.filter(pc.equal(self.table.column("state"), state)).select(self.columns)
-
 
 def messages(spark: Any, manager: QueueManager, work: Work) -> dict[str, Messages]:
     """Read all messages of all queues of the demo by the store's SQL views."""

@@ -1,4 +1,4 @@
-"""The main job on real data: 336,776 flights through four queues, killed once in the middle.
+"""The main job on real data: 336,776 flights through four queues; two consumers are killed.
 
     python jobs/flights_demo.py                     # all flights, in a temporary folder
     python jobs/flights_demo.py --rows 8000         # a few
@@ -8,8 +8,8 @@
 Threads of this process send the flights week by week, each week in one transaction, to the queue
 ``departures``. Other processes consume them: cancelled flights become dead letters,
 delayed ones go to ``rebooking``, totals per carrier to ``totals`` and into a Delta table,
-each batch in one transaction. It is killed (SIGKILL) while it holds a batch that it has not
-committed. The next one is killed between a commit and the change of the table that the commit
+each batch in one transaction. The first one is killed (SIGKILL) while it holds a batch that it has
+not committed. The next one is killed between a commit and the change of the table that the commit
 decided. A third one takes over and finishes. In the end every flight is looked for in the data.
 
 Exit codes: 0 every line of the proof holds; 1 one does not, or a process failed; the
@@ -51,7 +51,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--file", type=Path, help="your own CSV, JSON lines or Parquet file")
     parser.add_argument("--reject-where", help="rows of --file that become dead letters, in SQL")
     parser.add_argument("--batch-size", type=int, help="messages in a batch; a quarter of the rows")
-    parser.add_argument("--no-kill", action="store_true", help="let the consumer live")
+    parser.add_argument("--no-kill", action="store_true", help="let the consumers live")
     given = parser.parse_args()
     for name in ("rows", "batch_size"):
         if getattr(given, name) is not None and getattr(given, name) < 1:
@@ -214,7 +214,7 @@ def run(given: argparse.Namespace, root: str) -> int:
 def main() -> int:
     given = arguments()
     root = given.root or tempfile.mkdtemp(prefix="txnqueue-demo-")
-    # The kill is real, and so is the data: without --root both are gone afterwards.
+    # The kills are real, and so is the data: without --root both are gone afterwards.
     try:
         return run(given, root)
     except TxnQueueError as error:

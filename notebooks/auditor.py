@@ -147,7 +147,7 @@ kept
 # %% [markdown]
 # ## Does it notice?
 #
-# In a copy of the store, Eve deletes two flights and replaces Ada's name by that of the night
+# In a copy of the store, Eve deletes two flights and replaces Ada's name with that of the night
 # shift. She uses a MERGE: after an UPDATE or a DELETE of the journal, the store could not be
 # opened.
 

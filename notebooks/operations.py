@@ -53,7 +53,7 @@ manager
 # %% [markdown]
 # ## Who is behind?
 #
-# Messages of one carrier stay in order, so each carrier has its lane. United and the carriers that
+# Messages of one carrier stay in order, so they are all in one lane. United and the carriers that
 # share its lane fill one lane faster than the others.
 
 # %%

@@ -115,10 +115,11 @@ class Batch:
         """The messages as a DataFrame on the user's session, pinned to this batch.
 
         The columns are those of the payload and one struct ``_message``: id, message_id (the
-        queue's ``message_id`` column, else the id), queue, lane, delivery_count, redelivered,
-        enqueued_at, transaction_id, headers, correlation_id, reply_to, origin (queue, reason,
-        delivery_count of a moved message, and the error that made it a dead letter), send_id,
-        send_offset.
+        queue's ``message_id`` column, else the id), queue string, lane, delivery_count int,
+        redelivered boolean, enqueued_at timestamp, transaction_id string, headers map of strings,
+        correlation_id, reply_to string, origin (a struct with queue, reason string, delivery_count
+        int of a moved message, and error string, which made it a dead letter), send_id string,
+        send_offset long. ``MessageInfo`` describes each field.
         """
         return self._client.payload.frame(self._schema, self._parts())
 
@@ -332,7 +333,9 @@ class Batch:
             Busy: Others won every conflict; nothing was changed.
             TransactionUnknown: In doubt; repeat the call with the same arguments.
             TransactionNotGiven: ``transaction=`` was left out inside a transaction block.
-            TransactionMismatch: The batch was received in another transaction.
+            TransactionFinished: The transaction takes no more work.
+            TransactionMismatch: The batch was received in another transaction, or the given one
+                belongs to another manager.
         """
         reason = check_text("reason", reason)
         named = self._named(where, matching, None)
@@ -363,6 +366,7 @@ class Batch:
             Busy: As in ``accept``.
             TransactionUnknown: As in ``accept``.
             TransactionNotGiven: As in ``accept``.
+            TransactionFinished: As in ``accept``.
             TransactionMismatch: As in ``accept``.
         """
         named = self._named(where, matching, None)
@@ -397,6 +401,7 @@ class Batch:
             Busy: As in ``accept``.
             TransactionUnknown: As in ``accept``.
             TransactionNotGiven: As in ``accept``.
+            TransactionFinished: As in ``accept``.
             TransactionMismatch: As in ``accept``.
         """
         reason = check_text("reason", reason)
@@ -435,6 +440,7 @@ class Batch:
             Busy: As in ``accept``.
             TransactionUnknown: As in ``accept``.
             TransactionNotGiven: As in ``accept``.
+            TransactionFinished: As in ``accept``.
             TransactionMismatch: As in ``accept``.
         """
         check_flag("delivery_failed", delivery_failed)
@@ -483,6 +489,7 @@ class Batch:
             Busy: As in ``accept``.
             TransactionUnknown: As in ``accept``.
             TransactionNotGiven: As in ``accept``.
+            TransactionFinished: As in ``accept``.
             TransactionMismatch: As in ``accept``.
 
         Example::
@@ -525,6 +532,7 @@ class Batch:
 
         Raises:
             BranchMisused: The batch was received in a branch, which others may commit.
+            TransactionFinished: The transaction that received it takes no more work.
         """
         inside = self._inside
         if inside is not None:
@@ -546,6 +554,11 @@ class Batch:
 
         Returns:
             A context manager for the block.
+
+        Raises:
+            InvalidInput: A value cannot be used.
+            LeaseLost: At the end of the block, unless an error ends it: a lease was lost, and
+                other consumers may have the messages.
 
         Example::
 

@@ -107,7 +107,7 @@ class Steps:
         if wanted.limit <= 0 or not commit.joinable(done):
             return commit.commit(done), self._nothing(wanted)
         following, info = wanted.attempt, self._queue.info
-        receiver = ClaimPlanner(
+        planner = ClaimPlanner(
             self._client,
             info,
             wanted.limit,
@@ -118,7 +118,7 @@ class Steps:
             wanted=wanted.wanting,
         )
         try:
-            landed = commit.commit_joined(done, receiver.plan, in_order=info.settings.ordered)
+            landed = commit.commit_joined(done, planner.plan, in_order=info.settings.ordered)
             receipt = commit.committed_by(done, landed)
         except TransactionAborted:  # nothing landed, so nothing is held
             raise
@@ -126,7 +126,7 @@ class Steps:
             self._give_back(following, error)
             raise
         try:
-            held = receiver.held(landed.entries)
+            held = planner.held(landed.entries)
             return receipt, self._claim(wanted, held) if held else self._nothing(wanted)
         except BaseException as error:
             self._give_back(following, error)

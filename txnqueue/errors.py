@@ -33,7 +33,7 @@
     │   ├── TransactionFinished  the transaction takes no more work
     │   ├── OnlyRehearsed        a rehearsal cannot do this without really doing it
     │   ├── TransactionNotGiven  a call inside a block left out ``transaction=``
-    │   ├── TransactionMismatch  a batch, queue or table belongs to another transaction
+    │   ├── TransactionMismatch  batch of another transaction, or transaction of another manager
     │   ├── TransactionNotFound  nothing is recorded under this id
     │   ├── TransactionNotPrepared  only prepared transactions can be decided by id
     │   ├── DecidedByDatabase    an enlisted database decides it

@@ -42,6 +42,7 @@ from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import schema_of
 from txnqueue.sink import Sink, check_possible
 from txnqueue.storage.payload.frames import check_not_streaming, is_frame
+from txnqueue.storage.payload.schemas import check_schema, schema_from
 from txnqueue.transaction import Transaction, at_once, resolve
 from txnqueue.transactions.attempt import Attempt
 from txnqueue.transactions.commit import commit_alone
@@ -50,9 +51,6 @@ from txnqueue.types import NOT_GIVEN, BindingRow, ExchangeDescription, NotGiven,
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
-
-QUEUES_MAX = 100
-"""How many queues may be bound to an exchange."""
 
 
 class Exchange:
@@ -129,8 +127,6 @@ class Exchange:
             ExchangeClosed: The exchange is being dropped; after that it is ``ExchangeNotFound``.
             TransactionNotGiven: Inside a transaction.
         """
-        from txnqueue.storage.payload.schemas import check_schema, schema_from
-
         self._not_default("The default exchange has no columns")
         at_once(self._client, f"{self.name}.alter", self._bound)
         columns = check_schema(schema_from(self._client.store.spark, add, "add"), None)
@@ -199,11 +195,11 @@ class Exchange:
             if binding in known:
                 return None
             queues = {info.queue_id, *(one.queue_id for one in known)}
-            if len(known) >= exchanges.BINDINGS_MAX or len(queues) > QUEUES_MAX:
+            if len(known) >= exchanges.BINDINGS_MAX or len(queues) > exchanges.QUEUES_MAX:
                 raise LimitExceeded(
                     f"The exchange {self.name!r} has {len(known)} bindings of {len(queues) - 1} "
-                    f"other queues: at most {exchanges.BINDINGS_MAX} bindings and {QUEUES_MAX} "
-                    "queues are allowed; use another exchange.",
+                    f"other queues: at most {exchanges.BINDINGS_MAX} bindings and "
+                    f"{exchanges.QUEUES_MAX} queues are allowed; use another exchange.",
                     name=self.name,
                 )
             sequence = found.sequences[now.name]
@@ -311,7 +307,13 @@ class Exchange:
             SchemaMismatch: As in ``Queue.send``.
             LimitExceeded: The messages lie in too many places.
             ExchangeClosed: The exchange is being dropped; after that it is ``ExchangeNotFound``.
+            TransactionAborted: Conflicts outlasted the retries of the call's own transaction;
+                nothing was published.
+            TransactionUnknown: The call's own commit is in doubt; ``manager.outcome(id)`` tells the
+                outcome.
             TransactionNotGiven: Inside a block, ``transaction=`` was left out.
+            TransactionFinished: The given transaction takes no more work.
+            TransactionMismatch: The given transaction belongs to another manager.
         """
         check_not_streaming(rows, f"{self.name}.publish", "exchange.sink()")
         _check_keep_order(keep_order)
@@ -327,18 +329,7 @@ class Exchange:
             durable=durable,
         )
         if self.name == exchanges.DEFAULT_EXCHANGE:
-            queue = self._named(key, column)
-            sent = send_with(queue, rows, options, transaction)
-            queues = {key: sent.count} if sent.count else {}
-            return PublishResult(
-                sent.count,
-                queues,
-                0,
-                sent.send_id,
-                sent.transaction_id,
-                sent.receipt,
-                Returned((self._client, queue.schema)),
-            )
+            return self._send_to(self._named(key, column), rows, options, transaction)
         inside = self._resolve(transaction)
         tx = inside or Attempt(self._client)
         tx.check_active()
@@ -484,6 +475,25 @@ class Exchange:
                 "The default exchange has no columns: give the name of a queue as routing_key=."
             )
         return Queue(self._client, self._client.cache.queue(key), self._bound)
+
+    def _send_to(
+        self,
+        queue: Queue,
+        rows: Rows,
+        options: SendOptions,
+        transaction: Transaction | NotGiven | None,
+    ) -> PublishResult:
+        """Send to the only queue that gets messages of the default exchange with one key."""
+        sent = send_with(queue, rows, options, transaction)
+        return PublishResult(
+            sent.count,
+            {queue.name: sent.count} if sent.count else {},
+            0,
+            sent.send_id,
+            sent.transaction_id,
+            sent.receipt,
+            Returned((self._client, queue.schema)),
+        )
 
     def _queue(self, queue: str | Queue) -> QueueInfo:
         if isinstance(queue, Queue):

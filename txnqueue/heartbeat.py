@@ -17,10 +17,10 @@ class Heartbeat:
     """Extends the lease of a batch again and again, as long as its block runs.
 
     The thread ends with the block. A beat that fails is logged, and the next one tries again:
-    the lease is lost when another client has ended it, or when it is over because no beat came
+    the lease is lost when another client has ended it, or when it has ended because no beat came
     through. Then the block ends with ``LeaseLost``, unless it ends with an error of its own;
-    ``lost`` tells it in between. What the block settles itself is not lost. A batch may have
-    several leases, one for each lane: those that are not lost are extended further.
+    meanwhile ``lost`` is true. Messages that the block itself settles are not lost. A batch may
+    have several leases, one for each lane: those that are not lost are still extended.
     """
 
     def __init__(
@@ -30,14 +30,14 @@ class Heartbeat:
         unsettled: Callable[[], Mapping[Name, bool]],
         extend: Callable[[float, dict[Name, LeaseLost]], None],
     ) -> None:
-        """Describe it; users get it from ``Batch.heartbeat``.
+        """Prepare the heartbeat; users get it from ``Batch.heartbeat``.
 
         Args:
             lease_seconds: The length of each new lease.
             every_seconds: The seconds between beats.
             unsettled: Returns the claims that have unsettled messages, and whether the lease of
                 each is over.
-            extend: Extends the leases of those claims, and takes down which of them are lost.
+            extend: Extends the leases of those claims, and records which of them are lost.
         """
         self._unsettled = unsettled
         self._extend = extend
@@ -51,9 +51,9 @@ class Heartbeat:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease was lost: others may have the messages.
+        """Whether a lease was lost: others may have its messages.
 
-        What was settled while a beat was on its way is not lost: nothing is left to hold.
+        Messages that were settled while a beat was under way are not lost: none are left to hold.
         """
         return bool(self._lost)
 
@@ -63,10 +63,10 @@ class Heartbeat:
         return [error for claim, error in list(self._errors.items()) if claim in held]
 
     def __enter__(self) -> Heartbeat:
-        """Start to beat.
+        """Start the beats.
 
         Raises:
-            InvalidInput: It was started before: its thread ended with its block.
+            InvalidInput: The heartbeat was used for a block before.
         """
         if self._thread.ident is not None:
             raise InvalidInput(
@@ -81,7 +81,11 @@ class Heartbeat:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop, and wait for a beat that is on its way."""
+        """Stop, and wait for a beat that is under way.
+
+        Raises:
+            LeaseLost: A lease was lost, and the block ended without an error.
+        """
         self._over.set()
         self._thread.join()
         lost = self._lost
@@ -97,7 +101,7 @@ class Heartbeat:
             self.beats += extended
 
     def _extend_rest(self) -> bool:
-        """Extend what is not lost, and return whether the store took it."""
+        """Extend the leases that are not lost, and return whether that succeeded."""
         try:
             self._extend(self._lease_seconds, self._errors)
         except SettlementPending:  # a prepared transaction holds them, whatever the clock says
@@ -109,7 +113,7 @@ class Heartbeat:
         return True
 
     def _give_up(self, cause: Exception) -> None:
-        """Count the claims as lost whose lease is over."""
+        """Record the claims whose lease has ended as lost."""
         for claim, is_over in self._unsettled().items():
             if is_over and claim not in self._errors:
                 lost = LeaseLost(

@@ -153,9 +153,9 @@ class QueueManager:
             PlatformMissing: ``store`` is omitted, and the session or the root is missing.
             InvalidInput: An argument or a configured value is invalid.
         """
-        said = self._configuration = Configuration(_conf_of(spark), os.environ)
+        configured = self._configuration = Configuration(_conf_of(spark), os.environ)
         given_retry = None if retry is None else check_retry(retry)
-        chosen = Runtime(retry=given_retry or said.retry()) if runtime is None else runtime
+        chosen = Runtime(retry=given_retry or configured.retry()) if runtime is None else runtime
         if not isinstance(chosen, Runtime):
             raise InvalidInput(
                 f"runtime={shown(runtime)}: give a Runtime, or omit it.", name="runtime"
@@ -167,12 +167,12 @@ class QueueManager:
                 name="store",
             )
         given = None if root is None else check_root(root)
-        chosen.actor = _text(said, "actor", actor) or chosen.actor
-        chosen.run_id = _text(said, "run_id", run_id) or chosen.run_id
-        chosen.consumer = _text(said, "consumer", consumer) or chosen.consumer
+        chosen.actor = _text(configured, "actor", actor) or chosen.actor
+        chosen.run_id = _text(configured, "run_id", run_id) or chosen.run_id
+        chosen.consumer = _text(configured, "consumer", consumer) or chosen.consumer
         chosen.retry = given_retry or chosen.retry
         if store is None:
-            where = said.value("root", given).value
+            where = configured.value("root", given).value
             if spark is None or where is None:
                 raise PlatformMissing(
                     "QueueManager(spark, root): give a SparkSession and a path or schema."
@@ -181,7 +181,7 @@ class QueueManager:
                 spark,
                 check_root(where),
                 monotonic=chosen.monotonic,
-                several_drivers=said.value("storage.several_drivers").value,
+                several_drivers=configured.value("storage.several_drivers").value,
             )
         self._client = Client(store, chosen)
 
@@ -441,10 +441,17 @@ class QueueManager:
 
         Args:
             prefix: Goes before each name.
-            as_of: The commit_seq whose state to show; now when omitted.
+            as_of: The state to show: the one after a commit_seq or at an aware instant; now when
+                omitted.
 
         Returns:
             The views' names.
+
+        Raises:
+            PlatformMissing: The store is in memory.
+            InvalidName: The prefix cannot begin a name, or a table has one of the names.
+            InvalidInput: There is no such commit yet, or the instant has no time zone.
+            HistoryRemoved: The state is older than the beginning of the history.
         """
         self._client.open()
         return views.create_views(self._client, prefix, as_of)
@@ -459,6 +466,15 @@ class QueueManager:
         Args:
             prefix: As in ``create_views``.
             as_of: As in ``create_views``.
+
+        Returns:
+            One statement per view, by its name.
+
+        Raises:
+            PlatformMissing: As in ``create_views``.
+            InvalidName: The prefix cannot begin a name, or makes one that is reserved for tables.
+            InvalidInput: As in ``create_views``.
+            HistoryRemoved: As in ``create_views``.
         """
         self._client.open()
         return views.of_store(self._client, prefix, as_of)
@@ -571,8 +587,15 @@ class QueueManager:
     def queue(self, name: str) -> Queue:
         """Open a queue.
 
+        Args:
+            name: The queue's name.
+
+        Returns:
+            The queue, outside any transaction; ``tx.queue`` opens one that works in ``tx``.
+
         Raises:
             QueueNotFound: There is no such queue.
+            InvalidName: The name is invalid.
             StoreNotFound: There is no store at this root.
         """
         self._client.open()
@@ -899,6 +922,12 @@ class QueueManager:
     def commit(self, transaction_id: str) -> Receipt:
         """Commit a prepared transaction, from any client; repeating is a no-op.
 
+        Args:
+            transaction_id: The transaction.
+
+        Returns:
+            The receipt; that of the first commit if the call is repeated.
+
         Raises:
             TransactionNotFound: No decision, preparation or branch is recorded under this id, also
                 if a transaction of this id is at work.
@@ -989,6 +1018,9 @@ class QueueManager:
 
     def forget(self, transaction_id: str) -> None:
         """Remove an operator's decision from the list of heuristic ones; the outcome stays.
+
+        Args:
+            transaction_id: The transaction.
 
         Raises:
             TransactionNotFound: Nothing is recorded under this id.
@@ -1093,8 +1125,15 @@ class QueueManager:
     def exchange(self, name: str = exchanges.DEFAULT_EXCHANGE) -> Exchange:
         """Open an exchange; without a name the default one, to which every queue is bound.
 
+        Args:
+            name: The exchange's name.
+
+        Returns:
+            The exchange, outside any transaction; ``tx.exchange`` opens one that works in ``tx``.
+
         Raises:
             ExchangeNotFound: There is no such exchange.
+            InvalidName: The name is invalid.
             StoreNotFound: There is no store at this root.
         """
         return open_exchange(self._client, exchanges.check_exchange_name(name))
@@ -1169,13 +1208,13 @@ def _conf_of(spark: SparkSession | None) -> Callable[[str], str | None]:
     return lambda key: get(key, None)
 
 
-def _text(said: Configuration, key: str, given: object) -> str | None:
+def _text(configured: Configuration, key: str, given: object) -> str | None:
     """Find a setting that is recorded in entries.
 
     Raises:
         InvalidInput: It is blank or no text; a blank one would mean what an omitted one means.
     """
-    text = check_text(key, said.value(key, given).value)
+    text = check_text(key, configured.value(key, given).value)
     if text is not None and not text.strip():
         raise InvalidInput(
             f"{key}={shown(text)}: give text that is not empty, or omit it.", name=key

@@ -70,31 +70,21 @@ class Queue:
         self._attempt = attempt
 
     @property
-    def _bound(self) -> Attempt | None:
-        """The attempt that calls without ``transaction=`` work in; None outside a transaction."""
-        return self._attempt
-
-    @property
-    def _info(self) -> QueueInfo:
-        """The newest description of the queue that any call of this client has read."""
-        return self._client.cache.newest(self._opened)
-
-    @property
     def name(self) -> str:
         """The queue's name."""
         return self._opened.name
 
     @property
     def info(self) -> QueueInfo:
-        """The queue's description in the catalog."""
-        return self._info
+        """The queue's description in the catalog, the newest that this client has read."""
+        return self._client.cache.newest(self._opened)
 
     @property
     def schema(self) -> StructType:
         """The columns of the queue's payload."""
         from pyspark.sql.types import StructType
 
-        return StructType.fromJson(dict(self._info.schema))
+        return StructType.fromJson(dict(self.info.schema))
 
     @markup.never_raising
     def _repr_html_(self) -> str:
@@ -102,228 +92,13 @@ class Queue:
 
         Reads the states of the queue and of its dead-letter queue, and no payload.
         """
-        return queue_shown(self._client, self._info, self.depth(), self.in_flight())
+        return queue_shown(self._client, self.info, self.depth(), self.in_flight())
 
     def __repr__(self) -> str:
         """Show the name and the store."""
         return f"<Queue {self.name} of {self._client.store.root}>"
 
-    def purge(self, where: str | None = None, *, reason: str | None = None) -> int:
-        """Delete messages for good, on record.
-
-        Messages in flight stay with their holder, who may still accept, reject or move them. If
-        they would return to the queue (release, rollback, expired lease), they are purged
-        instead.
-
-        Args:
-            where: Only messages that match this SQL predicate over the columns of ``Batch.df``.
-            reason: The reason, recorded in the history.
-
-        Returns:
-            The number of messages deleted at once.
-
-        Raises:
-            LimitExceeded: The selected messages lie in too many ranges; nothing was changed.
-            QueueClosed: The queue is being dropped; once dropped, ``QueueNotFound``.
-            Busy: Others won every conflict; ``done`` of the error counts what is purged already.
-            TransactionNotGiven: The call was made inside a transaction.
-        """
-        return self._purge(None, where, reason)
-
-    def move(
-        self,
-        to: str | Queue,
-        where: str | None = None,
-        *,
-        matching: DataFrame | None = None,
-        on: str | Sequence[str] | None = None,
-        limit: int | None = None,
-        transaction: Transaction | NotGiven | None = NOT_GIVEN,
-    ) -> int:
-        """Move waiting messages to another queue with the same columns; nothing is copied.
-
-        The other queue's rules give them new places; priority, delay and time to live are kept.
-        Messages in flight stay. Inside a transaction the messages are acquired now and are in
-        the other queue once it commits. A rollback returns them to their places and counts no
-        delivery; those that waited for their redelivery are available at once.
-
-        Args:
-            to: The other queue, or its name.
-            where: Only messages that match this SQL predicate over the columns of ``Batch.df``.
-            matching: Instead, only messages that have a match in this DataFrame.
-            on: The columns to match on.
-            limit: At most this many: the first ones of a lane, and if there are too few, of the
-                next; all when left out.
-            transaction: The transaction that moves them; None moves at once.
-
-        Returns:
-            The number of messages moved.
-
-        Raises:
-            QueueNotFound: The other queue does not exist.
-            SchemaMismatch: The other queue has other columns.
-            InvalidInput: It is the same queue, or a value cannot be used.
-            LimitExceeded: The selected messages lie in too many ranges; nothing was changed.
-            QueueClosed: One of the two queues is being dropped.
-            Busy: Others won every conflict; ``done`` of the error counts what is moved already,
-                which is nothing inside a transaction.
-            TransactionNotGiven: ``transaction=`` was left out inside a transaction block.
-
-        Example::
-
-            with manager.transaction() as tx:
-                orders.move("orders-of-vips", "customer = 'c7'", transaction=tx)
-                audit.send([{"what": "moved c7"}], transaction=tx)
-        """
-        tx = self._resolve(transaction, f"{self.name}.move")
-        target = target_of(self._client, to)
-
-        def route_of(part: QueuePart) -> Route:
-            return to_queue(part.client, part.info, part.same_part_of(target))
-
-        selector = self._selector(where, matching, on, few=limit is not None)
-        return self._move(tx, route_of, "moved", selector, limit)
-
-    def dead_letters(self) -> DeadLetters:
-        """Report this queue's dead letters by origin and reason.
-
-        Returns:
-            The dead letters of this queue; for a dead-letter queue itself, all messages that came
-            into it. ``redrive(where=…)`` on the dead-letter queue sends some of them back.
-
-        Example::
-
-            orders.dead_letters().df().show()
-            manager.queue("orders.dead").redrive("_message.origin.reason = 'deliveries_max'")
-        """
-        return DeadLetters(self._client, self._info)
-
-    def redrive(
-        self,
-        where: str | None = None,
-        *,
-        limit: int | None = None,
-        transaction: Transaction | NotGiven | None = NOT_GIVEN,
-    ) -> int:
-        """Send dead letters back to the queues and lanes that they came from.
-
-        Among messages of their priority they come last, and their delivery counts start at 0
-        again. Messages that were sent to this queue stay.
-
-        Args:
-            where: Only messages that match this SQL predicate over the columns of ``Batch.df``,
-                such as ``"_message.origin.reason = 'deliveries_max'"``.
-            limit: At most this many; all when left out.
-            transaction: As in ``move``.
-
-        Returns:
-            The number of messages sent back.
-
-        Raises:
-            QueueNotFound: A queue that some of them came from no longer exists. None was sent
-                back, unless that queue was dropped during the call: the error says how many were.
-            LimitExceeded: As in ``move``.
-            QueueClosed: As in ``move``.
-            Busy: As in ``move``.
-            TransactionNotGiven: As in ``move``.
-        """
-        tx = self._resolve(transaction, f"{self.name}.redrive")
-
-        def route_of(part: QueuePart) -> Route:
-            return to_origin(part.client)
-
-        selector = self._selector(where, few=limit is not None)
-        among = came_from_elsewhere
-        return self._move(tx, route_of, "redriven", selector, limit, among=among, routed_first=True)
-
-    def alter(
-        self, add: str | StructType | None = None, **settings: Unpack[ChangeableSettings]
-    ) -> dict[str, tuple[object, object]]:
-        """Add columns to the queue, or change its settings, while others work on it.
-
-        Existing messages, and sends staged before the change, have null in the new columns.
-        The dead-letter queue gets the columns too. Repeating the call changes nothing.
-
-        Args:
-            add: Nullable columns, as DDL or ``StructType``.
-            **settings: New values of ``lease_seconds``, ``deliveries_max``,
-                ``redelivery_delay_seconds``, ``redelivery_delay_seconds_max``,
-                ``dead_letter_expired`` or ``delay_step_seconds``, as ``create_queue`` takes
-                them; the other settings are fixed. Messages that already wait for their
-                redelivery follow the new values.
-
-        Returns:
-            The changes: by the name of the setting, or ``column <name>``, the former and the new
-            value; of a column, None and its type.
-
-        Raises:
-            SchemaMismatch: A column is not nullable, or exists with another type.
-            InvalidInput: A setting is fixed, or its value cannot be used.
-            QueueInUse: Columns of a dead-letter queue follow those of the queue that uses it.
-            QueueClosed: The queue is being dropped.
-            TransactionNotGiven: The call was made inside a transaction.
-        """
-        at_once(self._client, f"{self.name}.alter", self._bound)
-        columns = None if add is None else schema_from(self._client.store.spark, add, "add")
-        if columns is not None:
-            check_schema(columns, None)
-        return alter(self._client, self._info, columns, settings)
-
-    def drop(self, *, reason: str | None = None) -> QueueDropResult:
-        """Drop exactly this queue with all its messages.
-
-        Repeating the call continues a drop that is not finished. ``manager.drop_queue`` drops the
-        queue that has the name now, which may have been created since this one was opened.
-
-        From the first step on the queue is closing: an open transaction that sent to it or
-        received from it cannot commit and is aborted. A prepared transaction delays the second
-        step until it is decided; then drop again, or call ``manager.recover()``. The history
-        stays, and so does the dead-letter queue, which can be dropped afterwards.
-
-        Args:
-            reason: The reason, recorded in the history.
-
-        Returns:
-            Whether the queue is gone, and if not, what holds it back.
-
-        Raises:
-            QueueInUse: The queue takes the dead letters of another queue.
-            TransactionNotGiven: The call was made inside a transaction.
-        """
-        at_once(self._client, f"{self.name}.drop", self._bound)
-        reason = check_text("reason", reason)
-        return drop_queue(self._client, self._info, reason)
-
-    # -------------------------------------------------------------------------- helpers
-
-    def _resolve(self, transaction: Transaction | NotGiven | None, what: str) -> Attempt | None:
-        self._client.open()
-        return resolve(self._client, transaction, what, self._bound)
-
-    def _purge(self, gone: removal.Gone | None, where: str | None, reason: str | None) -> int:
-        """Delete messages, and pass those that are deleted at once to ``gone``."""
-        self._client.open()
-        at_once(self._client, f"{self.name}.purge", self._bound)
-        reason = check_text("reason", reason)
-        selector, progress = self._selector(where), removal.Progress()
-        with progress.telling("purged"):
-            for part in self._client.parts_of(self._info):
-                removal.purge(
-                    part.client, part.info, selector, reason, progress=progress, gone=gone
-                )
-        return progress.removed
-
-    def _selector(
-        self,
-        where: str | None,
-        matching: DataFrame | None = None,
-        on: str | Sequence[str] | None = None,
-        *,
-        few: bool = False,
-    ) -> Selector | None:
-        if where is None and matching is None and on is None:
-            return None
-        return Selector(self._client, self.name, self.schema, where, matching, on=on, few=few)
+    # -------------------------------------------------------------------------- sending
 
     def send(
         self,
@@ -377,7 +152,13 @@ class Queue:
                 or there is no memory left for transient messages.
             Busy: The queue's columns were being altered at every try; nothing was sent.
             QueueClosed: The queue is being dropped; once dropped, ``QueueNotFound``.
+            TransactionAborted: Conflicts outlasted the retries of the call's own transaction;
+                nothing was sent.
+            TransactionUnknown: The call's own commit is in doubt; ``manager.outcome(id)`` tells the
+                outcome.
             TransactionNotGiven: ``transaction=`` was left out inside a transaction block.
+            TransactionFinished: The given transaction takes no more work.
+            TransactionMismatch: The given transaction belongs to another manager.
         """
         check_flag("progress", progress)
         options = SendOptions(
@@ -419,7 +200,11 @@ class Queue:
             SchemaMismatch: As in ``send``.
             PayloadRemoved: The payload of the messages is past its retention.
             QueueClosed: As in ``send``.
+            TransactionAborted: As in ``send``.
+            TransactionUnknown: As in ``send``.
             TransactionNotGiven: As in ``send``.
+            TransactionFinished: As in ``send``.
+            TransactionMismatch: As in ``send``.
 
         Example::
 
@@ -494,7 +279,7 @@ class Queue:
             header_columns=header_columns,
         )
         self._client.open()
-        info = self._info
+        info = self.info
         options.check(self.schema, info.settings, self.name)
         return Sink(
             self._client,
@@ -503,6 +288,8 @@ class Queue:
             lambda rows, tx: send_with(self, rows, options, tx),
             inside=self._bound,
         )
+
+    # ------------------------------------------------------------------------ receiving
 
     def receive(
         self,
@@ -540,7 +327,11 @@ class Queue:
             Busy: Every try lost to another consumer.
             LeaseLost: Another instance opened this manager's consumer id.
             QueueClosed: The queue is being dropped; once dropped, ``QueueNotFound``.
+            TransactionUnknown: The claim is in doubt; if it landed, the messages come back when the
+                lease ends.
             TransactionNotGiven: ``transaction=`` was left out inside a transaction block.
+            TransactionFinished: The given transaction takes no more work.
+            TransactionMismatch: The given transaction belongs to another manager.
         """
         check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         tx = self._resolve(transaction, f"{self.name}.receive")
@@ -548,12 +339,12 @@ class Queue:
         wanted = self._selector(where, matching, on, few=True)
         if tx is not None and tx.already_committed:
             return Batch(self._client, self.schema, [], tx)
-        patience = Poller(self._client, self._info, wait_seconds)
+        patience = Poller(self._client, self.info, wait_seconds)
         while True:
             of_lane = wanted.of_lane if wanted else None
             batch = claim_batch(
                 self._client,
-                self._info,
+                self.info,
                 self.schema,
                 limit,
                 tx,
@@ -573,6 +364,10 @@ class Queue:
         Returns:
             A DataFrame with the columns of ``Batch.df``; committed state only, in no particular
             order.
+
+        Raises:
+            InvalidInput: A value cannot be used.
+            QueueNotFound: The queue was dropped.
         """
         parts, carried = self._first(limit, where)
         frame = self._client.payload.frame(self.schema, parts)
@@ -580,79 +375,23 @@ class Queue:
         return frame
 
     def peek_messages(self, limit: int = 20, where: str | None = None) -> list[Message]:
-        """Look at the first available messages as ``peek`` does, as dicts in delivery order."""
+        """Look at the first available messages as ``peek`` does, as dicts in delivery order.
+
+        Args:
+            limit: As in ``peek``.
+            where: As in ``peek``.
+
+        Returns:
+            One dict per message, with the columns of ``Batch.df``.
+
+        Raises:
+            InvalidInput: As in ``peek``.
+            QueueNotFound: As in ``peek``.
+        """
         parts, carried = self._first(limit, where)
         rows = messages_of(self._client.payload.table(self.schema, parts))
         del carried
         return rows
-
-    def replay(
-        self,
-        after: int = -1,
-        upto: int | None = None,
-        *,
-        where: str | None = None,
-        limit: int | None = None,
-        partial: bool = False,
-    ) -> ReplayedBatch:
-        """Read again the messages that were consumed between two commits, as they were.
-
-        These are the messages that a commit accepted in this queue, not those rejected, moved,
-        purged or transient. The queue may be dropped meanwhile, if its payload still exists.
-
-        Args:
-            after: The commit_seq to begin after; the beginning of the history when left out.
-            upto: The last commit_seq; the newest when left out.
-            where: Only messages that match this SQL predicate over the columns of ``Batch.df``.
-            limit: At most this many messages, those that were consumed first; all when left out.
-            partial: Whether to leave out messages whose payload was removed or erased, instead of
-                raising ``PayloadRemoved``.
-
-        Returns:
-            A batch that can be read but not settled, in commit order; columns as in ``Batch.df``.
-
-        Raises:
-            PayloadRemoved: Some of the payload was removed or erased; the error says after which
-                commit the payload is complete.
-            HistoryRemoved: The history after ``after`` is no longer complete.
-            InvalidInput: There is no such commit yet, or the predicate cannot be evaluated.
-
-        Example::
-
-            again = orders.replay(after=receipt.commit_seq)
-            again.df.groupBy("customer").count().show()
-        """
-        if limit is not None:
-            check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
-        check_flag("partial", partial)
-        where = None if where is None else check_predicate(where)
-        return replayed(
-            self._client,
-            self._info,
-            self.schema,
-            after,
-            upto,
-            where=where,
-            limit=limit,
-            partial=partial,
-        )
-
-    def depth(self, *, lapsed: bool = False) -> int:
-        """Count the messages that can be received now: not in flight, delayed or expired.
-
-        Messages whose lease has ended count as in flight until the next ``receive``, those of an
-        ended transaction or branch until the next ``receive`` or ``recover``. In an ordered queue,
-        messages count that wait behind delayed messages, or behind those in flight, in their lane.
-
-        Args:
-            lapsed: Whether to count those as well, since the next receive gets them: a scheduler
-                that starts a consumer only for waiting messages needs this count.
-        """
-        return browse.depth(self._client, self._info, lapsed=lapsed)
-
-    def in_flight(self) -> int:
-        """Count the messages that are received and not settled."""
-        return browse.total(self._client, self._info, QueueState.in_flight)
 
     def drain(
         self,
@@ -819,7 +558,309 @@ class Queue:
         )
         return Stream(self._client, self, drain, max_messages, on_batch)
 
+    def replay(
+        self,
+        after: int = -1,
+        upto: int | None = None,
+        *,
+        where: str | None = None,
+        limit: int | None = None,
+        partial: bool = False,
+    ) -> ReplayedBatch:
+        """Read again the messages that were consumed between two commits, as they were.
+
+        These are the messages that a commit accepted in this queue, not those rejected, moved,
+        purged or transient. The queue may be dropped meanwhile, if its payload still exists.
+
+        Args:
+            after: The commit_seq to begin after; the beginning of the history when left out.
+            upto: The last commit_seq; the newest when left out.
+            where: Only messages that match this SQL predicate over the columns of ``Batch.df``.
+            limit: At most this many messages, those that were consumed first; all when left out.
+            partial: Whether to leave out messages whose payload was removed or erased, instead of
+                raising ``PayloadRemoved``.
+
+        Returns:
+            A batch that can be read but not settled, in commit order; columns as in ``Batch.df``.
+
+        Raises:
+            PayloadRemoved: Some of the payload was removed or erased; the error says after which
+                commit the payload is complete.
+            HistoryRemoved: The history after ``after`` is no longer complete.
+            InvalidInput: There is no such commit yet, or the predicate cannot be evaluated.
+
+        Example::
+
+            again = orders.replay(after=receipt.commit_seq)
+            again.df.groupBy("customer").count().show()
+        """
+        if limit is not None:
+            check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+        check_flag("partial", partial)
+        where = None if where is None else check_predicate(where)
+        return replayed(
+            self._client,
+            self.info,
+            self.schema,
+            after,
+            upto,
+            where=where,
+            limit=limit,
+            partial=partial,
+        )
+
+    # ------------------------------------------------------------------------- counting
+
+    def depth(self, *, lapsed: bool = False) -> int:
+        """Count the messages that can be received now: not in flight, delayed or expired.
+
+        Messages whose lease has ended count as in flight until the next ``receive``, those of an
+        ended transaction or branch until the next ``receive`` or ``recover``. In an ordered queue,
+        messages count that wait behind delayed messages, or behind those in flight, in their lane.
+
+        Args:
+            lapsed: Whether to count those as well, since the next receive gets them: a scheduler
+                that starts a consumer only for waiting messages needs this count.
+
+        Returns:
+            The number of messages, durable ones and those in the memory of this process.
+
+        Raises:
+            InvalidInput: ``lapsed`` is neither True nor False.
+            QueueNotFound: The queue was dropped.
+        """
+        return browse.depth(self._client, self.info, lapsed=lapsed)
+
+    def in_flight(self) -> int:
+        """Count the messages that are received and not settled.
+
+        Returns:
+            The number of messages, durable ones and those in the memory of this process.
+
+        Raises:
+            QueueNotFound: The queue was dropped.
+        """
+        return browse.total(self._client, self.info, QueueState.in_flight)
+
+    def dead_letters(self) -> DeadLetters:
+        """Report this queue's dead letters by origin and reason.
+
+        Returns:
+            The dead letters of this queue; for a dead-letter queue itself, all messages that came
+            into it. ``redrive(where=…)`` on the dead-letter queue sends some of them back.
+
+        Example::
+
+            orders.dead_letters().df().show()
+            manager.queue("orders.dead").redrive("_message.origin.reason = 'deliveries_max'")
+        """
+        return DeadLetters(self._client, self.info)
+
+    # -------------------------------------------------------------- moving and removing
+
+    def move(
+        self,
+        to: str | Queue,
+        where: str | None = None,
+        *,
+        matching: DataFrame | None = None,
+        on: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        transaction: Transaction | NotGiven | None = NOT_GIVEN,
+    ) -> int:
+        """Move waiting messages to another queue with the same columns; nothing is copied.
+
+        The other queue's rules give them new places; priority, delay and time to live are kept.
+        Messages in flight stay. Inside a transaction the messages are acquired now and are in
+        the other queue once it commits. A rollback returns them to their places and counts no
+        delivery; those that waited for their redelivery are available at once.
+
+        Args:
+            to: The other queue, or its name.
+            where: Only messages that match this SQL predicate over the columns of ``Batch.df``.
+            matching: Instead, only messages that have a match in this DataFrame.
+            on: The columns to match on.
+            limit: At most this many: the first ones of a lane, and if there are too few, of the
+                next; all when left out.
+            transaction: The transaction that moves them; None moves at once.
+
+        Returns:
+            The number of messages moved.
+
+        Raises:
+            QueueNotFound: The other queue does not exist.
+            SchemaMismatch: The other queue has other columns.
+            InvalidInput: It is the same queue, or a value cannot be used.
+            LimitExceeded: The selected messages lie in too many ranges; nothing was changed.
+            QueueClosed: One of the two queues is being dropped.
+            Busy: Others won every conflict; ``done`` of the error counts what is moved already,
+                which is nothing inside a transaction.
+            TransactionUnknown: An append is in doubt; ``done`` counts as for ``Busy``.
+            TransactionNotGiven: ``transaction=`` was left out inside a transaction block.
+            TransactionFinished: The given transaction takes no more work.
+            TransactionMismatch: The given transaction belongs to another manager.
+
+        Example::
+
+            with manager.transaction() as tx:
+                orders.move("orders-of-vips", "customer = 'c7'", transaction=tx)
+                audit.send([{"what": "moved c7"}], transaction=tx)
+        """
+        tx = self._resolve(transaction, f"{self.name}.move")
+        target = target_of(self._client, to)
+
+        def route_of(part: QueuePart) -> Route:
+            return to_queue(part.client, part.info, part.same_part_of(target))
+
+        selector = self._selector(where, matching, on, few=limit is not None)
+        return self._move(tx, route_of, "moved", selector, limit)
+
+    def redrive(
+        self,
+        where: str | None = None,
+        *,
+        limit: int | None = None,
+        transaction: Transaction | NotGiven | None = NOT_GIVEN,
+    ) -> int:
+        """Send dead letters back to the queues and lanes that they came from.
+
+        Among messages of their priority they come last, and their delivery counts start at 0
+        again. Messages that were sent to this queue stay.
+
+        Args:
+            where: Only messages that match this SQL predicate over the columns of ``Batch.df``,
+                such as ``"_message.origin.reason = 'deliveries_max'"``.
+            limit: At most this many; all when left out.
+            transaction: As in ``move``.
+
+        Returns:
+            The number of messages sent back.
+
+        Raises:
+            QueueNotFound: A queue that some of them came from no longer exists. None was sent
+                back, unless that queue was dropped during the call: the error says how many were.
+            LimitExceeded: As in ``move``.
+            QueueClosed: As in ``move``.
+            Busy: As in ``move``.
+            TransactionUnknown: As in ``move``.
+            TransactionNotGiven: As in ``move``.
+            TransactionFinished: As in ``move``.
+            TransactionMismatch: As in ``move``.
+        """
+        tx = self._resolve(transaction, f"{self.name}.redrive")
+
+        def route_of(part: QueuePart) -> Route:
+            return to_origin(part.client)
+
+        selector = self._selector(where, few=limit is not None)
+        among = came_from_elsewhere
+        return self._move(tx, route_of, "redriven", selector, limit, among=among, routed_first=True)
+
+    def purge(self, where: str | None = None, *, reason: str | None = None) -> int:
+        """Delete messages for good, on record.
+
+        Messages in flight stay with their holder, who may still accept, reject or move them. If
+        they would return to the queue (release, rollback, expired lease), they are purged
+        instead.
+
+        Args:
+            where: Only messages that match this SQL predicate over the columns of ``Batch.df``.
+            reason: The reason, recorded in the history.
+
+        Returns:
+            The number of messages deleted at once.
+
+        Raises:
+            LimitExceeded: The selected messages lie in too many ranges; nothing was changed.
+            QueueClosed: The queue is being dropped; once dropped, ``QueueNotFound``.
+            Busy: Others won every conflict; ``done`` of the error counts what is purged already.
+            TransactionUnknown: An append is in doubt; ``done`` counts as for ``Busy``.
+            TransactionNotGiven: The call was made inside a transaction.
+        """
+        return self._purge(None, where, reason)
+
+    # ------------------------------------------------------------------------- altering
+
+    def alter(
+        self, add: str | StructType | None = None, **settings: Unpack[ChangeableSettings]
+    ) -> dict[str, tuple[object, object]]:
+        """Add columns to the queue, or change its settings, while others work on it.
+
+        Existing messages, and sends staged before the change, have null in the new columns.
+        The dead-letter queue gets the columns too. Repeating the call changes nothing.
+
+        Args:
+            add: Nullable columns, as DDL or ``StructType``.
+            **settings: New values of ``lease_seconds``, ``deliveries_max``,
+                ``redelivery_delay_seconds``, ``redelivery_delay_seconds_max``,
+                ``dead_letter_expired`` or ``delay_step_seconds``, as ``create_queue`` takes
+                them; the other settings are fixed. Messages that already wait for their
+                redelivery follow the new values.
+
+        Returns:
+            The changes: by the name of the setting, or ``column <name>``, the former and the new
+            value; of a column, None and its type.
+
+        Raises:
+            SchemaMismatch: A column is not nullable, or exists with another type.
+            InvalidInput: A setting is fixed, or its value cannot be used.
+            QueueInUse: Columns of a dead-letter queue follow those of the queue that uses it.
+            QueueClosed: The queue is being dropped.
+            TransactionNotGiven: The call was made inside a transaction.
+        """
+        at_once(self._client, f"{self.name}.alter", self._bound)
+        columns = None if add is None else schema_from(self._client.store.spark, add, "add")
+        if columns is not None:
+            check_schema(columns, None)
+        return alter(self._client, self.info, columns, settings)
+
+    def drop(self, *, reason: str | None = None) -> QueueDropResult:
+        """Drop exactly this queue with all its messages.
+
+        Repeating the call continues a drop that is not finished. ``manager.drop_queue`` drops the
+        queue that has the name now, which may have been created since this one was opened.
+
+        From the first step on the queue is closing: an open transaction that sent to it or
+        received from it cannot commit and is aborted. A prepared transaction delays the second
+        step until it is decided; then drop again, or call ``manager.recover()``. The history
+        stays, and so does the dead-letter queue, which can be dropped afterwards.
+
+        Args:
+            reason: The reason, recorded in the history.
+
+        Returns:
+            Whether the queue is gone, and if not, what holds it back.
+
+        Raises:
+            QueueInUse: The queue takes the dead letters of another queue.
+            TransactionNotGiven: The call was made inside a transaction.
+        """
+        at_once(self._client, f"{self.name}.drop", self._bound)
+        reason = check_text("reason", reason)
+        return drop_queue(self._client, self.info, reason)
+
     # -------------------------------------------------------------------------- helpers
+
+    @property
+    def _bound(self) -> Attempt | None:
+        """The attempt that calls without ``transaction=`` work in; None outside a transaction."""
+        return self._attempt
+
+    def _resolve(self, transaction: Transaction | NotGiven | None, what: str) -> Attempt | None:
+        self._client.open()
+        return resolve(self._client, transaction, what, self._bound)
+
+    def _selector(
+        self,
+        where: str | None,
+        matching: DataFrame | None = None,
+        on: str | Sequence[str] | None = None,
+        *,
+        few: bool = False,
+    ) -> Selector | None:
+        if where is None and matching is None and on is None:
+            return None
+        return Selector(self._client, self.name, self.schema, where, matching, on=on, few=few)
 
     def _send(self, rows: Rows, options: SendOptions, inside: Attempt | None) -> SendResult:
         """Send messages in the given attempt, or in a new one that commits at once."""
@@ -842,15 +883,15 @@ class Queue:
     ) -> StagedSend:
         """Stage messages in an attempt, which records them unless ``record`` does."""
         check_not_streaming(rows, f"{self.name}.send", "queue.sink()")
-        self._client.states.check_open(self._info)
-        info = self._info
+        self._client.states.check_open(self.info)
+        info = self.info
         placing = options.placing(info.settings, self._client.runtime.now_ms())
         kept = is_kept(options.durable, tx, self.name, otherwise=info.settings.durable)
 
         def stage_rows() -> StagedSend:
             return staged(
                 self._client,
-                self._info,
+                self.info,
                 self.schema,
                 tx,
                 rows,
@@ -866,6 +907,11 @@ class Queue:
             if not self._client.cache.renewed(info):  # the rows may have columns added since
                 raise
             return stage_rows()
+
+    def _first(self, limit: int, where: str | None) -> tuple[list[Part], list[TransientRows]]:
+        check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+        self._client.open()
+        return browse.first(self._client, self.info, limit, self._selector(where, few=True))
 
     def _move(
         self,
@@ -883,7 +929,7 @@ class Queue:
             tx.follow_memory()
         return acquisition.move(
             self._client,
-            self._info,
+            self.info,
             tx,
             route_of,
             reason,
@@ -893,10 +939,18 @@ class Queue:
             routed_first=routed_first,
         )
 
-    def _first(self, limit: int, where: str | None) -> tuple[list[Part], list[TransientRows]]:
-        check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
+    def _purge(self, gone: removal.Gone | None, where: str | None, reason: str | None) -> int:
+        """Delete messages, and pass those that are deleted at once to ``gone``."""
         self._client.open()
-        return browse.first(self._client, self._info, limit, self._selector(where, few=True))
+        at_once(self._client, f"{self.name}.purge", self._bound)
+        reason = check_text("reason", reason)
+        selector, progress = self._selector(where), removal.Progress()
+        with progress.telling("purged"):
+            for part in self._client.parts_of(self.info):
+                removal.purge(
+                    part.client, part.info, selector, reason, progress=progress, gone=gone
+                )
+        return progress.removed
 
 
 def _check_functions(**functions: object) -> None:

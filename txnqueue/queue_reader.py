@@ -34,28 +34,39 @@ class QueueReader:
 
     @property
     def info(self) -> QueueInfo:
-        """What the catalog says of the queue."""
+        """The queue's description in the catalog, the newest that was read."""
         return self._client.cache.newest(self._opened)
 
     @markup.never_raising
     def _repr_html_(self) -> str:
-        """Show depth, dead letters and columns in a notebook; as a ``Queue``."""
+        """Show depth, dead letters and columns in a notebook, as a ``Queue`` does."""
         return queue_shown(self._client, self.info, self.depth(), self.in_flight())
 
     def __repr__(self) -> str:
-        """Show the name and the store."""
+        """Show the queue's name and the store."""
         return f"<QueueReader of {self.name} of {self._client.store.root}>"
 
     def depth(self, *, lapsed: bool = False) -> int:
-        """Count what can be received now: not in flight, not delayed, not expired.
+        """Count the messages that can be received now: not in flight, delayed or expired.
 
         Args:
-            lapsed: Whether to count as well what is held, but no longer: as ``Queue.depth``.
+            lapsed: Whether to count also messages whose lease or transaction has ended, as in
+                ``Queue.depth``.
+
+        Returns:
+            The number of messages.
+
+        Raises:
+            InvalidInput: ``lapsed`` is neither True nor False.
         """
         return browse.depth(self._client, self.info, lapsed=lapsed)
 
     def in_flight(self) -> int:
-        """Count what is received and not settled."""
+        """Count the messages that are received and not settled.
+
+        Returns:
+            The number of messages.
+        """
         return browse.total(self._client, self.info, QueueState.in_flight)
 
     def peek(self, limit: int = 20) -> pa.Table:
@@ -65,10 +76,11 @@ class QueueReader:
             limit: At most this many messages.
 
         Returns:
-            The payload's columns and ``_message``, in delivery order.
+            A table with the payload's columns and ``_message``, in delivery order.
 
         Raises:
-            PayloadRemoved: Their payload is not there.
+            InvalidInput: The limit cannot be used.
+            PayloadRemoved: The payload of some of the messages was removed or erased.
         """
         check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         parts, _ = browse.first(self._client, self.info, limit, None)
@@ -76,9 +88,25 @@ class QueueReader:
         return payload.table(payload.schema(self.info.schema), parts)
 
     def peek_messages(self, limit: int = 20) -> list[Message]:
-        """Look at the first available messages as dicts, in delivery order; as ``peek``."""
+        """Look at the first available messages as ``peek`` does, as dicts in delivery order.
+
+        Args:
+            limit: As in ``peek``.
+
+        Returns:
+            One dict per message, with the payload's columns and ``_message``.
+
+        Raises:
+            InvalidInput: As in ``peek``.
+            PayloadRemoved: As in ``peek``.
+        """
         return messages_of(self.peek(limit))
 
     def dead_letters(self) -> DeadLetters:
-        """Report this queue's dead letters by origin and reason; as ``Queue.dead_letters``."""
+        """Report this queue's dead letters by origin and reason, as ``Queue.dead_letters`` does.
+
+        Returns:
+            The dead letters of this queue; for a dead-letter queue itself, all messages that came
+            into it.
+        """
         return DeadLetters(self._client, self.info)

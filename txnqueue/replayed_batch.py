@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 class ReplayedBatch(Batch):
     """Messages that were consumed, as a batch that can be read, but not settled.
 
-    It has the columns and the messages of a batch, as they were delivered. Nobody holds
-    anything by it.
+    It has the columns of a batch, and the messages as they were delivered. No lease and no
+    transaction holds them.
     """
 
     def __init__(
         self, client: Client, info: QueueInfo, schema: StructType, parts: list[Part]
     ) -> None:
-        """Wrap what was consumed; users get replays from ``Queue.replay``."""
+        """Wrap consumed messages; users get replays from ``Queue.replay``."""
         super().__init__(client, schema, ())
         self._queue = info.name
         self._consumed = parts
@@ -43,7 +43,7 @@ class ReplayedBatch(Batch):
         return sum(ranges.count(part.ranges) for part in self._consumed)
 
     def __repr__(self) -> str:
-        """Describe what it has."""
+        """Show the number of messages and the queue."""
         return f"<ReplayedBatch of {len(self)} from {self._queue}, consumed before>"
 
     def keep(self) -> None:

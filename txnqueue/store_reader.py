@@ -48,7 +48,7 @@ def look(
         LayoutUnsupported: A newer version of the library wrote it.
         FilesNotReadable: It is in a catalog, on storage that Arrow does not know, or its tables
             have a feature of Delta that only Spark reads.
-        InvalidInput: The root is none, or the file system.
+        InvalidInput: The root or the file system cannot be used.
 
     Example::
 
@@ -61,7 +61,7 @@ def look(
 
 
 def _path_in(root: object) -> str:
-    """Check a path in a file system of the user's, where any text may be one."""
+    """Check a path in a file system that the user gave, where any text may be a path."""
     said = os.fspath(root) if isinstance(root, os.PathLike) else root
     if not isinstance(said, str):
         raise InvalidInput(
@@ -82,16 +82,16 @@ class StoreReader:
 
     @property
     def root(self) -> str:
-        """Where the store is."""
+        """The store's address: a path or a URI."""
         return self._store.root
 
     @markup.never_raising
     def _repr_html_(self) -> str:
-        """Show the queues with what is in them in a notebook; as a ``QueueManager``."""
+        """Show the queues and their counts in a notebook, as a ``QueueManager`` does."""
         return queues_shown(self._client)
 
     def __repr__(self) -> str:
-        """Show where the store is."""
+        """Show the store's address."""
         return f"<StoreReader of {self.root}>"
 
     def refresh(self) -> None:
@@ -103,26 +103,40 @@ class StoreReader:
         self._store.refresh()
 
     def list_queues(self) -> list[str]:
-        """List the queues' names, dead-letter queues and those that are closing included."""
+        """List the names of the queues, including dead-letter queues and closing ones."""
         return sorted(self._client.cache.queues())
 
     def queue(self, name: str) -> QueueReader:
         """Open a queue to look at it.
 
+        Args:
+            name: The queue's name.
+
+        Returns:
+            The reading half of the queue.
+
         Raises:
             QueueNotFound: There is no such queue.
+            InvalidName: The name is invalid.
         """
         return QueueReader(self._client, self._client.cache.queue(check_name(name)))
 
     def list_exchanges(self) -> list[str]:
-        """List the exchanges' names, those that are closing included; not the default one."""
+        """List the names of the exchanges, including closing ones, without the default one."""
         return sorted(filter(None, self._client.cache.topology().exchanges))
 
     def exchange(self, name: str) -> ExchangeReader:
         """Open an exchange to look at it.
 
+        Args:
+            name: The exchange's name; empty for the default exchange.
+
+        Returns:
+            The reading half of the exchange.
+
         Raises:
             ExchangeNotFound: There is no such exchange.
+            InvalidName: The name is invalid.
         """
         return ExchangeReader(self._client, exchanges.check_exchange_name(name))
 
@@ -135,10 +149,10 @@ class StoreReader:
         return History(self._client)
 
     def metrics(self) -> Metrics:
-        """Measure every queue: what waits, since when, what is in flight, dead or delayed.
+        """Measure every queue: messages available, delayed, in flight and dead, and their ages.
 
         Returns:
-            The numbers as rows, as JSON and as Prometheus' text.
+            The measurements as rows, JSON and Prometheus text.
         """
         return Metrics(self._client)
 
@@ -146,11 +160,15 @@ class StoreReader:
         """Look up the outcome of a transaction in the journal.
 
         Args:
-            transaction_id: Its id, or ``error.transaction_id`` of a ``TransactionUnknown``.
-            attempt: ``error.attempt`` of a ``TransactionUnknown``: the answer is about that one.
+            transaction_id: The id, or ``error.transaction_id`` of a ``TransactionUnknown``.
+            attempt: ``error.attempt`` of a ``TransactionUnknown``: the outcome is that of this
+                attempt; without it, that of the last attempt that was decided.
+
+        Returns:
+            The outcome: its ``status``, and what is known of it. An unknown id is ``undecided``.
 
         Raises:
-            InvalidInput: The id is empty, or it is no attempt as an error names it.
+            InvalidInput: The id is empty, or ``attempt`` is not one that an error names.
         """
         transaction_id = check_id(transaction_id)
         return outcome_of(self._client, transaction_id, attempt)

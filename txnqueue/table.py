@@ -80,9 +80,11 @@ class TableChanges:
         Raises:
             TableNotFound: There is no such table.
             SchemaMismatch: A column is unknown, missing, of another type, or one that only the
-                table numbers.
+                table numbers; or, with ``lineage=True``, the table lacks the column for it.
             InvalidInput: Rows break a constraint of the table, are too long for a ``char`` or
                 ``varchar``, or contradict a generated column.
+            LimitExceeded: The transaction has as many table changes as it can have.
+            TransactionFinished: The transaction takes no more work.
         """
         info = self._begin()
         if info is None:
@@ -120,7 +122,10 @@ class TableChanges:
 
         Raises:
             TableNotFound: There is no such table.
+            SchemaMismatch: With ``lineage=True``, the table lacks the column for it.
             InvalidInput: The table would refuse the merge, or a value reads another table.
+            LimitExceeded: The transaction has as many table changes as it can have.
+            TransactionFinished: The transaction takes no more work.
 
         Example::
 
@@ -167,8 +172,11 @@ class TableChanges:
 
         Raises:
             TableNotFound: There is no such table.
+            SchemaMismatch: With ``lineage=True``, the table lacks the column for it.
             InvalidInput: The table would refuse the update, a value reads another table, or a
                 name may be that of two columns.
+            LimitExceeded: The transaction has as many table changes as it can have.
+            TransactionFinished: The transaction takes no more work.
         """
         _check_assignments(star=False, set=set)
         if not set:
@@ -188,7 +196,10 @@ class TableChanges:
 
         Raises:
             TableNotFound: There is no such table.
+            SchemaMismatch: With ``lineage=True``, the table lacks the column for it.
             InvalidInput: The table would refuse the delete, or a name may be that of two columns.
+            LimitExceeded: The transaction has as many table changes as it can have.
+            TransactionFinished: The transaction takes no more work.
         """
         condition = check_predicate(where)
         info = self._begin()

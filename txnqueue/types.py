@@ -285,7 +285,23 @@ class QueueCounts(TypedDict):
 
 
 class QueueMetrics(TypedDict):
-    """The metrics of a queue; ``txnqueue.reports.metrics.GAUGES`` describes each of them."""
+    """The metrics of a queue at one moment.
+
+    Attributes:
+        queue: The queue.
+        messages: The messages in the queue: available, delayed, expired or in flight.
+        available: The messages that can be received now.
+        in_flight: The messages that are received and not settled.
+        purge_pending: The messages in flight that were purged: they go instead of coming back.
+        delayed: The messages whose time has not come, or that wait because their delivery failed.
+        expired: The messages whose time to live is over and that are still to be taken out.
+        redelivered: The waiting messages that had a failed delivery.
+        dead: The messages that wait in the dead-letter queue.
+        duplicates: The messages that were found to be duplicates, and not delivered.
+        oldest_age_seconds: The age of the oldest available message; None if there is none.
+        newest_age_seconds: The age of the newest available message; None if there is none.
+        conflicts: The appends of this client on the queue that lost a race.
+    """
 
     queue: str
     messages: int

@@ -39,7 +39,6 @@ from txnqueue import local_spark
 
 PROJECT = Path(__file__).resolve().parents[2]
 RESULTS = PROJECT / ".cache" / "performance.json"
-PUBLISHED = PROJECT / "docs" / "performance.json"
 MINUTES = 25.0
 MINUTES_FULL = 90.0
 ROUNDS = 10

@@ -98,7 +98,10 @@ def shared_root(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tmp_path_factory.mktemp("conformance") / "store")
 
 
-@pytest.fixture(params=["memory", pytest.param("delta", marks=pytest.mark.spark)])
+BOTH_STORES = ("memory", pytest.param("delta", marks=pytest.mark.spark))
+
+
+@pytest.fixture(params=BOTH_STORES)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     """A store in memory, and one on Delta."""
     if request.param == "memory":
@@ -111,6 +114,13 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
         yield World(None, spark, str(tmp_path / "store"))
     else:
         yield World(None, spark, request.getfixturevalue("shared_root"))
+
+
+def own_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    """Make a world whose store no other test shares, in memory or on Delta, as a fixture asks."""
+    if request.param == "memory":
+        return World(MemoryStore())
+    return World(None, request.getfixturevalue("spark"), str(tmp_path / "store"))
 
 
 def check_form(store: MemoryStore) -> None:
@@ -140,7 +150,7 @@ alone_on_delta_when_long = _when_long(ALONE)
 """The same, of what asks a whole store: it has one of its own."""
 
 
-@pytest.fixture(params=["memory", pytest.param("delta", marks=pytest.mark.spark)])
+@pytest.fixture(params=BOTH_STORES)
 def alone(request: pytest.FixtureRequest, tmp_path: Any) -> World:
     """A place of its own, where there is no store yet."""
     if request.param == "memory":

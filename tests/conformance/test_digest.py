@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, on_delta_when_long, rows
+from tests.conformance.conftest import BOTH_STORES, World, on_delta_when_long, own_world, rows
 from tests.conftest import LONG
 from tests.inside import client_of
 from txnqueue import HistoryDigest
@@ -23,12 +23,10 @@ KEPT: Any = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum"
 Kept = dict[tuple[str, tuple[str, int]], Entry]
 
 
-@pytest.fixture(params=["memory", pytest.param("delta", marks=pytest.mark.spark)])
+@pytest.fixture(params=BOTH_STORES)
 def world(request: pytest.FixtureRequest, tmp_path: Any) -> World:
     """A store of its own, whose clock is turned by days."""
-    if request.param == "memory":
-        return World(MemoryStore())
-    return World(None, request.getfixturevalue("spark"), str(tmp_path / "store"))
+    return own_world(request, tmp_path)
 
 
 @pytest.fixture

@@ -701,7 +701,7 @@ def test_wrong_use_is_refused_by_name_and_changes_nothing(world: World) -> None:
 
 @in_memory
 def test_an_exchange_has_so_many_queues_and_no_more(world: World, monkeypatch: Any) -> None:
-    monkeypatch.setattr("txnqueue.exchange.QUEUES_MAX", 1)
+    monkeypatch.setattr("txnqueue.core.exchanges.QUEUES_MAX", 1)
     monkeypatch.setattr("txnqueue.core.exchanges.BINDINGS_MAX", 2)
     events = exchange(world, "direct")
     left, right = world.queue("left"), world.queue("right")

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, rows
+from tests.conformance.conftest import (
+    BOTH_STORES,
+    World,
+    in_memory,
+    numbers,
+    on_delta_when_long,
+    own_world,
+    rows,
+)
 from tests.databases.hiding import Hiding
 from tests.inside import client_of
 from txnqueue.admin import history_removal
@@ -24,12 +32,10 @@ DAY = 24 * 3600
 KEPT: Any = {"transaction_seconds_max": 0, "payload_retention_days": 0, "vacuum": False}
 
 
-@pytest.fixture(params=["memory", pytest.param("delta", marks=pytest.mark.spark)])
+@pytest.fixture(params=BOTH_STORES)
 def world(request: pytest.FixtureRequest, tmp_path: Any) -> World:
     """A store of its own, whose clock is turned by days."""
-    if request.param == "memory":
-        return World(MemoryStore())
-    return World(None, request.getfixturevalue("spark"), str(tmp_path / "store"))
+    return own_world(request, tmp_path)
 
 
 def consume(world: World, queue: Any, *sent: int) -> Any:

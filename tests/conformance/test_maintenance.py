@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import (
+    BOTH_STORES,
     SCHEMA,
     World,
     in_memory,
     numbers,
     on_delta_when_long,
+    own_world,
     rows,
 )
 from tests.conformance.working import Branch
@@ -32,18 +34,15 @@ from txnqueue.errors import (
 from txnqueue.protocols.dtx import XaStatus
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.removed_files import READING_SECONDS_MAX
-from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import memory_manager
 
 DAY = 24 * 3600
 
 
-@pytest.fixture(params=["memory", pytest.param("delta", marks=pytest.mark.spark)])
+@pytest.fixture(params=BOTH_STORES)
 def world(request: pytest.FixtureRequest, tmp_path: Any) -> World:
     """A store of its own: what is long ago by the clock of one test lies ahead by another's."""
-    if request.param == "memory":
-        return World(MemoryStore())
-    return World(None, request.getfixturevalue("spark"), str(tmp_path / "store"))
+    return own_world(request, tmp_path)
 
 
 AT_ONCE: dict[str, Any] = {

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.conformance.conftest import numbers, rows
 from tests.inside import attempt_of, client_of
+from tests.switching import switching
 from txnqueue.core import model
 from txnqueue.core.state import compaction
 from txnqueue.errors import Busy, LeaseLost, TransactionAborted
@@ -20,17 +19,6 @@ from txnqueue.testing import Clock, MemoryStore, memory_manager
 
 PASSING = (Busy, LeaseLost, TransactionAborted)
 """What a client meets when others are faster; the messages stand where they stood."""
-
-
-@contextmanager
-def switching(seconds: float = 1e-6) -> Iterator[Any]:
-    """Let threads of Python take turns as often as it can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(seconds)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def together(*programs: Any) -> None:
@@ -109,7 +97,7 @@ def test_four_threads_of_one_manager_lose_nothing_and_deliver_nothing_twice(seed
     watching = threading.Thread(target=watch)
     watching.start()
     try:
-        with switching():
+        with switching(1e-6):
             together(*(work(manager, n) for n in range(4)), work(other, 4))
     finally:
         over.set()

@@ -291,8 +291,8 @@ def test_a_lost_durable_part_takes_the_transient_part_with_it(world: World) -> N
     others = world.manager("b")
     client_of(others).store.transient  # noqa: B018 (shared: this process)
     part = client_of(others.queue(queue.name))
-    receiver = ClaimPlanner(part, queue.info, 10, 60, None)
-    assert part.land(receiver.plan, "claim") is not None
+    planner = ClaimPlanner(part, queue.info, 10, 60, None)
+    assert part.land(planner.plan, "claim") is not None
     with pytest.raises(TransactionAborted):
         tx.commit()
     assert out.depth() == 0

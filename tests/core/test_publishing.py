@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from txnqueue.core.exchanges import Binding, ExchangeInfo, matched
+from tests.core.matching import matched
+from txnqueue.core.exchanges import Binding, ExchangeInfo
 from txnqueue.core.settings import QueueInfo, QueueSettings
 from txnqueue.messages.publish import staged_sends
 from txnqueue.storage.payload import Destination, Routes, Run, Send

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.core.matching import matched
 from txnqueue.core import exchanges
 from txnqueue.core.exchanges import (
     Binding,
     BindingAnswer,
     ExchangeAnswer,
     ExchangeInfo,
-    matched,
     topic_matches,
 )
 from txnqueue.errors import InvalidInput, LimitExceeded

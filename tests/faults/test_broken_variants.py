@@ -91,7 +91,7 @@ DROPPING = {"A": programs.dropper("A"), "B": programs.preparer("B", "K")}
 
 
 def drops_what_is_prepared(patch: pytest.MonkeyPatch) -> None:
-    """Drop a queue although prepared transactions name it."""
+    """Drop a queue or an exchange although prepared transactions name it."""
     patch.setattr(drop, "holding", lambda entries, stream: ())
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.faults.explore import Found, Program, Violation, explore
-from tests.faults.test_broken_variants import without
+from tests.faults.test_broken_variants import drops_what_is_prepared, without
 from tests.faults.world import World
 from tests.inside import client_of
 from txnqueue.admin import drop, exchange_alteration
@@ -153,11 +153,6 @@ def test_no_interleaving_with_an_exchange_that_changes_breaks_a_promise(name: st
     assert not found.truncated, "the search was cut short"
     assert found.ends.get("A ok"), "vacuous: the first client never succeeded"
     assert len(found.ends) > 2, "vacuous: they never met"
-
-
-def drops_what_is_prepared(patch: pytest.MonkeyPatch) -> None:
-    """Drop an exchange although prepared transactions publish to it."""
-    patch.setattr(drop, "holding", lambda entries, stream: ())
 
 
 def prepared_needs_an_open_exchange(patch: pytest.MonkeyPatch) -> None:

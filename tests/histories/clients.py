@@ -71,7 +71,7 @@ class Client:
             snapshot: Looks at the store as of now, and gives a snapshot of the history.
         """
         self.name, self.manager, self.dice = name, manager, dice
-        self._recorder, self._pause, self._snapshot = recorder, pause, snapshot
+        self._pause, self._snapshot = pause, snapshot
         self._call = recorder.call
         self._number = 0
         self._unknown: list[str] = []

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import random
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from tests.histories.clients import Client, create_queues
 from tests.histories.facts import carried, facts_of, versions_in_memory, versions_on_disk
 from tests.histories.history import History, paired
 from tests.histories.recorder import Event, Recorder, events_in, into_file
+from tests.switching import switching
 from txnqueue import QueueManager, look
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import model
@@ -66,17 +65,6 @@ class Chance(Injector):
             faults = [fault for fault in faults_of(name) if fault not in NOT_DRAWN]
             self.at, self.fault = len(self.calls), self._dice.choice(faults)
         return super().call(name, perform)
-
-
-@contextmanager
-def switching(seconds: float = 1e-5) -> Iterator[None]:
-    """Let threads of Python take turns as often as it can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(seconds)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 @dataclass
@@ -170,7 +158,7 @@ def in_memory(seed: int, size: Size = IN_MEMORY) -> History:
         lambda: clock.advance(size.lease_seconds + 1),
         lambda manager: manager.history.as_of(),
     )
-    with switching():
+    with switching(1e-5):
         threads.run()
     about = {"seed": seed, "store": "memory", "clients": "threads"}
     return _told(store, threads.events, versions_in_memory(store), about)

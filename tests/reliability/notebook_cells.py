@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from txnqueue import QueueManager
@@ -78,14 +77,7 @@ class Notebook:
 
     def cancel_after(self, seconds: float) -> None:
         """Cancel all jobs of Spark while something else is done."""
-        self._later(seconds, self.spark.sparkContext.cancelAllJobs)
-
-    def stop_after(self, seconds: float) -> None:
-        """Stop the session while something else is done."""
-        self._later(seconds, self.spark.stop)
-
-    def _later(self, seconds: float, act: Callable[[], object]) -> None:
-        self._timer = threading.Timer(seconds, act)
+        self._timer = threading.Timer(seconds, self.spark.sparkContext.cancelAllJobs)
         self._timer.start()
 
     def disturbed(self) -> None:

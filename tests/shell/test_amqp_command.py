@@ -47,7 +47,6 @@ append = MemoryJournal.append
 MemoryJournal.append = lambda *given: time.sleep(2) or append(*given)
 app(""",
 )
-START_SECONDS = 120.0
 
 
 @contextmanager

@@ -46,7 +46,6 @@ from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, memory_manager
 
 VALUES = ProtonCodec()
-HEADER_OCTETS = 8
 SENT = 3
 """So many messages are there before."""
 IN_TRANSACTION, DISCHARGED = 7777, 3

@@ -92,8 +92,7 @@ def erase(client: Client, name: str, where: str, reason: str) -> EraseResult:
     client.open()
     known = client.cache.catalog_entries()
     gone = {one.entry.entry_id for one in erasures.erasures(known) if one.done is not None}
-    ever = catalog.every_queue(known).values()
-    infos = [info for info in ever if info.name == name] or [client.cache.queue(name)]
+    infos = client.cache.ever_named(name, known)
     search = _Search(client, infos, where)
     if sum(len(part) for found in search.rows.values() for part in found.values()) > RANGES_MAX:
         raise LimitExceeded(

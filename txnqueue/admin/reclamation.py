@@ -33,9 +33,8 @@ Vacuum = bool | Literal["full"]
 """Whether a maintenance removes files: by Delta's log, or in full by listing the folders."""
 FACTS_MAX = 100
 """How many owners one append records as removed."""
-_DAY_MS = 86_400_000
-_FILES_MS = inventory.FILES_DAYS * _DAY_MS
-_CLOCKS_DIFFER_MS = _DAY_MS
+_FILES_MS = inventory.FILES_DAYS * retention.DAY_MS
+_CLOCKS_DIFFER_MS = retention.DAY_MS
 """Files that cannot be seen are taken for gone that much later, because clocks differ."""
 
 

@@ -1,6 +1,6 @@
 """What all commands share: options, exit codes, the store that they open.
 
-``cli`` describes the exit codes.
+``docs/cli.md`` describes the exit codes.
 """
 
 from __future__ import annotations

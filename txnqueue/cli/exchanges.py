@@ -149,7 +149,7 @@ def unbind(
     key: _Key = "",
     argument: _Arguments = None,
 ) -> None:
-    """End a binding: say it as it was bound."""
+    """Remove a binding: give the key and arguments with which it was made."""
     gone = session.manager.exchange(exchange).unbind(queue, key, _asked(argument))
     values = {"exchange": exchange, "queue": queue, "routing_key": key, "changed": gone}
     sentence = "is no longer bound to" if gone else "had no such binding to"

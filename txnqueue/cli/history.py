@@ -72,7 +72,7 @@ def history(
         ),
     ] = None,
 ) -> None:
-    """Show what was: the last events, the state after a commit, or the path of messages."""
+    """Show the last events, the state after a commit, or traces of messages."""
     _check_question(as_of, queue, where, message, partial=partial)
     whole = digest or verify or where is not None or message is not None
     if limit is not None and (whole or (as_of is not None and queue is None)):

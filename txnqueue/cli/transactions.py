@@ -103,7 +103,7 @@ def release(
 
 @command("apply-change")
 def apply_change(session: OpenStore, change: _Change) -> None:
-    """Apply a waiting table change to the table as it is, though it was replaced or set back."""
+    """Apply a waiting table change to the table as it is now."""
     session.manager.apply_change(change)
     session.printer.fact({"change": change, "applied": True}, f"Change {change} is applied.")
 
@@ -118,6 +118,6 @@ def waive_change(
         bool, typer.Option("--table-gone", help="The table is gone for good, or is no Delta table.")
     ] = False,
 ) -> None:
-    """Give a waiting table change up, for ever and on record."""
+    """Waive a waiting table change, on record."""
     session.manager.waive_change(change, reason, table_gone=table_gone)
     session.printer.fact({"change": change, "waived": True}, f"Change {change} is waived.")

@@ -17,7 +17,7 @@ from txnqueue.platform.doctor import doctor as examine
 
 @command("doctor")
 def doctor(session: OpenStore) -> None:
-    """Check that this machine has what txnqueue needs, and what it sets; starts no Spark."""
+    """Check Java, Spark, Delta and the settings from the environment; start no Spark session."""
     checks = examine(session.options.root)
     rows = [
         {"name": c.name, "found": c.found, "verdict": c.verdict, "meaning": c.meaning}
@@ -153,7 +153,7 @@ def take_over(
         str, typer.Option(help="The reason; recorded in the history of the journal's table.")
     ],
 ) -> None:
-    """Write to a store on S3 from now on, because the driver that did so has surely ended."""
+    """Make this driver the writer of a store on S3, as the previous one has certainly ended."""
     taken = session.manager.take_over(reason)
     session.printer.fact(
         {"taken_over": session.manager.root if taken else None},

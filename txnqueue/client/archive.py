@@ -56,7 +56,7 @@ class Past:
         self._store = store
         self._shards = shards or ShardReader(store.journal)
         self._archived = False
-        newest = store.journal.version() if upto is None else upto >> 10
+        newest = store.journal.version() if upto is None else model.version_of(upto)
         self.version = newest
         self.upto = model.commit_seq(newest + 1) - 1 if upto is None else upto
         self._refresh()
@@ -176,7 +176,7 @@ class Past:
         Rows that somebody else wrote can name any version. Queries up to the newest version leave
         them out, whereas queues and transactions read them.
         """
-        return commit_seq >> 10 > self._store.journal.version()
+        return model.version_of(commit_seq) > self._store.journal.version()
 
     def is_archive_foreign(self) -> bool:
         """Return whether the archive has entries although nothing can have left the journal yet.

@@ -173,6 +173,19 @@ class Cache:
         self.queues()
         return self.queue(name)
 
+    def ever_named(self, name: str, entries: Iterable[model.Entry]) -> list[QueueInfo]:
+        """List the queues that ever had a name, including those that were dropped.
+
+        Args:
+            name: The name.
+            entries: The catalog's entries.
+
+        Raises:
+            QueueNotFound: There never was such a queue.
+        """
+        found = [info for info in catalog.every_queue(entries).values() if info.name == name]
+        return found or [self.queue(name)]
+
     def catalog_entries(self) -> list[model.Entry]:
         """Read the catalog's entries, by one query of the new ones."""
         self.open()
@@ -218,10 +231,8 @@ class Cache:
             return self._shards.read(model.ALL_TABLES)
         return self._shards.read(map(model.table_shard, table_ids))
 
-    def transaction_entries(self, keys: Iterable[str] | None = None) -> list[model.Entry]:
-        """Read the entries of all transactions, or of those in the shards of some keys."""
-        if keys is not None:
-            return self._shards.read(map(model.transaction_shard, keys))
+    def transaction_entries(self) -> list[model.Entry]:
+        """Read the entries of all transactions."""
         return self._shards.read(model.ALL_TRANSACTIONS)
 
     def shard_entries(self, shard: str) -> list[model.Entry]:

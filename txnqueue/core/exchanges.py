@@ -33,6 +33,8 @@ ROUTING_KEY = "routing_key"
 KEY_LENGTH_MAX = 255
 BINDINGS_MAX = 1_000
 """The bindings that an exchange may have."""
+QUEUES_MAX = 100
+"""The queues that may be bound to an exchange."""
 ONE_WORD, ANY_WORDS = "*", "#"
 
 Arguments = tuple[tuple[str, str | None], ...]
@@ -196,14 +198,6 @@ def by_queue(bindings: Iterable[Binding]) -> dict[str, list[Binding]]:
     return found
 
 
-def matched(
-    kind: str, bindings: Iterable[Binding], key: str, headers: Mapping[str, str]
-) -> list[str]:
-    """List the ids of the queues that a message goes to, each once."""
-    grouped = by_queue(bindings).items()
-    return [queue_id for queue_id, mine in grouped if rule_of(kind, mine)(key, headers)]
-
-
 # --------------------------------------------------------------------------- checking
 
 
@@ -226,7 +220,7 @@ def check_kind(kind: object) -> str:
     return check_choice("kind", kind, KINDS)
 
 
-def check_key(key: object, name: str = "routing_key") -> str:
+def check_key(key: object) -> str:
     """Check a routing key, or the pattern of a binding.
 
     Raises:
@@ -234,12 +228,12 @@ def check_key(key: object, name: str = "routing_key") -> str:
         LimitExceeded: It is too long.
     """
     if not is_text(key):
-        raise InvalidInput(f"{name}={shown(key)}: give a string.", name=name)
+        raise InvalidInput(f"routing_key={shown(key)}: give a string.", name="routing_key")
     if len(key) > KEY_LENGTH_MAX:
         raise LimitExceeded(
-            f"{name} has {len(key)} characters; at most {KEY_LENGTH_MAX} are allowed: use a "
+            f"routing_key has {len(key)} characters; at most {KEY_LENGTH_MAX} are allowed: use a "
             "shorter key.",
-            name=name,
+            name="routing_key",
         )
     return plain_text(key)
 

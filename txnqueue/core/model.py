@@ -21,6 +21,10 @@ ALL_TRANSACTIONS = tuple(f"transaction/{number}" for number in range(TRANSACTION
 ALL_TABLES = tuple(f"table/{number}" for number in range(TABLE_SHARDS))
 FENCE = "fence"
 CATALOG = "catalog"
+ORDINAL_BITS = 10
+"""The low bits of a commit_seq, which hold the unit's place in its append; above is the version."""
+COMMITS_PER_VERSION = 1 << ORDINAL_BITS
+"""The number of commits that one version of the journal can have."""
 IN_MEMORY = "~memory"
 """The suffix of the ids of transient queues and of their payload."""
 
@@ -204,7 +208,12 @@ def each_once(entries: Iterable[Entry]) -> tuple[Entry, ...]:
 
 def commit_seq(version: int, ordinal: int = 0) -> int:
     """Number a commit by the journal's Delta version and the unit's place in its append."""
-    return (version << 10) + ordinal
+    return (version << ORDINAL_BITS) + ordinal
+
+
+def version_of(commit_seq: int) -> int:
+    """Return the journal's Delta version that a commit_seq contains."""
+    return commit_seq >> ORDINAL_BITS
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,10 +119,6 @@ VersionLimit = tuple[int, int]
 """A version of the durable journal, and one of the journal in memory."""
 
 
-MakeReceiver = Callable[[QueuePart, int, bool], ClaimPlanner]
-"""Makes a claim's planner from the part of the queue, the limit, and ``fresh_only``."""
-
-
 def now(client: Client) -> VersionLimit:
     """Return the current versions of the durable and the in-memory journal."""
     store = client.store
@@ -134,46 +130,18 @@ def upto_of(upto: VersionLimit | None, part: QueueInfo) -> int | None:
     return upto[int(part.transient)] if upto is not None else None
 
 
-def gather(
-    client: Client,
-    info: QueueInfo,
-    limit: int,
-    transaction: Acquirer | None,
-    make: MakeReceiver,
-    *,
-    before: Sequence[HeldClaim] = (),
-) -> list[HeldClaim]:
-    """Claim durable and transient messages of a queue.
-
-    Messages that came back from a failure are not claimed together with the other kind, nor is a
-    single message that is dead if this delivery fails: its claim says that it is alone.
-
-    Args:
-        client: The client that claims.
-        info: The queue.
-        limit: The most messages.
-        transaction: The attempt that acquires them; None for a lease.
-        make: Makes the planner of each claim.
-        before: Claims of the durable part made already, which count towards the limit.
-    """
-    held = list(before)
+def _parts_in_turn(
+    client: Client, info: QueueInfo, acquirer: Acquirer | None, *, durable_done: bool
+) -> list[QueuePart]:
+    """List the parts of a queue to claim from; each of the two comes first every other time."""
     parts = client.parts_of(info)
-    if transaction is not None and not transaction.takes_transient:
+    if acquirer is not None and not acquirer.takes_transient:
         parts = parts[:1]
-    if before:
-        parts = parts[1:]
-    elif client.transient.turn(f"{info.queue_id}/kinds") % 2 == 0:
+    if durable_done:
+        return parts[1:]
+    if client.transient.turn(f"{info.queue_id}/kinds") % 2 == 0:
         parts.reverse()
-    for part in parts:
-        left = limit - sum(one.claim.count for one in held)
-        if left <= 0 or any(map(_stays_alone, held)):
-            break
-        try:
-            held += _claimed(part.client, make(part, left, bool(held)), info)
-        except BaseException:
-            give_back(client, held[len(before) :])
-            raise
-    return held
+    return parts
 
 
 def _stays_alone(one: HeldClaim) -> bool:
@@ -181,18 +149,18 @@ def _stays_alone(one: HeldClaim) -> bool:
     return claim.former > 0 or one.info.redelivery.is_dead(claim.delivery_count + 1, claim.size)
 
 
-def _claimed(client: Client, receiver: ClaimPlanner, info: QueueInfo) -> list[HeldClaim]:
-    transaction = receiver.transaction
+def _claimed(planner: ClaimPlanner, info: QueueInfo) -> list[HeldClaim]:
+    transaction = planner.transaction
     while True:
-        landed = client.land(
-            receiver.plan,
+        landed = planner.client.land(
+            planner.plan,
             "claim",
             transaction_id=transaction.id if transaction else None,
             queue=info.name,
         )
         if landed is None:
             return []
-        held = receiver.held(landed.entries)
+        held = planner.held(landed.entries)
         if held or not any(entry.kind in _REMOVING for entry in landed.entries):
             return held
 
@@ -254,6 +222,9 @@ def claim(
 ) -> list[HeldClaim]:
     """Claim durable and transient messages, for an attempt or under a lease.
 
+    Messages that came back from a failure are not claimed together with the other kind, nor is a
+    single message that is dead if this delivery fails: its claim says that it is alone.
+
     Args:
         client: The client that claims.
         info: The queue.
@@ -263,25 +234,32 @@ def claim(
         upto: Leave out messages posted after this.
         wanted: Cuts the selected messages out of segments of a lane.
         beside: The undecided attempts of the same drain, whose claims are not taken over.
-        before: Claims made already that belong to the batch.
+        before: Claims of the durable part made already, which belong to the batch and count
+            towards the limit.
     """
     seconds = lease_of(info, acquirer, lease_seconds)
-
-    def make(part: QueuePart, left: int, fresh_only: bool) -> ClaimPlanner:  # noqa: FBT001 - as MakeReceiver is
-        version = upto_of(upto, part.info)
-        return ClaimPlanner(
-            part.client,
-            part.info,
-            left,
-            seconds,
-            acquirer,
-            upto=version,
-            beside=beside,
-            wanted=wanted,
-            fresh_only=fresh_only,
-        )
-
-    return gather(client, info, limit, acquirer, make, before=before)
+    held = list(before)
+    for part in _parts_in_turn(client, info, acquirer, durable_done=bool(before)):
+        left = limit - sum(one.claim.count for one in held)
+        if left <= 0 or any(map(_stays_alone, held)):
+            break
+        try:
+            planner = ClaimPlanner(
+                part.client,
+                part.info,
+                left,
+                seconds,
+                acquirer,
+                upto=upto_of(upto, part.info),
+                beside=beside,
+                wanted=wanted,
+                fresh_only=bool(held),
+            )
+            held += _claimed(planner, info)
+        except BaseException:
+            give_back(client, held[len(before) :])
+            raise
+    return held
 
 
 def lease_of(

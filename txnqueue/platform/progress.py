@@ -6,32 +6,26 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from txnqueue.errors import PlatformMissing
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 Show = Callable[[int], object]
 """Shows how many messages are done."""
 
 
 @contextlib.contextmanager
-def showing_progress(
-    what: str, total: int | None, console: Console | None = None
-) -> Iterator[Show]:
+def showing_progress(what: str, total: int | None) -> Iterator[Show]:
     """Show progress as long as the block runs.
 
     Args:
         what: What is done.
         total: How many messages there are to do, as far as is known.
-        console: The terminal; standard error when left out.
 
     Raises:
         PlatformMissing: There is no notebook, and rich is not installed.
     """
-    display = None if console is not None else _display()
+    display = _display()
     if display is not None:
         show = _quietly(_Element(what, total, display).show)
         show(0)
@@ -39,7 +33,7 @@ def showing_progress(
         return
     try:
         from rich import progress as bars
-        from rich.console import Console as Terminal
+        from rich.console import Console
     except ModuleNotFoundError as error:
         raise PlatformMissing(
             f"progress=True needs {error.name} in a terminal: pip install 'txnqueue[cli]'.",
@@ -51,7 +45,7 @@ def showing_progress(
         bars.MofNCompleteColumn() if total is not None else bars.TextColumn("{task.completed}"),
         bars.TextColumn("messages"),
         bars.TimeElapsedColumn(),
-        console=console or Terminal(stderr=True),
+        console=Console(stderr=True),
     )
     with bar:
         task = bar.add_task(what, total=total)

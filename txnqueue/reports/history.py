@@ -124,6 +124,8 @@ class History:
 
         Raises:
             InvalidInput: Neither a message id nor a queue and a predicate were given, or both.
+            QueueNotFound: There never was such a queue.
+            FilesNotReadable: The store was opened by ``look()``, and ``where`` needs Spark.
             LimitExceeded: More than 1,000 messages match.
             PayloadRemoved: The predicate cannot be applied to all that was sent to the queue.
             HistoryRemoved: Messages that match may have existed before the history's beginning.
@@ -188,22 +190,22 @@ class History:
             past.check_known(after + 1)
         elif upto is not None:
             past.check_known(upto)
-        ever = catalog.every_queue(past.catalog())
+        entries = past.catalog()
+        ever = catalog.every_queue(entries)
         names = {queue_id: info.name for queue_id, info in ever.items()}
         since = max(after, model.commit_seq(past.beginning) - 1, -1)
         wanted = EntryFilter(after=since, upto=upto)
         if about is not None:
-            wanted = self._about(about, ever, wanted)
+            wanted = self._about(about, entries, wanted)
         return Report(self._client, lambda: _changes(past, wanted, names), _CHANGES)
 
-    def _about(self, name: str, ever: Mapping[str, QueueInfo], wanted: EntryFilter) -> EntryFilter:
+    def _about(self, name: str, entries: Iterable[Entry], wanted: EntryFilter) -> EntryFilter:
         """Narrow a filter to the entries about a queue, and about dropped queues of its name.
 
         Raises:
             QueueNotFound: There never was such a queue.
         """
-        infos = [info for info in ever.values() if info.name == name]
-        infos = infos or [self._client.cache.queue(name)]
+        infos = self._client.cache.ever_named(name, entries)
         own = [archive.of_lanes(info.queue_id, info.settings.lanes).shards for info in infos]
         shards = {model.FENCE, model.CATALOG, *(shard for found in own for shard in found or ())}
         return replace(wanted, shards=shards, queue_ids=[info.queue_id for info in infos])
@@ -363,8 +365,7 @@ class History:
             The messages, and the queues that were searched.
         """
         entries = self._client.cache.catalog_entries()
-        infos = [i for i in catalog.every_queue(entries).values() if i.name == name]
-        infos = infos or [self._client.cache.queue(name)]
+        infos = self._client.cache.ever_named(name, entries)
         topology = Topology.of(entries)
         payload = self._client.store.payload
         named = [info.schema for info in infos]
@@ -522,7 +523,7 @@ def cut(
         return cache.past(), None
     newest = cache.store.journal.version()
     _check_commit(name, commit_seq, _OR_INSTANT)
-    if commit_seq >> 10 > newest:
+    if model.version_of(commit_seq) > newest:
         raise _to_come(name, commit_seq, newest)
     return _known(cache.past(commit_seq)), None
 

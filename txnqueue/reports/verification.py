@@ -65,7 +65,7 @@ class VerificationResult:
     @property
     def compared(self) -> str:
         """How far back Delta's log was compared, as text."""
-        if self.log_from_version > self.commit_seq >> 10:
+        if self.log_from_version > model.version_of(self.commit_seq):
             return "Delta's log could not be compared: it tells nothing of these versions any more"
         return f"Delta's log was compared from version {self.log_from_version} on"
 
@@ -265,7 +265,7 @@ def _digest(client: Client, kept: HistoryDigest) -> tuple[list[CheckedPromise], 
         CheckedPromise("digests that match", int(same), 1),
     ]
     newest = client.store.journal.version()
-    if kept.commit_seq >> 10 > newest:
+    if model.version_of(kept.commit_seq) > newest:
         text = f"the store ends at version {newest}, before the digest's commit {kept.commit_seq}"
         return claims, [text]
     text = f"commits after {kept.after} up to {kept.commit_seq} are not those of the digest"

@@ -90,11 +90,6 @@ class TransientJournal(MemoryJournal):
             version = self._land(units, admitted, metadata) if any(admitted) else None
             return Appended(admitted, version)
 
-    def entries(self) -> list[Entry]:
-        """List all entries that are not forgotten."""
-        with self._lock:
-            return [entry for entries in self._shards.values() for entry in entries]
-
     def forget(self, needed: Callable[[Entry], bool]) -> None:
         """Forget entries that are not needed."""
         with self._lock:

@@ -91,8 +91,7 @@ class Branch:
         next_sequence: The sequence number of its next entry.
         started_at_ms: When it was started, by the starter's clock.
         began_by_ms: The smallest clock that any client has recorded since.
-        timeout_default: The default time-out in seconds, as the starter gave it.
-        timeout_seconds: The time-out as last set, or the default.
+        timeout_seconds: The time-out in seconds as last set, or as the starter gave it.
         sessions: ``associated``, ``suspended`` or ``ended``, by session.
         parts: The newest part of each session.
         rollback_only: Why it can only be rolled back; None if it can be committed.
@@ -110,7 +109,6 @@ class Branch:
     next_sequence: int
     started_at_ms: int
     began_by_ms: int
-    timeout_default: float
     timeout_seconds: float
     sessions: Mapping[str, str]
     parts: Mapping[str, Entry]
@@ -166,7 +164,6 @@ class Branch:
             next_sequence=(entries[-1].sequence or 0) + 1,
             started_at_ms=first.body["started_at"],
             began_by_ms=state.began_by_ms,
-            timeout_default=default,
             timeout_seconds=timeout,
             sessions=sessions,
             parts=parts,

@@ -22,7 +22,7 @@ from txnqueue.core.state.confirmations import unconfirmed
 Slices = dict[str, set[int]]
 """Slices of payload, by owner."""
 _TRANSACTIONS = frozenset({model.PREPARED, *model.DECISIONS})
-_DAY_MS = 86_400_000
+DAY_MS = 86_400_000
 
 
 def next_horizon(
@@ -116,7 +116,7 @@ def day_ahead(entries: Iterable[Entry], today: str) -> tuple[int, str, int] | No
     latest = datetime.date.fromisoformat(today) + datetime.timedelta(days=1)
     if not day or day <= latest.isoformat():
         return None
-    by_ms = midnight_ms(day) - _DAY_MS
+    by_ms = midnight_ms(day) - DAY_MS
     denied = any(e.version > version and 0 < e.recorded_at_ms < by_ms for e in found)
     return said if denied else None
 
@@ -129,7 +129,7 @@ def midnight_ms(day: str) -> float:
 
 def over_ms(day: str) -> float:
     """Find when a day ends (ISO)."""
-    return midnight_ms(day) + _DAY_MS
+    return midnight_ms(day) + DAY_MS
 
 
 def standing(entries: Iterable[Entry], version: int) -> list[Entry]:

@@ -75,7 +75,7 @@ class Depths:
         """
         self._after = after
         self._beginning = max(0, beginning)
-        versions = (upto >> 10) - (max(after, 0) >> 10)
+        versions = model.version_of(upto) - model.version_of(max(after, 0))
         self.every_versions = max(1, -(-versions // VERSIONS_MAX))
         self._tallies = {info.queue_id: Tally(info) for info in infos}
         self._fence = {model.queue_stream(one): tally for one, tally in self._tallies.items()}
@@ -176,7 +176,8 @@ class Depths:
 
     def _is_due(self, commit_seq: int) -> bool:
         every = self.every_versions
-        return every == 1 or (commit_seq >> 10) // every != (self._newest >> 10) // every
+        version, newest = model.version_of(commit_seq), model.version_of(self._newest)
+        return every == 1 or version // every != newest // every
 
     def _begin(self) -> None:
         self._before = {one: tally.fold.length() for one, tally in self._tallies.items()}

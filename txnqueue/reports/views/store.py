@@ -13,6 +13,7 @@ from txnqueue.storage.journal.tables import (
     literals,
 )
 
+_COMMITS = model.COMMITS_PER_VERSION
 _COLUMNS_OF_ENTRIES = ", ".join(identifier(name) for name, _ in JOURNAL_COLUMNS)
 _REMOVED = f"(shard = {literal(model.FENCE)} AND kind = {literal(model.HISTORY_REMOVED)})"
 _CREATED = (
@@ -38,17 +39,18 @@ def entries_query(names: TableNames, commit_seq: int | None, which: str) -> str:
         which = f"{which} OR {_REMOVED}"
         upto = (
             f" AND if({_REMOVED},\n"
-            f"    if(begun * 1024 > {commit_seq}, {lost}, false),\n"
-            f"    version * 1024 + ordinal <= {commit_seq})"
+            f"    if(begun * {_COMMITS} > {commit_seq}, {lost}, false),\n"
+            f"    version * {_COMMITS} + ordinal <= {commit_seq})"
         )
     return (
-        "SELECT *, version * 1024 + ordinal AS commit_seq,\n"
+        f"SELECT *, version * {_COMMITS} + ordinal AS commit_seq,\n"
         "    struct(version, ordinal, `index`) AS place\n"
         "  FROM (SELECT *, row_number() OVER (PARTITION BY append_id, `index` ORDER BY version) "
         "AS nth\n"
         f"    FROM (SELECT {_COLUMNS_OF_ENTRIES}, _metadata.row_commit_version AS version\n"
         f"      FROM {names.journal} WHERE {which}\n"
-        f"      UNION ALL SELECT {_COLUMNS_OF_ENTRIES}, shiftright(commit_seq, 10) AS version\n"
+        f"      UNION ALL SELECT {_COLUMNS_OF_ENTRIES}, "
+        f"shiftright(commit_seq, {model.ORDINAL_BITS}) AS version\n"
         f"      FROM {names.archive} WHERE {which}))\n"
         f"  WHERE nth = 1{upto}"
     )
@@ -56,7 +58,7 @@ def entries_query(names: TableNames, commit_seq: int | None, which: str) -> str:
 
 def still_known(names: TableNames, commit_seq: int) -> str:
     """Write a condition that is true, or fails: the history then begins after a commit."""
-    return f"if({_beginning(names)} * 1024 > {commit_seq}, {_lost(commit_seq)}, true)"
+    return f"if({_beginning(names)} * {_COMMITS} > {commit_seq}, {_lost(commit_seq)}, true)"
 
 
 def none_erased_since(names: TableNames, known: int) -> str:

@@ -126,7 +126,7 @@ class EntryFiles:
 
     def _matching(self, wanted: Collection[EntryFilter]) -> Iterator[Entry]:
         since = min((one.after for one in wanted), default=-1)
-        entries = self.entries(shards_of(wanted), (since >> 10) - 1 if since >= 0 else -1)
+        entries = self.entries(shards_of(wanted), model.version_of(since) - 1 if since >= 0 else -1)
         return (entry for entry in entries if any(one.matches(entry) for one in wanted))
 
     def newest(self, wanted: EntryFilter) -> Newest:
@@ -191,11 +191,11 @@ class EntryFiles:
         count = stored.num_rows
         columns = [_column(stored, field, one, count) for field in COLUMNS]
         ordinals = columns[COLUMNS.get_field_index("ordinal")].cast(pa.int64())
-        width = numbers(model.commit_seq(1), count)
+        width = numbers(model.COMMITS_PER_VERSION, count)
         if "commit_seq" in stored.column_names:  # only the archive has it
             places = stored["commit_seq"]
             right = pc.equal(
-                pc.bit_wise_and(places, numbers(model.commit_seq(1) - 1, count)), ordinals
+                pc.bit_wise_and(places, numbers(model.COMMITS_PER_VERSION - 1, count)), ordinals
             )
         else:
             default = _default(one, count)

@@ -36,7 +36,7 @@ _KEYS = pa.schema(
     [
         ("send_id", pa.string()),
         ("send_offset", pa.int64()),
-        ("headers", pa.map_(pa.string(), pa.string())),
+        ("headers", _HEADERS),
     ]
 )
 _send_id = attrgetter("send_id")

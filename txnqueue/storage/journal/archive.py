@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from txnqueue.storage.journal.filters import EntryFilter
 from txnqueue.storage.journal.log import CommitLog
 from txnqueue.storage.journal.rows import entry_of, rows_of
 from txnqueue.storage.journal.selection import EntrySelection
-from txnqueue.storage.journal.sessions import USER_METADATA, new_frame
+from txnqueue.storage.journal.sessions import commit_noted, new_frame
 from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.tables import (
     JOURNAL_COLUMNS,
@@ -35,7 +34,10 @@ if TYPE_CHECKING:
 
 IDS = "txnqueue_ids"
 """A temporary view in the library's own session: the entries that a statement concerns."""
-_VERSION = "if((commit_seq & 1023) = ordinal, shiftright(commit_seq, 10), NULL)"
+_VERSION = (
+    f"if((commit_seq & {model.COMMITS_PER_VERSION - 1}) = ordinal, "
+    f"shiftright(commit_seq, {model.ORDINAL_BITS}), NULL)"
+)
 """An entry's version; none if commit_seq, which SQL users see, contradicts the ordinal."""
 _OPTIMIZE = {
     "spark.databricks.delta.optimize.maxFileSize": str(1 << 30),
@@ -61,8 +63,8 @@ class DeltaArchive:
         """Create the archive if it does not exist."""
 
         def statement(session: SparkSession) -> None:
-            session.conf.set(USER_METADATA, json.dumps({"operation": "create archive"}))
-            session.sql(create_archive(self._statements.names)).collect()
+            note = {"operation": "create archive"}
+            commit_noted(session, create_archive(self._statements.names), note)
 
         CommitLog(self._statements, self._statements.names.archive).created("archive", statement)
 
@@ -71,7 +73,8 @@ class DeltaArchive:
         shards = literals(sorted({entry.shard for entry in entries}))
         statement = (
             f"MERGE INTO {self._table} t USING (SELECT j.* FROM "
-            f"(SELECT {_COLUMNS}, _metadata.row_commit_version * 1024 + ordinal AS commit_seq, "
+            f"(SELECT {_COLUMNS}, _metadata.row_commit_version * {model.COMMITS_PER_VERSION} "
+            "+ ordinal AS commit_seq, "
             f"DATE{literal(day)} AS day FROM {self._statements.names.journal} "
             f"WHERE shard IN ({shards})) j JOIN {IDS} i "
             "ON j.append_id = i.append_id AND j.`index` = i.`index`) s "
@@ -81,8 +84,7 @@ class DeltaArchive:
 
         def run(session: SparkSession) -> None:
             name_ids(session, entries)
-            session.conf.set(USER_METADATA, json.dumps(metadata))
-            session.sql(statement).collect()
+            commit_noted(session, statement, metadata)
 
         self._statements.committing("archive", run)
 
@@ -151,8 +153,7 @@ class DeltaArchive:
         if found and metadata is not None:
 
             def run(session: SparkSession) -> None:
-                session.conf.set(USER_METADATA, json.dumps(metadata))
-                session.sql(f"DELETE FROM {self._table} WHERE {old}").collect()
+                commit_noted(session, f"DELETE FROM {self._table} WHERE {old}", metadata)
 
             self._statements.committing("archive", run)
         return found + (self._forget_beside(day, standing, queues, metadata) if queues else 0)
@@ -188,13 +189,13 @@ class DeltaArchive:
             name_ids(session, standing)
             return int(session.sql(count).collect()[0][0])
 
-        def run(session: SparkSession) -> None:
-            name_ids(session, standing)
-            session.conf.set(USER_METADATA, json.dumps(metadata))
-            session.sql(delete).collect()
-
         found = self._statements.alone(counted, compiled=True)
         if found and metadata is not None:
+
+            def run(session: SparkSession) -> None:
+                name_ids(session, standing)
+                commit_noted(session, delete, metadata)
+
             self._statements.committing("archive", run, compiled=True)
         return found
 
@@ -209,10 +210,9 @@ class DeltaArchive:
         wanted = ", ".join(f"DATE{literal(day)}" for day in sorted(days))
 
         def run(session: SparkSession) -> None:
-            session.conf.set(USER_METADATA, json.dumps(metadata))
             for name, value in _OPTIMIZE.items():
                 session.conf.set(name, value)
-            session.sql(f"OPTIMIZE {self._table} WHERE day IN ({wanted})").collect()
+            commit_noted(session, f"OPTIMIZE {self._table} WHERE day IN ({wanted})", metadata)
 
         self._statements.committing("archive", run, compiled=True)
 

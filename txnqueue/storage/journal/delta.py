@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ from txnqueue.storage.journal.log import CommitLog
 from txnqueue.storage.journal.removed_files import longest
 from txnqueue.storage.journal.rows import entry_of, rows_of
 from txnqueue.storage.journal.selection import EntrySelection
-from txnqueue.storage.journal.sessions import LAST_COMMIT, USER_METADATA
+from txnqueue.storage.journal.sessions import LAST_COMMIT, commit_noted
 from txnqueue.storage.journal.statements import RETENTION, Statements
 from txnqueue.storage.journal.tables import (
     create_journal,
@@ -76,7 +75,7 @@ class DeltaJournal:
         self._table = statements.names.journal
         self.archive = DeltaArchive(statements)
         rank = "_metadata.row_commit_version"
-        place = f"({rank} * 1024 + ordinal)"
+        place = f"({rank} * {model.COMMITS_PER_VERSION} + ordinal)"
         self._selection = EntrySelection(statements, self._table, rank, place)
         self._monotonic = monotonic
         self._known: int | None = None
@@ -115,8 +114,8 @@ class DeltaJournal:
         """Create the journal if it does not exist."""
 
         def statement(session: SparkSession) -> None:
-            session.conf.set(USER_METADATA, json.dumps({"operation": "create store"}))
-            session.sql(create_journal(self._statements.names)).collect()
+            note = {"operation": "create store"}
+            commit_noted(session, create_journal(self._statements.names), note)
 
         if self._log.created("journal", statement) == "0":
             self._log.learn_created()
@@ -227,9 +226,8 @@ class DeltaJournal:
         statement = merge(self._table, units)
 
         def run(session: SparkSession) -> tuple[int, str | None]:
-            session.conf.set(USER_METADATA, json.dumps(metadata))
             session.conf.unset(LAST_COMMIT)
-            count = session.sql(statement).collect()[0]["num_inserted_rows"]
+            count = commit_noted(session, statement, metadata)[0]["num_inserted_rows"]
             return int(count), session.conf.get(LAST_COMMIT, None)
 
         count, version = self._statements.append(run)
@@ -254,7 +252,7 @@ class DeltaJournal:
 
         def run(session: SparkSession) -> None:
             name_ids(session, entries)
-            _commit(session, statement, metadata)
+            commit_noted(session, statement, metadata)
 
         self._statements.committing("journal", run)
 
@@ -269,7 +267,7 @@ class DeltaJournal:
     def rewrite(self, shards: Collection[str], metadata: Mapping[str, object]) -> None:
         """Rewrite the entries of some shards into few files, by OPTIMIZE."""
         statement = f"OPTIMIZE {self._table} WHERE shard IN ({literals(sorted(shards))})"
-        self._statements.committing("journal", lambda s: _commit(s, statement, metadata))
+        self._statements.committing("journal", lambda s: commit_noted(s, statement, metadata))
 
     def limit_removed_files(self, metadata: Mapping[str, object]) -> None:
         """Choose how long Delta keeps removed files, by how many its newest checkpoint lists."""
@@ -283,7 +281,7 @@ class DeltaJournal:
         logger.info("removed files=%s are kept for=%s before=%s", removed, chosen, said)
         values = properties({RETENTION: f"interval {chosen}"})
         statement = f"ALTER TABLE {self._table} SET TBLPROPERTIES ({values})"
-        self._statements.committing("journal", lambda s: _commit(s, statement, metadata))
+        self._statements.committing("journal", lambda s: commit_noted(s, statement, metadata))
 
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove the journal's files that no retained version names."""
@@ -459,8 +457,3 @@ def _check_permitted(root: str) -> None:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _commit(session: SparkSession, statement: str, metadata: Mapping[str, object]) -> None:
-    session.conf.set(USER_METADATA, json.dumps(metadata))
-    session.sql(statement).collect()

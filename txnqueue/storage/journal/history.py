@@ -19,7 +19,14 @@ class JournalHistory:
 
     def newest(self, count: int) -> list[LoggedCommit]:
         """Read a number of the newest commits, at least one."""
-        return self._read(f" LIMIT {count}")
+        query = f"DESCRIBE HISTORY {self._statements.names.journal} LIMIT {count}"
+
+        def statement() -> list[Any]:
+            asked = self._statements.session.sql(query)
+            return asked.select("version", "operation", "operationParameters").collect()
+
+        rows = self._statements.run(statement)
+        return [LoggedCommit.of(int(version), str(what), said) for version, what, said in rows]
 
     def since(self, version: int, known: int) -> list[LoggedCommit]:
         """Read the commits from a version on.
@@ -34,17 +41,3 @@ class JournalHistory:
             if len(commits) < count or min(one.version for one in commits) <= version:
                 return [one for one in commits if one.version >= version]
             count *= 2
-
-    def whole(self) -> list[LoggedCommit]:
-        """Read all commits that are still in the log."""
-        return self._read("")
-
-    def _read(self, limit: str) -> list[LoggedCommit]:
-        query = f"DESCRIBE HISTORY {self._statements.names.journal}{limit}"
-
-        def statement() -> list[Any]:
-            asked = self._statements.session.sql(query)
-            return asked.select("version", "operation", "operationParameters").collect()
-
-        rows = self._statements.run(statement)
-        return [LoggedCommit.of(int(version), str(what), said) for version, what, said in rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import json
 import logging
 import weakref
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from txnqueue.errors import PlatformMissing
 from txnqueue.storage.journal.tables import SESSION_CATALOG
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.types import StructType
 
 logger = logging.getLogger("txnqueue")
@@ -175,6 +176,16 @@ def new_frame(
             sessions.setActiveSession(active.get())
         else:
             sessions.clearActiveSession()
+
+
+def commit_noted(session: SparkSession, statement: str, note: Mapping[str, object]) -> list[Row]:
+    """Run a statement that commits to a table, with a note in the table's history.
+
+    Returns:
+        The statement's rows.
+    """
+    session.conf.set(USER_METADATA, json.dumps(note))
+    return session.sql(statement).collect()
 
 
 def answers(session: SparkSession) -> bool:

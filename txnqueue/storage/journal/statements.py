@@ -10,7 +10,6 @@ changing tables, cleaning up files) do not delay commits.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import random
@@ -34,9 +33,9 @@ from txnqueue.storage.journal.sessions import (
     APPENDING,
     MEANING,
     SETTINGS,
-    USER_METADATA,
     answers,
     close_session,
+    commit_noted,
     is_connect,
     is_stopped,
     new_session,
@@ -346,9 +345,8 @@ class Statements:
             return f"{name} keeps deleted files for {said!r}, and {seconds_min:.0f} s are needed"
 
         def vacuum(session: SparkSession, how: str = "") -> None:
-            about = {"txnqueue": __version__, "operation": "vacuum"}
-            session.conf.set(USER_METADATA, json.dumps(about))
-            session.sql(f"VACUUM {name}{how}").collect()
+            note = {"txnqueue": __version__, "operation": "vacuum"}
+            commit_noted(session, f"VACUUM {name}{how}", note)
 
         if not full:
             try:

@@ -27,7 +27,7 @@ from txnqueue.platform import clock
 from txnqueue.platform.log_store import ATOMIC, CONDITIONAL_PUT, scheme_of
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.exceptions import conflicts, is_absent
-from txnqueue.storage.journal.sessions import LAST_COMMIT, USER_METADATA, is_connect
+from txnqueue.storage.journal.sessions import LAST_COMMIT, commit_noted, is_connect
 from txnqueue.storage.journal.tables import literal
 from txnqueue.version import __version__
 
@@ -467,10 +467,9 @@ class TableRegister:
             change = f"UNSET TBLPROPERTIES IF EXISTS ({key})"
         note = {"txnqueue": __version__, "operation": "name the driver", **said}
         session = self._session()
-        session.conf.set(USER_METADATA, json.dumps(note))
         session.conf.unset(LAST_COMMIT)
         with conflicts():
-            session.sql(f"ALTER TABLE {self._table} {change}").collect()
+            commit_noted(session, f"ALTER TABLE {self._table} {change}", note)
         return int(session.conf.get(LAST_COMMIT, "-1") or -1)
 
     def written_by(self, version: int) -> str | None:

@@ -19,7 +19,7 @@ from txnqueue.platform.log_store import scheme_of
 from txnqueue.storage.journal.exceptions import damage
 from txnqueue.storage.journal.locks import default_elsewhere
 from txnqueue.storage.journal.log import CommitLog
-from txnqueue.storage.journal.sessions import USER_METADATA, is_connect
+from txnqueue.storage.journal.sessions import commit_noted, is_connect
 from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.tables import (
     PAYLOAD_PREFIX,
@@ -95,10 +95,10 @@ class DeltaPayload:
         columns, names = definitions(schema.fields), self._statements.names
 
         def statement(session: SparkSession) -> None:
-            metadata = {"txnqueue": __version__, "operation": "create payload", "queue": payload_id}
-            session.conf.set(USER_METADATA, json.dumps(metadata))
+            note = {"txnqueue": __version__, "operation": "create payload", "queue": payload_id}
+            text = create_payload(names, payload_id, columns, routed=routed)
             with of_columns():
-                session.sql(create_payload(names, payload_id, columns, routed=routed)).collect()
+                commit_noted(session, text, note)
 
         log = CommitLog(self._statements, names.payload(payload_id))
         log.created(f"payload-{payload_id}", statement, f"payload/{payload_id}")
@@ -112,14 +112,13 @@ class DeltaPayload:
             return new_columns({folded(c.name): c for c in there}, columns)
 
         def add(session: SparkSession, missing: Sequence[StructField]) -> None:
-            metadata = {"txnqueue": __version__, "operation": "alter payload", "queue": payload_id}
-            session.conf.set(USER_METADATA, json.dumps(metadata))
+            note = {"txnqueue": __version__, "operation": "alter payload", "queue": payload_id}
             if any(has_type(column.dataType, TimestampNTZType) for column in missing):
                 # Delta enables this type by itself only when a table is created.
-                session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({_NTZ})").collect()
+                commit_noted(session, f"ALTER TABLE {table} SET TBLPROPERTIES ({_NTZ})", note)
             added = definitions(missing, checked=False)
             with of_columns():
-                session.sql(f"ALTER TABLE {table} ADD COLUMNS ({added})").collect()
+                commit_noted(session, f"ALTER TABLE {table} ADD COLUMNS ({added})", note)
 
         def statement(session: SparkSession) -> None:
             while missing := lacking(session):
@@ -302,11 +301,10 @@ class DeltaPayload:
         """Delete all rows of some slices: whole partitions, without rewriting files."""
         numbers = ", ".join(map(str, sorted(slices)))
         table = self._statements.names.payload(payload_id)
-        metadata = {"txnqueue": __version__, "operation": "drop slices", "queue": payload_id}
+        note = {"txnqueue": __version__, "operation": "drop slices", "queue": payload_id}
 
         def statement(session: SparkSession) -> None:
-            session.conf.set(USER_METADATA, json.dumps(metadata))
-            session.sql(f"DELETE FROM {table} WHERE slice IN ({numbers})").collect()
+            commit_noted(session, f"DELETE FROM {table} WHERE slice IN ({numbers})", note)
 
         self._statements.committing(f"payload-{payload_id}", statement)
 
@@ -316,12 +314,11 @@ class DeltaPayload:
         The tables have no deletion vectors, so the new files do not contain the rows.
         """
         table = self._statements.names.payload(payload_id)
-        metadata = {"txnqueue": __version__, "operation": "erase", "queue": payload_id}
+        note = {"txnqueue": __version__, "operation": "erase", "queue": payload_id}
         spans = [(s, send_id, *span) for s, send_id, part in places for span in part]
 
         def statement(session: SparkSession, piece: Sequence[_Span]) -> None:
-            session.conf.set(USER_METADATA, json.dumps(metadata))
-            session.sql(f"DELETE FROM {table} WHERE {_lying_at(piece)}").collect()
+            commit_noted(session, f"DELETE FROM {table} WHERE {_lying_at(piece)}", note)
 
         for at in range(0, len(spans), _ERASED_MAX):
             piece = spans[at : at + _ERASED_MAX]

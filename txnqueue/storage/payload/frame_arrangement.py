@@ -21,7 +21,7 @@ from txnqueue.storage.payload import (
 )
 from txnqueue.storage.payload.arrangement import Arranged
 from txnqueue.storage.payload.nulls import failure, fitted
-from txnqueue.storage.payload.routes import crc_lane, route_columns
+from txnqueue.storage.payload.routes import SPARK_BITS, crc_lane, route_columns
 from txnqueue.storage.payload.rows import lane_of
 from txnqueue.storage.payload.schemas import matched_columns
 from txnqueue.storage.payload.types import forbids_null, frame_of, sql_type
@@ -34,10 +34,9 @@ NO_PRIORITY = "txnqueue: this is no priority"
 NO_SECONDS = "txnqueue: so many seconds cannot be waited, column"
 TASK_BITS = OFFSETS_PER_TASK.bit_length() - 1
 _NUMBER = "monotonically_increasing_id()"
-_SPARK_BITS = 33
 _OFFSET = (
-    f"shiftleft(shiftright({_NUMBER}, {_SPARK_BITS}), {TASK_BITS}) "
-    f"| ({_NUMBER} & {(1 << _SPARK_BITS) - 1}L) AS _offset"
+    f"shiftleft(shiftright({_NUMBER}, {SPARK_BITS}), {TASK_BITS}) "
+    f"| ({_NUMBER} & {(1 << SPARK_BITS) - 1}L) AS _offset"
 )
 """Numbers the rows of each task in their order."""
 _PLACE = {

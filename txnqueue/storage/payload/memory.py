@@ -261,11 +261,6 @@ class MemoryPayload:
             )
         return self._spark
 
-    def offsets(self, payload_id: str, send_id: str) -> int:
-        """Count the rows of a send, for tests of internals."""
-        count: int = self._sends[payload_id, send_id].num_rows
-        return count
-
 
 def _grown(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
     """Add to rows the columns that their queue got later."""

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 NO_ROUTE, LONG_KEY = "txnqueue: nobody wants this row", "txnqueue: this key is too long"
 _STRETCH = 10_000
 """The number of rows of a task that go to one lane of an ungrouped queue before the next lane."""
-_SPARK_BITS = 33
+SPARK_BITS = 33
+"""The low bits of the numbers that Spark gives to rows: the row in its task, below the task."""
 _SPECIAL = re.compile(r"(?![0-9A-Za-z_])[\x00-\x7f]")
 
 
@@ -213,8 +214,8 @@ def _lane_column(send: Send, number: int, one: Destination, place: Column) -> Co
 
     if one.group_by is not None:
         return crc_lane(identifier(one.group_by), one.lanes)
-    task = F.shiftright(place, _SPARK_BITS)
-    row = place.bitwiseAND(F.lit((1 << _SPARK_BITS) - 1))
+    task = F.shiftright(place, SPARK_BITS)
+    row = place.bitwiseAND(F.lit((1 << SPARK_BITS) - 1))
     stretch = F.floor(row / F.lit(_STRETCH))
     return F.pmod(task + stretch + F.lit(_start(send, number, one)), F.lit(one.lanes))
 

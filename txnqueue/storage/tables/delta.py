@@ -24,6 +24,7 @@ from txnqueue.storage.journal.sessions import (
 from txnqueue.storage.journal.statements import Statements
 from txnqueue.storage.journal.tables import identifier
 from txnqueue.storage.payload.delta import DeltaPayload
+from txnqueue.storage.payload.staging import FEW_ROWS
 from txnqueue.storage.tables import (
     APPEND,
     LINEAGE_COLUMN,
@@ -85,7 +86,6 @@ _OTHER = ("NOT_A_DELTA_TABLE", "ONLY_OPERATION", "EXPECT_TABLE_NOT_VIEW")
 _FILLING = frozenset({"generatedColumns", "identityColumns"})
 """Features of tables that fill in columns, which are named only in the log."""
 _HISTORY_ROWS = 50
-_FEW_ROWS = 20_000
 _SMALL_BYTES = 16 << 20
 """Below this size, reading and changing are faster without compiling code first."""
 
@@ -265,7 +265,7 @@ class DeltaTables:
 
     def _is_large(self, change: Change) -> bool:
         """Return whether a change is large enough for compiling to pay."""
-        few = change.source is None or change.source.count <= _FEW_ROWS
+        few = change.source is None or change.source.count <= FEW_ROWS
         size = self._bytes.get(change.table_id)
         small = change.operation == APPEND or (size is not None and size <= _SMALL_BYTES)
         return not (few and small)
@@ -290,7 +290,7 @@ class DeltaTables:
         if source is None:
             return
         rows = self._source(session, source)
-        if source.count <= _FEW_ROWS:
+        if source.count <= FEW_ROWS:
             rows = rows.coalesce(1)  # so they are counted without a shuffle
         found = rows.count()
         if found != source.count:
