@@ -31,7 +31,7 @@ from txnqueue.errors import (
 )
 from txnqueue.platform.package import carried, written
 from txnqueue.reports.history import cut, moment_of
-from txnqueue.reports.postings import Posting, last_posting, portions, postings
+from txnqueue.reports.postings import Posting, append_at, last_posting, portions, postings
 from txnqueue.reports.snapshot import Snapshot, standing
 from txnqueue.storage.files.store import FilesStore
 from txnqueue.storage.journal.sessions import is_connect
@@ -259,6 +259,11 @@ class _Looked:
             ) from error
         return described
 
+    def has(self, commit_seq: int, append_id: str) -> bool:
+        """Return whether a commit is still that of an append, or may have been removed since."""
+        removed = commit_seq < model.commit_seq(max(self.past.beginning, 0))
+        return removed or append_at(self.past, self.info, commit_seq) == append_id
+
     def standing(self) -> list[Posting]:
         """List the messages that were in the queue."""
         past, at_ms = self._cut
@@ -367,6 +372,8 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     _upto: int | None = None
     """Where a query ends that reads what there is at its start, in batches; None: it goes on."""
+    _checked: tuple[int, str] = (-1, "")
+    """The commit, and its append, up to which the query has read: the store still has it."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         """Check the options; nothing is read yet."""
@@ -416,9 +423,11 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
             return _offset(looked, last)
         self._check_offset(looked, start)
         begun = start["commit_seq"]
+        if last <= begun:
+            return start
         rows_max = getattr(limit, "max_rows", None)
-        if rows_max is None or last <= begun:
-            return _offset(looked, max(last, begun))
+        if rows_max is None:
+            return _offset(looked, last)
         return _offset(looked, _filled(postings(looked.past, looked.info, begun), rows_max, last))
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -457,8 +466,9 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
             StoreSetBack: The offset's commit is later than the store's last one.
         """
         given: dict[str, Any] = offset if isinstance(offset, dict) else {}
-        commit_seq = given.get("commit_seq")
-        if not isinstance(given.get("queue_id"), str) or type(commit_seq) is not int:
+        commit_seq, mine = given.get("commit_seq"), given.get("append_id", "")
+        texts = isinstance(given.get("queue_id"), str) and isinstance(mine, str)
+        if not texts or type(commit_seq) is not int:
             raise InvalidInput(
                 f"{shown(offset)} in this checkpoint is not how far a stream of messages has read: "
                 "begin with a new checkpoint.",
@@ -471,13 +481,19 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
                 name=looked.queue,
             )
         if commit_seq > looked.past.upto:
-            raise StoreSetBack(
-                f"This checkpoint has read {looked.root!r} up to {commit_seq}, and the "
-                f"newest commit is {looked.past.upto}: an older copy has taken its place, and its "
-                "next commits would be skipped as already read. Begin with a new checkpoint.",
-                root=looked.root,
-                version=looked.store.journal.version(),
-            )
+            found = f"the newest commit is {looked.past.upto}"
+        elif not mine or (commit_seq, mine) == self._checked or looked.has(commit_seq, mine):
+            self._checked = commit_seq, mine
+            return
+        else:
+            found = "that commit is another one now"
+        raise StoreSetBack(
+            f"This checkpoint has read {looked.root!r} up to {commit_seq}, and {found}: an older "
+            "copy has taken its place, and commits since then would be skipped as already read. "
+            "Begin with a new checkpoint.",
+            root=looked.root,
+            version=looked.store.journal.version(),
+        )
 
 
 def _shown(posting: Posting, rows: pa.Table) -> pa.Table:
@@ -559,7 +575,10 @@ def _filled(found: Sequence[Posting], rows_max: int, last: int) -> int:
 
 
 def _offset(looked: _Looked, commit_seq: int) -> dict[str, Any]:
-    return {"queue_id": looked.info.queue_id, "commit_seq": commit_seq}
+    """Return how far a query has read; the append tells whether the store was replaced since."""
+    offset = {"queue_id": looked.info.queue_id, "commit_seq": commit_seq}
+    made_by = append_at(looked.past, looked.info, commit_seq)
+    return offset if made_by is None else {**offset, "append_id": made_by}
 
 
 def _read_limits() -> tuple[Any, Any]:

@@ -353,11 +353,13 @@ class Drain:
         """
         tx = current.attempt
         if failure is not None and not isinstance(failure, Exception):
-            commit.rollback(tx, reason="interrupted")
+            commit.rollback(tx, reason="interrupted", unless_prepared=True)
             raise failure
         if failure is not None:
-            fault = fault_of(failure)
-            commit.rollback(tx, reason=describe_error(failure), counted=fault is Fault.MESSAGE)
+            counted = fault_of(failure) is Fault.MESSAGE
+            commit.rollback(tx, describe_error(failure), counted=counted, unless_prepared=True)
+            if tx.is_prepared:
+                raise _left(tx) from failure
             if is_closed(failure) or type(failure) in (StoreCorrupt, StoreError):
                 raise failure  # the next batch would meet it again
             self._errors += 1
@@ -368,11 +370,7 @@ class Drain:
             self._failed(rolled_back_by_handler(tx), current)
             return False
         if tx.status is not Status.ACTIVE:
-            raise TransactionFinished(
-                f"The handler left transaction {tx.id!r} {tx.status.value}: only the drain may "
-                "decide it. See manager.outcome() before you repeat the run.",
-                transaction_id=tx.id,
-            )
+            raise _left(tx)
         return True
 
     def _not_committed(self, done: Claimed, error: Exception) -> None:
@@ -467,6 +465,15 @@ class Drain:
         said = {**about, **details}
         text = " ".join(f"{key}={value}" for key, value in said.items())
         logger.info("%s %s", event, text, extra={"event": event, "details": said})
+
+
+def _left(attempt: Attempt) -> TransactionFinished:
+    """Make the error of a handler that committed or prepared its transaction."""
+    return TransactionFinished(
+        f"The handler left transaction {attempt.id!r} {attempt.status.value}: only the drain may "
+        "decide it. See manager.outcome() before you repeat the run.",
+        transaction_id=attempt.id,
+    )
 
 
 def _sentence(error: Exception) -> str:

@@ -85,6 +85,7 @@ from txnqueue.transaction import (
     rolled_back_by_handler,
 )
 from txnqueue.transactions.attempt import Attempt
+from txnqueue.transactions.commit import resolve_doubt
 from txnqueue.transactions.outcome import attempt_named, outcome_of
 from txnqueue.transactions.prepared import decide_prepared, forget
 from txnqueue.transactions.table_applier import Applier
@@ -791,13 +792,11 @@ class QueueManager:
             if tx.status is Status.COMMITTED or tx.failure is None:
                 return
             if isinstance(tx.failure, TransactionUnknown):
-                status = self.outcome(key).status
+                status = resolve_doubt(attempt)
                 if status is Status.COMMITTED:
                     return
                 if status is Status.PREPARED:  # it has to be decided first
                     raise tx.failure
-                # If the history was removed, it may have been committed.
-                self._client.cache.check_known(attempt.owner)
             tries.fail()
             tries.wait()
 
@@ -832,8 +831,8 @@ class QueueManager:
             key = attempt.id
             with attempt as tx:
                 check_ran(handler(tx))
-            if attempt.receipt is not None:
-                return attempt.receipt
+        if attempt is not None and attempt.receipt is not None:
+            return attempt.receipt
         receipt = self.outcome(key).receipt
         if receipt is None and attempt is not None and attempt.status is Status.ROLLED_BACK:
             raise rolled_back_by_handler(attempt_of(attempt))
@@ -1010,7 +1009,7 @@ class QueueManager:
 
         Args:
             connections: DB-API 2.0 connections to databases that took part, by the names under
-                which they were enlisted.
+                which they were enlisted, without work of their own: it would be rolled back.
             branch_seconds_min: How long an undecided branch of a database, and a transaction that
                 waits for its last resource's own commit, must be prepared before it is ended;
                 0 ends it at once.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from txnqueue.client import archive
 from txnqueue.client.client import Client
+from txnqueue.core import model
 from txnqueue.core.receipt import Status
-from txnqueue.core.settings import TRANSACTION_ID_LENGTH_MAX, check_name
+from txnqueue.core.settings import TRANSACTION_ID_LENGTH_MAX, check_name, text_of
 from txnqueue.errors import InvalidInput, TransactionFinished
 from txnqueue.storage.journal.sessions import is_connect
 from txnqueue.storage.payload.frames import is_frame
@@ -19,6 +22,8 @@ from txnqueue.transactions.attempt import Attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+logger = logging.getLogger("txnqueue")
 
 SinkHandler = Callable[["DataFrame", Transaction], object]
 _QUERY = "sql.streaming.queryId"
@@ -73,6 +78,8 @@ class Sink:
                 name="name",
             )
         self._write = write
+        self._newest: dict[str, tuple[str | None, int]] = {}
+        """By query: the newest batch that was committed here before its run, and the run."""
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Write a micro-batch, unless an earlier run of it was committed.
@@ -93,8 +100,10 @@ class Sink:
             _id_of(batch.query, self._target, batch.batch),
             metadata=asdict(batch),
         )
+        attempt.is_batch = True
         with Transaction(attempt) as tx:
             if not tx.already_committed:
+                batch.check_is_after(self._newest_before(batch))
                 call_handler(self._write, rows, tx)
                 if tx.status is Status.ROLLED_BACK:  # the query would go on without these rows
                     raise rolled_back_by_handler(attempt)
@@ -103,6 +112,22 @@ class Sink:
                     raise Rollback(tx)  # nothing is recorded of a batch without rows
             else:
                 batch.check_is(attempt.committed_metadata)
+
+    def _newest_before(self, batch: _MicroBatch) -> int:
+        """Find the newest batch that was committed here before this run of the query; -1: none."""
+        run, newest = self._newest.get(batch.query, ("", -1))
+        if run != batch.run:
+            newest = _newest_batch(self._client, batch.query, self._target)
+            self._newest[batch.query] = batch.run, newest
+        return newest
+
+
+def _newest_batch(client: Client, query: str, target: str) -> int:
+    """Find the newest batch of a query that is committed at a target; -1 if none is."""
+    prefix = _id_of(query, target, 0).removesuffix("0")
+    entries = archive.of_shard(client.store, model.transaction_shard(f"{prefix}0"), prefix)
+    numbers = (e.stream.removeprefix(prefix) for e in entries if e.kind == model.COMMITTED)
+    return max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
 
 def check_possible(client: Client, inside: Attempt | None) -> None:
@@ -198,12 +223,31 @@ class _MicroBatch:
         """
         planned_ms = committed.get("planned_ms")
         if None not in (planned_ms, self.planned_ms) and planned_ms != self.planned_ms:
-            raise InvalidInput(
-                f"Another batch {self.batch} of the query was written here: its checkpoint was "
-                "restored, changed or copied since, so it is unknown which rows were sent. Use a "
-                "new checkpoint, or sink(name=...) with a new name, to send these rows as well.",
-                name="checkpointLocation",
+            raise self._planned_anew(f"Another batch {self.batch} of the query was written here")
+
+    def check_is_after(self, newest: int) -> None:
+        """Check that no later batch was committed before, which may have had these rows.
+
+        An earlier run of this batch may have had none, so that nothing is recorded of it.
+
+        Args:
+            newest: The newest batch of the query that was committed before this run.
+
+        Raises:
+            InvalidInput: One was.
+        """
+        if self.batch <= newest:
+            raise self._planned_anew(
+                f"Batch {newest} of the query was written here, and this is batch {self.batch}"
             )
+
+    def _planned_anew(self, found: str) -> InvalidInput:
+        return InvalidInput(
+            f"{found}: its checkpoint was restored, changed or copied since, so it is unknown "
+            "which rows were sent. Use a new checkpoint, or sink(name=...) with a new name, to "
+            "send these rows as well.",
+            name="checkpointLocation",
+        )
 
 
 def _nothing(_key: str) -> None:
@@ -254,6 +298,12 @@ def _run_and_plan(rows: Any, query: str, batch: str) -> tuple[str | None, int | 
         run = str(execution.runId())
         planned = execution.offsetLog().offsetSeqMetadataForBatchId(int(batch))
         planned_ms = int(planned.get().batchTimestampMs())
-    except (Py4JError, KeyError):
-        pass
+    except (Py4JError, KeyError) as error:
+        logger.warning(
+            "Spark does not tell when a batch was planned, so a restored checkpoint may not be "
+            "noticed query=%s batch=%s error=%s",
+            query,
+            batch,
+            text_of(error),
+        )
     return run, planned_ms

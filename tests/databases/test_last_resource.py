@@ -389,6 +389,7 @@ def test_nobody_decides_for_the_last_resource(world: World, file: str) -> None:
     assert last is not None
 
     def unreachable() -> bool:
+        last.may_have_committed = True
         raise sqlite3.OperationalError("gone")
 
     last.decide = unreachable

@@ -177,6 +177,25 @@ def test_a_restored_checkpoint_is_noticed(manager: QueueManager, query: Query) -
     assert numbers(orders) == [1, 2, 2, 3]
 
 
+def test_a_restored_checkpoint_is_noticed_at_a_batch_that_had_no_rows(
+    manager: QueueManager, query: Query
+) -> None:
+    """Nothing is recorded of such a batch: planned anew, it has the rows of later ones, too."""
+    large = manager.create_queue("large", SCHEMA, dead_letter=False)
+    sink = manager.sink(lambda rows, tx: tx.queue("large").send(rows.where("n > 9")))
+    query.file(10)
+    query.run(sink)
+    shutil.copytree(query.folder / "checkpoint", query.folder / "backup")
+    for number in (1, 20):
+        query.file(number)
+        query.run(sink)
+    assert numbers(large) == [10, 20]
+    query.lose_checkpoint()
+    shutil.copytree(query.folder / "backup", query.folder / "checkpoint")
+    query.fail(sink, "Batch 2 of the query was written here, and this is batch 1")
+    assert numbers(large) == [10, 20]
+
+
 class Crash:
     """A store that is dead from some step on, until it is there again."""
 

@@ -103,7 +103,7 @@ def test_a_stream_has_each_posted_message_once_commit_by_commit(root: str) -> No
     assert {row["_commit_seq"] for row in whole} == {e["commit_seq"] for e in posted}
     pieces, at = [], start
     for seq in sorted({row["_commit_seq"] for row in whole}):
-        upto = {**end, "commit_seq": seq}
+        upto = {"queue_id": queue_id, "commit_seq": seq}
         pieces += read(reader, reader.partitions(at, upto))
         at = upto
     assert pieces == whole
@@ -126,8 +126,42 @@ def test_a_checkpoint_that_is_ahead_of_the_store_is_refused(root: str) -> None:
             ask()
 
 
+def test_a_checkpoint_of_a_store_that_went_on_from_an_older_copy_is_refused(root: str) -> None:
+    """Commits that were made since the copy have numbers that the checkpoint has passed."""
+    reader = stream(root)
+    end = reader.latestOffset(reader.initialOffset())
+    assert stream(root).partitions(end, end) == []
+    before = {**end, "append_id": "0" * 32}  # by the store that was replaced
+    between = {**before, "commit_seq": end["commit_seq"] + 1}  # there, not here
+    for ask in (
+        lambda: stream(root).latestOffset(before),
+        lambda: reader.latestOffset(before),
+        lambda: reader.partitions(before, end),
+        lambda: reader.partitions(between, between),
+    ):
+        with pytest.raises(StoreSetBack, match=r"that commit is another one now.*new checkpoint"):
+            ask()
+
+
+def test_a_checkpoint_that_does_not_name_its_append_goes_on(root: str) -> None:
+    reader = stream(root)
+    end = reader.latestOffset(reader.initialOffset())
+    former = {"queue_id": end["queue_id"], "commit_seq": end["commit_seq"]}
+    assert reader.latestOffset(former) == former
+    assert reader.partitions(former, end) == []
+
+
 @pytest.mark.parametrize(
-    "written", [{}, [], 7, {"queue_id": "q", "commit_seq": "7"}, {"commit_seq": 7}], ids=str
+    "written",
+    [
+        {},
+        [],
+        7,
+        {"queue_id": "q", "commit_seq": "7"},
+        {"commit_seq": 7},
+        {"queue_id": "q", "commit_seq": 7, "append_id": 7},
+    ],
+    ids=str,
 )
 def test_a_checkpoint_that_no_stream_of_messages_wrote_is_refused(root: str, written: Any) -> None:
     reader = stream(root)

@@ -27,7 +27,7 @@ from txnqueue.core.state.confirmations import (
 from txnqueue.core.state.overview import Survey
 from txnqueue.errors import HistoryRemoved, InvalidInput, TransactionFinished
 from txnqueue.messages.takeover import LEASE_OVER, abort_branch, held_inside, may_end
-from txnqueue.transactions.participants import decision
+from txnqueue.transactions.participants import check_idle, decision, has_failed
 from txnqueue.transactions.prepared import decide_prepared
 from txnqueue.transactions.table_applier import Applier, WaitingChange
 from txnqueue.transactions.transient import resolve as follow_decisions
@@ -110,8 +110,10 @@ def _checked(connections: object) -> dict[str, Any]:
             "which their databases were enlisted.",
             name="connections",
         )
-    for name in connections:
+    for name, connection in connections.items():
         check_id(name, "connections")
+        if not has_failed(connection):
+            check_idle(name, connection)  # asking the database rolls back what is open
     return dict(connections)
 
 

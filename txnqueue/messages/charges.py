@@ -15,6 +15,7 @@ from txnqueue.core.model import Entry, PositionId, Range
 from txnqueue.core.state import LaneState, Segment
 from txnqueue.errors import (
     Busy,
+    DatabaseUnavailable,
     DecidedByDatabase,
     HeuristicNotFound,
     InvalidInput,
@@ -46,11 +47,18 @@ class Fault(enum.Enum):
     """Who may be to blame for an error."""
 
     JOB = "the job, whatever the messages hold"
-    STORE = "the store, or other clients: the same again may succeed"
+    STORE = "the store, a database, or other clients: the same again may succeed"
     MESSAGE = "maybe a message, maybe the job"
 
 
-_PASSING = (Busy, StoreBusy, LeaseLost, TransactionAborted, TransactionUnknown)
+_PASSING = (
+    Busy,
+    StoreBusy,
+    LeaseLost,
+    TransactionAborted,
+    TransactionUnknown,
+    DatabaseUnavailable,
+)
 _MISTAKES = (
     InvalidInput,
     QueueError,
@@ -86,6 +94,8 @@ def fault_of(error: BaseException) -> Fault:
         return Fault.MESSAGE if refused or other else Fault.STORE
     if isinstance(error, _PASSING) and not isinstance(error, TransactionIdReused):
         return Fault.STORE
+    if isinstance(error, _MAYBE) and getattr(error, "name", None) == "transaction_id":
+        return Fault.JOB  # whatever the messages hold, their transactions have these ids
     if isinstance(error, _MAYBE) or getattr(error, "in_rows", False):
         return Fault.MESSAGE
     if isinstance(error, _MISTAKES) or _is_analysis(error) or _is_defect(error):

@@ -61,6 +61,16 @@ def last_posting(past: Past, info: QueueInfo) -> int:
     return max(past.newest(_posted(info)).commit_seq, past.newest(fence).commit_seq)
 
 
+def append_at(past: Past, info: QueueInfo, commit_seq: int) -> str | None:
+    """Find the append of a commit that ``last_posting`` or ``postings`` told; None: there is none.
+
+    A commit's number says nothing about which of two copies of a store it belongs to.
+    """
+    both = (_posted(info), EntryFilter(shards=[model.FENCE]))
+    found = past.find(*(replace(one, after=commit_seq - 1, upto=commit_seq) for one in both))
+    return found[0].append_id if found else None
+
+
 def portions(found: Iterable[Posting], messages_max: int) -> Iterator[list[Posting]]:
     """Cut postings into portions with a maximum number of messages, in their order (pure)."""
     portion: list[Posting] = []

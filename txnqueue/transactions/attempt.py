@@ -47,6 +47,8 @@ DRAINED = "drained"
 UNDECIDED = "another attempt of its transaction id is prepared"
 """Why an attempt was aborted that no repetition helps, until somebody decides the other one."""
 _OF_A_RUN = re.compile(r"\d+|end").fullmatch
+NUMBER_MAX = 10**9
+"""The number of a batch for which its id has room, wherever the length of an id is limited."""
 JOINED_TRIES = 2
 """How often a commit is tried joined with the next claim before it is committed alone."""
 
@@ -64,6 +66,18 @@ def drained_queue(committed: Entry) -> str | None:
 
 class Attempt:
     """One attempt of a transaction: its state, its work, and the plans of its decision."""
+
+    is_part = False
+    """Whether the other attempts of its id are parts of the same work, and no tries of it.
+
+    Then it is not committed or prepared once another one is rolled back.
+    """
+    is_batch = False
+    """Whether it is a batch of a run or of a stream, whose ids end with growing numbers."""
+    ahead = False
+    """Whether its client goes on with other work before it is decided, as if it had been."""
+    rehearsed = False
+    """Whether it is an attempt of a rehearsal."""
 
     def __init__(
         self,
@@ -113,6 +127,8 @@ class Attempt:
         self.participants = Participants(self)
         self.claimed = False
         self.deciding = False
+        self.landing = False
+        """Whether an append was begun that commits or prepares it: before that, nobody can."""
         self.promising = False
         """Whether a prepare was begun, which may have landed if it was interrupted."""
         self._rolled_back: list[str] = []
@@ -122,15 +138,6 @@ class Attempt:
         """Whether the deliveries of its messages counted when this client rolled it back."""
         self.charges = True
         """Whether the deliveries of its messages count if it is rolled back."""
-        self.is_part = False
-        """Whether the other attempts of its id are parts of the same work, and no tries of it.
-
-        Then it is not committed or prepared once another one is rolled back.
-        """
-        self.ahead = False
-        """Whether its client goes on with other work before it is decided, as if it had been."""
-        self.rehearsed = False
-        """Whether it is an attempt of a rehearsal."""
         self.dead_lettered = 0
         """The number of messages that its receives found and moved to the dead letters."""
 
@@ -138,6 +145,11 @@ class Attempt:
     def owner(self) -> AttemptOwner:
         """The attempt as the owner of claims and decisions."""
         return AttemptOwner(self.id, self.attempt_id, self.begun, self.consumer.id)
+
+    @property
+    def longest_id(self) -> str:
+        """Its id; if it is a batch, the id of one with a large number (pure)."""
+        return f"{self.id.rpartition('/')[0]}/{NUMBER_MAX}" if self.is_batch else self.id
 
     @property
     def changes(self) -> list[Change]:

@@ -62,7 +62,7 @@ def commit(attempt: Attempt) -> Receipt:
             _carry_out(attempt)
         return attempt.receipt
     promised, last = attempt.promised(), attempt.participants.last
-    if last is not None and (promised or attempt.status is Status.UNKNOWN):
+    if last is not None and (promised or last.may_have_committed):
         raise _in_doubt(attempt, last)  # the database decides, and its answer is not known
     if promised:
         receipt = _decide_prepared(attempt, commit=True)
@@ -153,8 +153,9 @@ def rollback(
         reason: The reason, recorded in the journal.
         counted: Whether the messages' deliveries count; false if no handler got them.
         unless_prepared: Whether it stays as it is, with the status PREPARED, if it is prepared.
-            This is for whoever ends what an interrupted call, or one in doubt, left behind: once
-            it is prepared, others may rely on it, and only a decision ends it.
+            This is for whoever ends what an error, an interrupted call, or one in doubt left
+            behind: once it is prepared, others may rely on it, and only a decision ends it. Only a
+            last resource, which has not decided yet, keeps no promise.
 
     Raises:
         TransactionFinished: It is committed, possibly by an interrupted commit that landed.
@@ -162,16 +163,25 @@ def rollback(
     """
     reason = check_text("reason", reason)
     if attempt.status is Status.ROLLED_BACK:
-        if not attempt.participants.followed:  # an interrupt left this undone
-            attempt.participants.rolled_back(reason or "rolled back", counted=counted)
+        attempt.participants.rolled_back(reason or "rolled back", counted=counted)  # or the rest
         return
     if attempt.already_committed:
         attempt.participants.undo_ignored()
-    if attempt.status is Status.UNKNOWN and attempt.participants.last is not None:
-        raise _in_doubt(attempt, attempt.participants.last)
+    last = attempt.participants.last
+    if last is not None and last.may_have_committed and attempt.status is Status.UNKNOWN:
+        raise _in_doubt(attempt, last)
     counted = counted and attempt.charges
     attempt.rollback_reason, attempt.rollback_counted = reason, counted
-    _decide_rollback(attempt, reason, counted=counted, unless_prepared=unless_prepared)
+    try:
+        _decide_rollback(
+            attempt, reason, counted=counted, unless_prepared=unless_prepared and last is None
+        )
+    except BaseException:
+        if not attempt.landing and attempt.status is not Status.COMMITTED:
+            # Nobody can commit it, whatever became of the rollback: so nothing of it stays open.
+            attempt.status = Status.UNKNOWN
+            attempt.participants.rolled_back(reason or "rolled back", counted=counted)
+        raise
     if not attempt.is_prepared:
         attempt.participants.rolled_back(reason or "rolled back", counted=counted)
 
@@ -207,7 +217,7 @@ def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool | N
     """Roll back an attempt after an error if it is undecided; a failure of that is only logged.
 
     A prepare that was interrupted may have landed; then the attempt stays prepared, as it does
-    after one that was not. Only a last resource, which has not decided yet, keeps no promise.
+    after one that was not.
 
     Args:
         attempt: The attempt.
@@ -219,9 +229,7 @@ def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool | N
     if counted is None:
         counted = fault_of(error) is not Fault.STORE
     try:
-        unless_prepared = attempt.participants.last is None
-        reason = describe_error(error)
-        rollback(attempt, reason, counted=counted, unless_prepared=unless_prepared)
+        rollback(attempt, describe_error(error), counted=counted, unless_prepared=True)
     except TransactionFinished:  # an interrupted commit had landed
         logger.info("committed after all transaction_id=%s", attempt.id)
     except Exception as failed:
@@ -264,18 +272,37 @@ def of_a_call(attempt: Attempt) -> Iterator[None]:
         raise
 
 
+def resolve_doubt(attempt: Attempt) -> Status:
+    """Find out how an attempt in doubt ended, and carry that out in its participants.
+
+    Returns:
+        COMMITTED, ROLLED_BACK, or PREPARED: others may rely on that. What is not committed is
+        rolled back, so that it never will be.
+
+    Raises:
+        TransactionUnknown: The journal cannot be read, or a last resource does not tell.
+        HistoryRemoved: Its decision may have been removed.
+    """
+    try:
+        rollback(attempt, "in doubt", counted=False, unless_prepared=True)
+    except TransactionFinished:  # it is committed
+        commit(attempt)  # or the rest of it
+    except (TransactionUnknown, HistoryRemoved):
+        raise
+    except Exception as error:
+        named = model.attempt_id(attempt.attempt_id, attempt.begun)
+        raise in_doubt(attempt.id, named, error) from error
+    return attempt.status
+
+
 def has_landed(attempt: Attempt) -> bool:
     """Find out whether a call's own transaction is committed; if it is not, it never will be.
 
     Raises:
         TransactionUnknown: The journal cannot be read.
+        HistoryRemoved: Its decision may have been removed.
     """
-    try:
-        rollback(attempt)
-    except TransactionFinished:  # it is committed
-        commit(attempt)  # or the rest of it
-        return True
-    return False
+    return resolve_doubt(attempt) is Status.COMMITTED
 
 
 def _land(attempt: Attempt, plan: Planner, operation: str) -> Landed:
@@ -285,6 +312,7 @@ def _land(attempt: Attempt, plan: Planner, operation: str) -> Landed:
             if attempt.changes:
                 attempt.work.changes = sealed(attempt.client, attempt.changes, attempt.id)
             attempt.participants.prepare()
+        attempt.landing = True
         try:
             landed = attempt.client.land(plan, operation, transaction_id=attempt.id)
         except TransactionFinished:
@@ -455,8 +483,9 @@ def _commit_by_last_resource(attempt: Attempt, last: LastResource) -> Receipt:
     """Prepare here, commit the database with a decision row, then decide here by that row."""
     try:
         _prepare(attempt)
-    except TransactionUnknown:
-        last.rollback()  # the database has no decision row, so it has not committed
+    except (TransactionUnknown, HistoryRemoved):
+        # The database has no decision row, so nobody can commit what may be prepared.
+        attempt.participants.rolled_back("in doubt", counted=False)
         raise
     attempt.status = Status.UNKNOWN  # until the row is known, also after an interrupt
     try:

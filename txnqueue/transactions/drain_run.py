@@ -20,10 +20,9 @@ from txnqueue.core.settings import (
 )
 from txnqueue.errors import InvalidInput, TransactionAborted
 from txnqueue.transactions import commit
-from txnqueue.transactions.attempt import DRAINED, Attempt, drained_queue
+from txnqueue.transactions.attempt import DRAINED, NUMBER_MAX, Attempt, drained_queue
 
-_NUMBER_MAX = 10**9
-RUN_ID_LENGTH_MAX = TRANSACTION_ID_LENGTH_MAX - len(f"/{_NUMBER_MAX}")
+RUN_ID_LENGTH_MAX = TRANSACTION_ID_LENGTH_MAX - len(f"/{NUMBER_MAX}")
 """The characters of a run id, to which the ids of its transactions add the number of a batch."""
 MARKED_LAYOUT = 2
 """The layout of the stores in which all decisions of runs name the queue."""
@@ -147,6 +146,7 @@ class DrainRun:
             look_up=False,
             consumer=self._consumer,
         )
+        attempt.is_batch = True
         attempt.begin(self._placed[0] if self._placed is not None else None)
         return attempt
 

@@ -69,10 +69,12 @@ class TwoPhase:
             )
         _check_waits(name, connection, needed)
         key = transaction.id
-        if len(key.encode()) > PART_LENGTH_MAX:
+        length = len(transaction.longest_id.encode())
+        if length > PART_LENGTH_MAX:
+            grows = "" if key == transaction.longest_id else f", up to {length} in later batches"
             raise LimitExceeded(
                 f"The transaction id {key!r} is too long for a branch of {name!r}: with two-phase "
-                f"databases an id may have at most {PART_LENGTH_MAX} bytes.",
+                f"databases an id may have at most {PART_LENGTH_MAX} bytes{grows}.",
                 name="transaction_id",
             )
         self.name = name
@@ -87,7 +89,7 @@ class TwoPhase:
     def prepare(self) -> None:
         """Prepare the branch, unless the database has rolled back its work."""
         if not self._prepared:
-            if self._marked or _status(self.connection) == _FAILED:
+            if self._marked or has_failed(self.connection):
                 _execute(self.connection, _RELEASE)
                 self._marked = False  # released once, also if an interrupt follows
             self.connection.tpc_prepare()
@@ -120,6 +122,7 @@ class LastResource:
 
     Attributes:
         refusal: What the database said when it did not commit; None if it said nothing.
+        may_have_committed: Whether its own commit was begun, which decides.
     """
 
     def __init__(self, name: str, connection: Any, attempt: str) -> None:
@@ -131,17 +134,12 @@ class LastResource:
         """
         check_connection(name, connection)
         _check_transactional(name, connection)
-        if _has_work_open(connection):
-            raise InvalidInput(
-                f"The connection of {name!r} has an open transaction: commit it or roll it back "
-                "before enlisting it.",
-                name=name,
-            )
+        check_idle(name, connection)
         self.name = name
         self.connection = connection
         self.refusal: Exception | None = None
         self._attempt = attempt
-        self._may_have_committed = False
+        self.may_have_committed = False
         if _is_always_inside(connection):  # work that it may have belongs to the transaction
             _execute(connection, _CREATE)
         else:
@@ -160,14 +158,14 @@ class LastResource:
         """
         try:
             _execute(self.connection, _insert(self._attempt, model.COMMITTED))
-            self._may_have_committed = True
+            self.may_have_committed = True
             if self._marked:  # last, because the release of what began a transaction commits it
                 _execute(self.connection, _RELEASE)
             self.connection.commit()
         except Exception as error:  # an error is not an outcome; the row tells it
             logger.warning("last resource name=%s error=%s", self.name, error)
             self.refusal = error
-            if not self._may_have_committed:  # and nobody else writes that the attempt has
+            if not self.may_have_committed:  # and nobody else writes that the attempt has
                 _quietly(self.connection.rollback)
                 return False
         except BaseException:
@@ -191,11 +189,12 @@ class Auxiliary:
         """Wrap a connection.
 
         Raises:
-            InvalidInput: It is no connection, or is in autocommit mode: no rollback would undo its
-                work.
+            InvalidInput: It is no connection, is in autocommit mode, so that no rollback would undo
+                its work, or has other work open, which would follow this outcome.
         """
         check_connection(name, connection)
         _check_transactional(name, connection)
+        check_idle(name, connection)
         self.name = name
         self.connection = connection
         self._ended = self._resolved = False
@@ -381,6 +380,8 @@ class Participants:
             reason: The reason, recorded with the returned messages.
             counted: Whether the messages' deliveries count.
         """
+        if self.followed:  # the connections may have other work by now
+            return
         self.transient.rollback(reason, counted=counted)
         for branch in self._branches.values():
             _quietly(branch.rollback)
@@ -449,24 +450,42 @@ def _check_waits(name: str, connection: object, methods: Sequence[str]) -> None:
         )
 
 
+def check_idle(name: str, connection: object) -> None:
+    """Check that a connection has no work open, as far as it tells.
+
+    Args:
+        name: The database's name.
+        connection: The connection.
+
+    Raises:
+        InvalidInput: It has some, which would share the fate of what comes.
+    """
+    begun = getattr(connection, "in_transaction", False) is True
+    if (begun and not _is_always_inside(connection)) or _status(connection) in _AT_WORK:
+        raise InvalidInput(
+            f"The connection of {name!r} has an open transaction: commit it or roll it back first.",
+            name=name,
+        )
+
+
+def has_failed(connection: object) -> bool:
+    """Return whether a connection says that its work can only be rolled back."""
+    return _status(connection) == _FAILED
+
+
 def _check_transactional(name: str, connection: object) -> None:
     """Check that a connection's work waits for its commit.
 
     Raises:
         InvalidInput: The connection is in autocommit mode.
     """
-    says = getattr(connection, "autocommit", None)
+    tells = getattr(connection, "get_autocommit", None)  # where "autocommit" is what sets it
+    says = bool(tells()) if callable(tells) else getattr(connection, "autocommit", None)
     by_itself = says is True
     if not isinstance(says, bool):  # sqlite3; to others, no level means that of the server
         by_itself = getattr(connection, "isolation_level", "") is None
     if by_itself:
         raise InvalidInput(f"The connection of {name!r} has autocommit on: turn it off.", name=name)
-
-
-def _has_work_open(connection: object) -> bool:
-    """Return whether a connection says that its transaction has work already."""
-    begun = getattr(connection, "in_transaction", False) is True
-    return (begun and not _is_always_inside(connection)) or _status(connection) in _AT_WORK
 
 
 def _status(connection: object) -> int:
@@ -481,7 +500,7 @@ def _status(connection: object) -> int:
 
 def _commit(connection: Any) -> None:
     """Commit; if the transaction has failed, roll it back and raise the database's error."""
-    if _status(connection) == _FAILED:
+    if has_failed(connection):
         try:
             _execute(connection, "SELECT 1")  # refused, with the reason
         finally:
