@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import signal
@@ -10,15 +11,19 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
 from tests.delta.failing_storage import OPERATIONS, Cell, Found
-from tests.reliability import cases, longrun, page, points, results
+from tests.faults import crash_pairs, interrupts
+from tests.reliability import cases, longrun, older, page, points, results
 from tests.reliability.kinds import KINDS, Kind
 from tests.reliability.results import Again, Failure, Run
 from tests.reliability.session import Session
+from tests.stores import versions
 
 ROOT = results.FOLDER.parents[1]
 Act = Callable[[Session, int], tuple[int, Counter[str]]]
@@ -116,10 +121,51 @@ def test_a_case_is_found_again_by_its_name_where_the_list_is_another_one() -> No
     def names() -> list[str]:
         return ["send / place ", "drain / place ", "send / place "]
 
-    one = dataclasses.replace(kind(once, lambda: 3), names=names)
+    one = dataclasses.replace(kind(once, lambda: 3), names=names, sought=str)
     assert one.numbers_of(Failure(1, "AssertionError: send / place 4 x.py: lost")) == [0, 2]
     assert one.numbers_of(Failure(1, "AssertionError: purge / place 4: lost")) == []
     assert kind(once).numbers_of(Failure(1, "AssertionError: send")) == [1]
+    whole = dataclasses.replace(one, names=lambda: ["call 1", "call 11"], sought=kind(once).sought)
+    assert whole.numbers_of(Failure(7, "AssertionError: call 11: lost")) == [1]
+
+
+def named(names: list[str], run: Act = once) -> Kind:
+    return dataclasses.replace(kind(run, lambda: len(names)), names=lambda: names)
+
+
+def test_a_run_keeps_which_list_its_numbers_are_of(session: Session, tmp_path: Path) -> None:
+    longrun.run(named(["a", "b"]), session, 60, tmp_path)
+    (read,) = results.read("simulator", tmp_path)
+    assert read.listed == named(["a", "b"]).listed() != named(["b", "a"]).listed()
+    results.write("simulator", [dataclasses.replace(read, fingerprint=None)], tmp_path)
+    assert "fingerprint" not in (tmp_path / "simulator.jsonl").read_text()
+
+
+def test_a_list_that_has_changed_begins_with_its_first_case(
+    session: Session, tmp_path: Path
+) -> None:
+    stopped(named(["a", "b", "c"], some(2)), session, tmp_path)
+    same = stopped(named(["a", "b", "c"], some(1)), session, tmp_path)[-1]
+    other = longrun.run(named(["a", "c"]), session, 60, tmp_path)
+    assert (same.first, same.next, other.first, other.next) == (2, 3, 4, 6)
+    shuffled = longrun.run(named(["c", "a"]), session, 0, tmp_path)
+    grown = longrun.run(named(["c", "a", "b"]), session, 0, tmp_path)
+    assert (shuffled.first, shuffled.next, grown.first) == (6, 7, 9)
+
+
+def test_a_list_that_older_lines_do_not_tell_begins_with_its_first_case(
+    session: Session, tmp_path: Path
+) -> None:
+    results.write("simulator", [Run("simulator", "today", "abc", 0, 2, of=3)], tmp_path)
+    assert longrun.run(named(["a", "b", "c"]), session, 0, tmp_path).first == 3
+
+
+def test_what_is_drawn_from_a_list_is_not_drawn_again_because_that_has_changed(
+    session: Session, tmp_path: Path
+) -> None:
+    results.write("simulator", [Run("simulator", "today", "abc", 0, 2, of=3)], tmp_path)
+    sampled = dataclasses.replace(named(["a", "b", "c", "d"]), found=("killed",))
+    assert longrun.run(sampled, session, 0, tmp_path).first == 2
 
 
 def test_a_list_ends_with_its_last_case(session: Session, tmp_path: Path) -> None:
@@ -240,8 +286,21 @@ def test_the_stored_files_leave_no_number_out() -> None:
     }
     for name in KINDS:
         runs = results.read(name)
-        assert [run.first for run in runs[1:]] == [run.next for run in runs[:-1]]
+        for before, run in itertools.pairwise(runs):
+            anew = results.first_number([before], run.listed)  # another list, from its first case
+            assert run.first in (before.next, anew)
         assert all(run.first < run.next for run in runs)
+
+
+@pytest.mark.parametrize("name", ["crash-matrix", "pairs-delta", "damage", "connect", "versions"])
+def test_the_names_of_a_list_are_those_of_its_cases(name: str) -> None:
+    kind = KINDS[name]
+    assert kind.names is not None and kind.total is not None
+    assert len(kind.names()) == kind.total() and len(set(kind.names())) > 0.9 * kind.total()
+
+
+def test_each_list_has_names() -> None:
+    assert not [name for name, kind in KINDS.items() if kind.total and not kind.names]
 
 
 @pytest.mark.parametrize("name", ["histories-memory", "crash-matrix", "simulator"])
@@ -267,6 +326,49 @@ def test_what_tests_draw_is_counted_and_their_failure_is_one(tmp_path: Path) -> 
     path.write_text(TESTS.replace("pass", "assert False"))
     with pytest.raises(AssertionError, match=r"FAILED .*test_two"):
         cases.passed(1, str(path))
+
+
+def test_a_test_that_shows_that_something_passes_is_no_variant_that_is_caught() -> None:
+    files = ["tests/faults/test_broken_pairs.py", "tests/faults/test_broken_routing.py"]
+    told = cases._pytest(1, "--collect-only", "-k", cases.CATCHES, *files)
+    names = [line.partition("::")[2].partition("[")[0] for line in told.splitlines()]
+    assert {name for name in names if name} == {
+        "test_a_protocol_that_breaks_at_the_second_fault_is_caught",
+        "test_a_broken_exchange_is_caught",
+    }
+
+
+def test_a_pair_whose_second_fault_does_not_happen_is_none(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crash_pairs, "run", lambda *_: False)
+    assert cases.crash_pairs(session, 0) == (0, {"the second fault did not happen": 1})
+    monkeypatch.setattr(crash_pairs, "run", lambda *_: True)
+    assert cases.crash_pairs(session, 0)[0] == 1
+
+
+def test_a_place_whose_exception_does_not_arrive_is_none(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupts, "run", lambda *_: interrupts.UNHEARD)
+    assert cases.interrupts_in_memory(session, 0) == (0, {"the exception did not arrive": 1})
+
+
+def test_kills_are_counted_of_drivers_that_were_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(_older: Path, root: str, what: str, _spark: object) -> str:
+        return "LayoutUnsupported" if root.endswith("new") else f"{what} 2"
+
+    manager = Mock()
+    manager.return_value.queue.return_value.depth.return_value = 1
+    fakes = {"code_of": Mock(), "said": said, "QueueManager": manager, "newest_version": Mock()}
+    for name, fake in {**fakes, "kill": lambda *_, **__: 3}.items():
+        monkeypatch.setattr(versions, name, fake)
+    (tmp_path / "code").mkdir()
+    fake_session = SimpleNamespace(spark=None, folder=lambda: tmp_path)
+    n, counts = older.two_versions(cast(Session, fake_session), 0)
+    assert n == counts["kills"] == 3 < versions.KILLS
 
 
 def test_after_a_call_that_is_not_made_later_ones_are_not_looked_for(
