@@ -144,8 +144,8 @@ def test_a_run_keeps_which_list_its_numbers_are_of(session: Session, tmp_path: P
 def test_a_list_that_has_changed_begins_with_its_first_case(
     session: Session, tmp_path: Path
 ) -> None:
-    stopped(named(["a", "b", "c"], some(2)), session, tmp_path)
-    same = stopped(named(["a", "b", "c"], some(1)), session, tmp_path)[-1]
+    stopped(named(["a", "b", "c", "d"], some(2)), session, tmp_path)
+    same = stopped(named(["a", "b", "c", "d"], some(1)), session, tmp_path)[-1]
     other = longrun.run(named(["a", "c"]), session, 60, tmp_path)
     assert (same.first, same.next, other.first, other.next) == (2, 3, 4, 6)
     shuffled = longrun.run(named(["c", "a"]), session, 0, tmp_path)
