@@ -19,7 +19,7 @@ import pytest
 
 from tests.delta.failing_storage import OPERATIONS, Cell, Found
 from tests.faults import crash_pairs, interrupts
-from tests.reliability import cases, longrun, older, page, points, results
+from tests.reliability import cases, lists, longrun, older, page, points, results
 from tests.reliability.kinds import KINDS, Kind
 from tests.reliability.results import Again, Failure, Run
 from tests.reliability.session import Session
@@ -232,7 +232,7 @@ def test_the_page_has_each_figure(tmp_path: Path) -> None:
     text = page.with_figures(f"# R\n{page.BEGIN}\n{page.END}\n", tmp_path)
     title = KINDS["simulator"].title
     assert f"| {title} | in memory | 600 seeds | 0 | < 0.005 | 2.00 | 2026-11-23, abc |" in text
-    assert "| 600 cells, of 900 | 0 | a part of a list |" in text
+    assert "| 600 cells; 600 of 900 | 0 | a part of a list |" in text
     assert (
         "| 1 | failed in the last run |" in text
         and "| 7 | abc | `Lost \\| it in …/journal/c` |" in text
@@ -250,9 +250,169 @@ def test_a_list_is_complete_once_what_failed_passes(
     results.write("crash-matrix", [last], tmp_path)
     (tmp_path / "findings.json").write_text("[]")
     text = f"{page.BEGIN}\n{page.END}\n"
-    assert "| 9 cells, of 9 | 1 | failed in the last run |" in page.with_figures(text, tmp_path)
+    assert "| 9 cells; 8 of 9 | 1 | failed in the last run |" in page.with_figures(text, tmp_path)
     results.add_again(Again("crash-matrix", 7, last.date, "def", 1, failed), tmp_path)
-    assert f"| 9 cells, of 9 | 1 | {says}" in page.with_figures(text, tmp_path)
+    n = 8 if failed else 9
+    assert f"| 9 cells; {n} of 9 | 1 | {says}" in page.with_figures(text, tmp_path)
+
+
+DAY = "2026-11-23T10:00+00:00"
+
+
+def shown(folder: Path) -> str:
+    """Write the page of what is in a folder."""
+    return page.with_figures(f"{page.BEGIN}\n{page.END}\n", folder)
+
+
+def test_numbers_of_another_list_do_not_complete_one(tmp_path: Path) -> None:
+    runs = [
+        Run("interrupts", DAY, "a", 0, 6708, of=56195, n=6708),
+        Run("interrupts", DAY, "b", 6708, 6709, of=6709, n=1),
+    ]
+    results.write("interrupts", runs, tmp_path)
+    text = shown(tmp_path)
+    assert "| 6,709 places; 1 of 6,709 | 0 | a part of a list |" in text
+    assert "1 of its numbers were of the list of the last run, 6,708 of lists before." in text
+    assert "known by its length alone" in text
+
+
+@pytest.mark.parametrize(
+    ("prints", "says"),
+    [
+        (("x", "x"), "4 of 4 | 0 | all of a list"),
+        (("x", "y"), "2 of 4 | 0 | a part of a list"),
+        ((None, "x"), "2 of 4 | 0 | a part of a list"),
+        ((None, None), "4 of 4 | 0 | all of a list"),
+    ],
+)
+def test_a_list_is_complete_under_one_fingerprint(
+    prints: tuple[str | None, str | None], says: str, tmp_path: Path
+) -> None:
+    runs = [
+        Run("crash-matrix", DAY, "a", 2 * n, 2 * n + 2, of=4, n=2, fingerprint=one)
+        for n, one in enumerate(prints)
+    ]
+    results.write("crash-matrix", runs, tmp_path)
+    text = shown(tmp_path)
+    assert f"| 4 cells; {says} |" in text
+    assert ("known by its length alone" in text) == (prints[1] is None)
+
+
+def test_the_same_numbers_twice_are_not_a_list(tmp_path: Path) -> None:
+    runs = [Run("crash-matrix", DAY, "a", 4 * n, 4 * n + 3, of=4, n=3) for n in range(2)]
+    results.write("crash-matrix", runs, tmp_path)
+    assert "| 6 cells; 3 of 4 | 0 | a part of a list |" in shown(tmp_path)
+
+
+def test_a_failure_of_an_earlier_run_is_missing_until_it_passes(tmp_path: Path) -> None:
+    failed = Run("crash-matrix", DAY, "a", 0, 2, of=4, n=2, failures=[Failure(1, "lost")])
+    results.write(
+        "crash-matrix", [failed, Run("crash-matrix", DAY, "b", 2, 4, of=4, n=2)], tmp_path
+    )
+    assert "| 4 cells; 3 of 4 | 1 | a part of a list |" in shown(tmp_path)
+    results.add_again(Again("crash-matrix", 1, DAY, "a", 1, [], found=1), tmp_path)
+    assert "3 of 4 | 1 | a part" in shown(tmp_path)
+    assert "| passes at the commit that failed: a," in shown(tmp_path)
+    results.add_again(Again("crash-matrix", 1, DAY, "b", 1, [], found=1), tmp_path)
+    assert "4 of 4 | 1 | all of a list" in shown(tmp_path) and "| passes: b," in shown(tmp_path)
+
+
+def test_of_mutants_the_page_tells_the_share_of_those_drawn_and_no_list(tmp_path: Path) -> None:
+    run = Run("mutants", DAY, "a", 0, 10, of=10, n=10, counts={"killed": 9, "equivalent": 1})
+    results.write("mutants", [run], tmp_path)
+    assert "| 10 mutants drawn | 0 | 90.0% killed" in shown(tmp_path)
+
+
+def test_of_what_is_whole_each_time_the_last_time_counts(tmp_path: Path) -> None:
+    runs = [Run("broken-variants", DAY, "a", n, n + 1, n=120 + n) for n in range(2)]
+    results.write("broken-variants", runs, tmp_path)
+    assert "| 121 variants caught | 0 | a list |" in shown(tmp_path)
+
+
+def test_the_page_says_which_lists_have_changed_since(tmp_path: Path) -> None:
+    one = dataclasses.replace(KINDS["crash-matrix"], names=lambda: ["a", "b"], total=lambda: 2)
+    run = Run("crash-matrix", DAY, "a", 0, 2, of=2, n=2, fingerprint=one.listed().fingerprint)
+    results.write("crash-matrix", [run], tmp_path)
+    lists.look([one], DAY, "b", tmp_path)
+    assert not lists.read(tmp_path) and "has changed since" not in shown(tmp_path)
+    other = dataclasses.replace(one, names=lambda: ["b", "c", "d"])
+    for commit in ("b", "c"):  # the one that it was seen with first
+        lists.look([other], "2026-11-24T10:00+00:00", commit, tmp_path)
+        assert "The list has changed since, and has 3 now: b, 2026-11-24." in shown(tmp_path)
+    anew = dataclasses.replace(run, date="2026-11-25T10:00+00:00", first=2, next=4)
+    results.write("crash-matrix", [run, anew], tmp_path)
+    assert "has changed since" not in shown(tmp_path)
+
+
+def test_an_older_list_has_changed_if_it_has_another_length(tmp_path: Path) -> None:
+    one = dataclasses.replace(KINDS["crash-matrix"], names=lambda: ["a", "b"], total=lambda: 2)
+    for of, has_changed in ((2, False), (3, True)):
+        results.write("crash-matrix", [Run("crash-matrix", DAY, "a", 0, 2, of=of, n=2)], tmp_path)
+        lists.look([one], DAY, "b", tmp_path)
+        assert ("has changed since" in shown(tmp_path)) is has_changed
+
+
+def in_stores(ran: list[str], fails: Callable[[Session, int], bool]) -> Kind:
+    """Make a kind that does three cases in one store, and fails as is said."""
+
+    def run(session: Session, number: int) -> tuple[int, Counter[str]]:
+        session.kept["cells"] = session.kept.get("cells", 0) + 1
+        ran.append(f"{number} is the {session.kept['cells']}. of its store")
+        assert not fails(session, number), f"case {number}: lost"
+        return 1, Counter()
+
+    names = [f"case {number}" for number in range(9)]
+    return dataclasses.replace(named(names, run), in_one_store=3)
+
+
+def test_what_failed_in_a_used_store_is_repeated_in_one(session: Session, tmp_path: Path) -> None:
+    def in_the_third_place(session: Session, number: int) -> bool:
+        return number == 5 and session.kept["cells"] == 3
+
+    said = [Failure(n, f"AssertionError: case {n}: lost") for n in (5, 1)]
+    results.write("simulator", [Run("simulator", DAY, "a", 0, 9, failures=said)], tmp_path)
+    ran = list[str]()
+    done = longrun.run_again(in_stores(ran, in_the_third_place), session, tmp_path)
+    assert ran == [
+        f"{n} is the {at}. of its store"
+        for n, at in zip((3, 4, 5, 0, 1), (1, 2, 3, 1, 2), strict=True)
+    ]
+    assert [(one.n, one.before, bool(one.failed)) for one in done] == [(1, 2, True), (1, 1, False)]
+
+
+def test_what_fails_before_a_case_is_no_pass_of_it(session: Session, tmp_path: Path) -> None:
+    said = [Failure(5, "AssertionError: case 5: lost")]
+    results.write("simulator", [Run("simulator", DAY, "a", 0, 9, failures=said)], tmp_path)
+    (done,) = longrun.run_again(in_stores([], lambda _, n: n == 4), session, tmp_path)
+    assert done.failed == ["one before it: AssertionError: case 4: lost"]
+
+
+def test_a_repetition_alone_in_a_new_store_does_not_settle(tmp_path: Path) -> None:
+    run = Run("crash-matrix-delta", DAY, "a", 0, 9, of=9, n=9, failures=[Failure(7, "lost")])
+    results.write("crash-matrix-delta", [run], tmp_path)
+    results.add_again(Again("crash-matrix-delta", 7, DAY, "b", 1, []), tmp_path)
+    assert "| failed in the last run |" in shown(tmp_path)
+    assert "| passes, alone in a new store: b," in shown(tmp_path)
+    results.add_again(Again("crash-matrix-delta", 7, DAY, "b", 1, [], 1, 7), tmp_path)
+    assert "| all of a list |" in shown(tmp_path)
+    assert "| passes after 7 others in its store: b," in shown(tmp_path)
+
+
+def test_nothing_that_could_be_done_is_no_repetition(session: Session, tmp_path: Path) -> None:
+    missing = dataclasses.replace(
+        KINDS["failing-storage"],
+        run=lambda *_: (0, Counter({"there was no such call": 1})),
+        names=lambda: ["a", "b"],
+        total=lambda: 2,
+    )
+    said = [Failure(1, "AssertionError: b: lost"), Failure(0, "AssertionError: c: lost")]
+    results.write(missing.name, [Run(missing.name, DAY, "a", 0, 2, of=2, failures=said)], tmp_path)
+    done = longrun.run_again(missing, session, tmp_path)
+    assert [(one.n, one.found, one.failed) for one in done] == [(0, 1, []), (0, 0, [])]
+    text = shown(tmp_path)
+    assert "| not repeated, nothing could be done: " in text and "passes" not in text
+    assert "| there is no such case any more: " in text
+    assert "0 of 2 | 2 | failed in the last run |" in text
 
 
 def test_the_page_says_how_far_the_parts_of_a_list_are(
