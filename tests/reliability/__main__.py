@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     only_page = chosen.page or chosen.lists
     names = [] if only_page else chosen.kinds or list(KINDS)
     if chosen.lists:
+        logging.getLogger("txnqueue").setLevel(logging.CRITICAL)
         lists.look(KINDS.values(), longrun.now(), longrun.commit())
     failed = _again(names) if chosen.again else _run(names, chosen.minutes * 60)
     page.write()

@@ -55,7 +55,8 @@ def _lines(folder: Path) -> Iterator[str]:
     yield "|---|---|---:|---:|---:|---:|---|"
     again = {(one.kind, one.number): one for one in results.read_again(folder)}
     seen = lists.read(folder)
-    yield from (_row(kind, found, again) for kind, found in done.items())
+    for kind, found in done.items():
+        yield _row(kind, found, again, lists.changed(kind, found, seen))
     for kind, found in done.items():
         yield from _section(kind, found, again, lists.changed(kind, found, seen))
         yield from kind.shown(folder) if kind.shown is not None else ()
@@ -66,12 +67,14 @@ def _lines(folder: Path) -> Iterator[str]:
         yield f"Not run yet: {'; '.join(missing)}."
 
 
-def _row(kind: Kind, found: list[Run], again: _DoneAgain) -> str:
+def _row(kind: Kind, found: list[Run], again: _DoneAgain, changed: Seen | None) -> str:
     failed = sum(len(run.failures) for run in found)
     hours = sum(run.seconds for run in found) / 3600
     last = found[-1]
     cells = [kind.title, kind.store, _often(kind, found, again), str(failed)]
-    cells.append(_bound(kind, found, again))
+    bound = _bound(kind, found, again)
+    is_other = changed is not None and bound.endswith(" of a list")
+    cells.append(f"{bound} that has changed since" if is_other else bound)
     cells += [f"{hours:.2f}", f"{last.date[:10]}, {last.commit}"]
     return f"| {' | '.join(cells)} |"
 

@@ -339,6 +339,7 @@ def test_the_page_says_which_lists_have_changed_since(tmp_path: Path) -> None:
     for commit in ("b", "c"):  # the one that it was seen with first
         lists.look([other], "2026-11-24T10:00+00:00", commit, tmp_path)
         assert "The list has changed since, and has 3 now: b, 2026-11-24." in shown(tmp_path)
+        assert "| all of a list that has changed since |" in shown(tmp_path)
     anew = dataclasses.replace(run, date="2026-11-25T10:00+00:00", first=2, next=4)
     results.write("crash-matrix", [run, anew], tmp_path)
     assert "has changed since" not in shown(tmp_path)
