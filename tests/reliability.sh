@@ -5,6 +5,7 @@
 #   bash tests/reliability.sh simulator --minutes 480  one kind, for a night
 #   bash tests/reliability.sh upgrade --again          what has failed in it, with the code of now
 #   bash tests/reliability.sh --page                   only write docs/reliability.md anew
+#   bash tests/reliability.sh --lists                  and look which lists have changed; a minute
 #   bash tests/reliability.sh --help                   the kinds
 #
 # It can be stopped at any time, by Ctrl-C or by force: each number is written to its kind's file in

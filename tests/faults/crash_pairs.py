@@ -88,14 +88,19 @@ def pairs() -> list[Pair]:
     return found
 
 
-def run(world: World, pair: Pair) -> None:
-    """Spoil two operations in a new world, recover, and check every promise."""
+def run(world: World, pair: Pair) -> bool:
+    """Spoil two operations in a new world, recover, and check every promise.
+
+    Returns:
+        Whether the second fault happened: after the first one its client may do something else.
+    """
     injectors: list[Injector] = []
     done = []
     for actor, case in ((FIRST, pair.first), (SECOND, pair.second)):
         injectors.append(InjectorOfCall(case.call, _nth(case), case.fault))
         done.append(_spoil(world, actor, case, injectors[-1]))
         world.scenario += 1  # what is prepared stays so
+    assert injectors[0].spoiled, f"{pair}: the first one made {injectors[0].calls}"
     if pair.recovery != "two":
         _flush(injectors)
     world.ledger()
@@ -110,6 +115,7 @@ def run(world: World, pair: Pair) -> None:
         told = one.told if operation.key or operation.sends else "unknown"
         judge(world, ledger, operation, told, f"{pair}: {operation.name}")
     check_exactly_once(world, ledger, world.sent)
+    return injectors[1].spoiled
 
 
 def _spoil(world: World, actor: str, case: Case, injector: Injector) -> _Done:

@@ -8,7 +8,9 @@ store in memory is left alone: statements on Delta run in other threads, to thei
 from __future__ import annotations
 
 import random
+import re
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -29,6 +31,9 @@ UNTOLD = ("__exit__", "<genexpr>")
 """The end of a block cannot know that it was interrupted as it began; and nobody is told of a
 generator that is interrupted while it is thrown away."""
 LONGEST_SECONDS = 1_000
+UNHEARD = "the exception did not arrive"
+"""Python ignores one that is raised in a generator which is thrown away; nobody was interrupted."""
+_LINE = re.compile(r":\d+")
 
 
 class Interrupt:
@@ -100,7 +105,23 @@ ALL = [*OPERATIONS, *IN_MEMORY, *BLOCKS]
 @cache
 def cases() -> list[tuple[Operation, int]]:
     """List each place of each operation, in an order in which every part is a sample."""
-    found = [(one, nth) for one in ALL for nth in range(1, len(places(one)) + 1)]
+    return [(one, nth) for one, nth, _ in _shuffled()]
+
+
+@cache
+def names() -> list[str]:
+    """Name the cases: not by their lines, which a comment moves."""
+    return [f"{one.name} / place {nth} {_LINE.sub('', where)}" for one, nth, where in _shuffled()]
+
+
+def sought(name: str) -> str:
+    """Say what a failure begins with: places move with the code, so all of an operation's do."""
+    return f"{name.partition(' / place ')[0]} / place "
+
+
+@cache
+def _shuffled() -> list[tuple[Operation, int, str]]:
+    found = [(one, nth, where) for one in ALL for nth, where in enumerate(places(one), 1)]
     random.Random(1).shuffle(found)
     return found
 
@@ -128,15 +149,24 @@ def run(world: World, operation: Operation, nth: int) -> str:
     """Interrupt an operation, and check that its client goes on as if it had not been.
 
     Returns:
-        What the client was told, or what became of its transaction.
+        What the client was told, or what became of its transaction; ``UNHEARD`` if the operation
+        went on to its end, as if nothing had been.
 
     Raises:
-        AssertionError: Something is not as it should be, at a place that this names.
+        AssertionError: Something is not as it should be, at a place that this names; or the
+            operation has no such place.
     """
     client = world.manager("A")
     subject = matrix.begin(world, operation, client)
+    ended = list[None]()
+
+    def act(client: QueueManager, subject: Any) -> None:
+        operation.act(client, subject)
+        ended.append(None)
+
     with Interrupt(nth) as interrupt:
-        reported = matrix.act(operation, client, subject)
+        reported = matrix.act(replace(operation, act=act), client, subject)
+    assert interrupt.at is not None, f"{operation.name} / place {nth} was not reached"
     if reported == "failed" and isinstance(subject, Transaction):
         # Its own handle rolled it back, prepared or not: of a prepare itself nothing was told.
         world.explicit.add(subject.id)
@@ -156,4 +186,4 @@ def run(world: World, operation: Operation, nth: int) -> str:
         if case in str(error):
             raise
         raise AssertionError(f"{case}: {type(error).__name__}: {error}") from error
-    return reported
+    return UNHEARD if ended else reported

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -47,6 +48,45 @@ def test_who_is_interrupted_while_duplicates_are_told_loses_and_doubles_nothing(
     assert len(found) > 100
     for nth in found if LONG else found[::4]:
         interrupts.run(matrix.fresh(unique=True), operation, nth)
+
+
+def test_a_place_that_is_not_reached_is_none() -> None:
+    with pytest.raises(AssertionError, match="place 1000000 was not reached"):
+        interrupts.run(matrix.fresh(), BLOCKS[0], 10**6)
+
+
+def _closes() -> None:
+    """Do nothing, as a generator ends."""
+
+
+def _rows() -> Iterator[int]:
+    try:
+        yield 1
+    finally:
+        _closes()
+
+
+def _throws_a_generator_away(client: QueueManager, subject: object) -> None:
+    rows = _rows()
+    next(rows)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_exception_that_does_not_arrive_is_told_from_one_that_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = Operation("throw", lambda *_: None, _throws_a_generator_away, lambda *_: True)
+    monkeypatch.setattr(interrupts, "PACKAGE", __file__)
+    told = [interrupts.run(matrix.fresh(), one, n + 1) for n in range(len(interrupts.places(one)))]
+    assert set(told[:-1]) == {"crashed"} and told[-1] == interrupts.UNHEARD
+
+
+def test_a_case_is_named_by_its_place_and_not_by_its_line() -> None:
+    names = interrupts.names()
+    assert len(set(names)) == len(names) == len(interrupts.cases())
+    assert names[0].startswith(f"{interrupts.cases()[0][0].name} / place ")
+    assert not [one for one in names if re.search(r"\.py:\d", one)]
+    assert interrupts.sought("send / place 4 a.py after get") == "send / place "
 
 
 def test_a_state_that_is_left_half_applied_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import argparse
 import logging
 import sys
 
-from tests.reliability import longrun, page
+from tests.reliability import lists, longrun, page
 from tests.reliability.kinds import KINDS
 from tests.reliability.session import Session
 
@@ -18,11 +18,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=60, help="for all kinds together")
     parser.add_argument("--again", action="store_true", help="only do again what has failed")
     parser.add_argument("--page", action="store_true", help="only write the page anew")
+    looks = "look which lists have changed since their last run, and write the page anew"
+    parser.add_argument("--lists", action="store_true", help=looks)
     chosen = parser.parse_args(arguments)
     unknown = [name for name in chosen.kinds if name not in KINDS]
     if unknown:
         parser.error(f"no such kind: {', '.join(unknown)}")
-    names = [] if chosen.page else chosen.kinds or list(KINDS)
+    only_page = chosen.page or chosen.lists
+    names = [] if only_page else chosen.kinds or list(KINDS)
+    if chosen.lists:
+        logging.getLogger("txnqueue").setLevel(logging.CRITICAL)
+        lists.look(KINDS.values(), longrun.now(), longrun.commit())
     failed = _again(names) if chosen.again else _run(names, chosen.minutes * 60)
     page.write()
     return 1 if failed else 0
@@ -53,6 +59,8 @@ def _again(names: list[str]) -> bool:
         for kind in map(KINDS.__getitem__, names):
             for one in [] if kind.found else longrun.run_again(kind, session):
                 print(f"{kind.name} {one.number}: {one.n} done again, {len(one.failed)} failed")
+                if one.found and not one.n:
+                    print("  nothing could be done: it is not repeated")
                 failed = failed or bool(one.failed)
     finally:
         session.close()

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.delta import failing_storage, s3_kills
 from tests.delta import hostile_frames as frames
@@ -122,9 +123,11 @@ def ordered_pairs() -> list[spoiled_pairs.Pair]:
 def crash_pairs(_: Session, number: int) -> tuple[int, Counter[str]]:
     pair = ordered_pairs()[number % len(ordered_pairs())]
     try:
-        spoiled_pairs.run(matrix.fresh(), pair)
+        both = spoiled_pairs.run(matrix.fresh(), pair)
     except Exception as error:
         raise AssertionError(f"{pair}: {type(error).__name__}: {error}") from error
+    if not both:  # it is the crash matrix that has one fault
+        return 0, Counter({"the second fault did not happen": 1})
     return 1, Counter(case.fault.value for case in (pair.first, pair.second))
 
 
@@ -141,6 +144,8 @@ def crash_twice(_: Session, number: int) -> tuple[int, Counter[str]]:
 def interrupts_in_memory(_: Session, number: int) -> tuple[int, Counter[str]]:
     operation, nth = interrupts.cases()[number % len(interrupts.cases())]
     told = interrupts.run(matrix.fresh(unique=operation.unique), operation, nth)
+    if told == interrupts.UNHEARD:
+        return 0, Counter({told: 1})
     return 1, Counter({"not told" if told == "crashed" else f"told {told}": 1})
 
 
@@ -220,6 +225,16 @@ def parts_of_failing_calls() -> list[str]:
     ]
 
 
+def _title(cell: failing_storage.Cell) -> str:
+    what = "is done, and says that it failed" if cell.after else "fails"
+    return f"{cell.operation} / {cell.kind} {cell.nth} {what}"
+
+
+def names_of_failing_calls() -> list[str]:
+    """Name the calls."""
+    return list(map(_title, failing_calls()))
+
+
 def storage_that_fails(session: Session, number: int) -> tuple[int, Counter[str]]:
     cell = failing_calls()[number % len(failing_calls())]
     missing = session.kept.setdefault("missing calls", {})
@@ -233,7 +248,7 @@ def storage_that_fails(session: Session, number: int) -> tuple[int, Counter[str]
         found = process.run(cell)  # maintenance of a store that is older makes more calls
     if found.problem:
         process.close()
-        raise AssertionError(f"{cell}: {found}")
+        raise AssertionError(f"{_title(cell)}: {found}")
     session.kept["disk"] = process
     if found.hit is None:
         missing[series] = cell.nth
@@ -273,6 +288,22 @@ def kills_on_s3(session: Session, number: int) -> tuple[int, Counter[str]]:
     root = f"s3a://{BUCKET}/store-{number}"
     alive = s3_kills.killed(settings(server.url), root, number, KILLS_EACH, SENDS_EACH)
     return alive, Counter({"messages": SENDS_EACH * 10})
+
+
+_SUMS = ("with Hadoop's sums", "without Hadoop's sums")
+
+
+@cache
+def names_of_damage() -> list[str]:
+    """Name the damages: each is done twice."""
+    with TemporaryDirectory(prefix="txnqueue-damage-") as folder:
+        damaged = test_damage.Damaged(Path(folder))
+        return [f"{damaged.cell(n)}; {_SUMS[n % 2]}" for n in range(2 * test_damage.CELLS)]
+
+
+def sought_of_damage(name: str) -> str:
+    """Say what a failure begins with: it does not tell whether there were Hadoop's sums."""
+    return f"{name.rpartition('; ')[0]}:"
 
 
 def damage(session: Session, number: int) -> tuple[int, Counter[str]]:
@@ -324,8 +355,12 @@ def examples(number: int, *what: str) -> int:
     return found
 
 
+CATCHES = "not when_nothing_is_broken and not one_fault_does_not_show"
+"""What these two show is that something passes: it is no variant that is caught."""
+
+
 def broken_variants(_: Session, number: int) -> tuple[int, Counter[str]]:
-    only = ("-m", "not spark", "-k", "not when_nothing_is_broken")
+    only = ("-m", "not spark", "-k", CATCHES)
     return passed(number, *only, *_broken_files()), Counter()
 
 

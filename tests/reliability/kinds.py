@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.delta.hostile_frames import SORTS
 from tests.faults import crash_pairs as spoiled_pairs
 from tests.faults import crash_twice as spoiled_twice
 from tests.faults import interrupts
@@ -22,7 +23,7 @@ from tests.reliability import (
     soak_page,
     versions,
 )
-from tests.reliability.results import Again, Failure, Run, Told
+from tests.reliability.results import Again, Failure, Listed, Run, Told, fingerprint
 from tests.reliability.session import Session
 from tests.stores import test_damage
 
@@ -48,8 +49,12 @@ class Kind:
         shown: What else the page shows of it, from the folder of the result files.
         parts: Which part of a list each of its cases is of: the page tells how far each is, before
             the list is complete.
-        names: The names of a list's cases, if another commit may have another list: a failure
-            begins with one of them.
+        names: The names of a list's cases: another commit may have another list, or order.
+        sought: What a failure of a case begins with, by its name.
+        in_one_store: So many of its cases are done in one store, one after the other: what failed
+            is repeated after those before it.
+        whole: Whether a number is all that there is, and each other one the same again.
+        note: What else is to be said of its results.
         side_by_side: How many numbers are done at the same time, each with what is its own: a
             number on Delta waits for Spark more than it computes.
     """
@@ -69,6 +74,10 @@ class Kind:
     shown: Callable[[Path], Iterable[str]] | None = None
     parts: Callable[[], Sequence[str]] | None = None
     names: Callable[[], Sequence[str]] | None = None
+    sought: Callable[[str], str] = "{}:".format
+    in_one_store: int = 1
+    whole: bool = False
+    note: str = ""
     side_by_side: int = 1
 
     def numbers_of(self, failure: Failure) -> list[int]:
@@ -76,7 +85,20 @@ class Kind:
         if self.names is None:
             return [failure.number]
         said = failure.what.removeprefix("AssertionError: ")
-        return [number for number, name in enumerate(self.names()) if said.startswith(name)]
+        begins = [self.sought(name) for name in self.names()]
+        return [number for number, begin in enumerate(begins) if said.startswith(begin)]
+
+    def before(self, number: int) -> range:
+        """Find the numbers that are done before one in its store, if it is the last one there."""
+        place = number % self.total() if self.total is not None else number
+        return range(number - min(place, self.in_one_store - 1), number)
+
+    def listed(self) -> Listed:
+        """Tell the list of now from others."""
+        names = self.names() if self.names is not None else None
+        if names is not None:
+            return Listed(len(names), fingerprint(names))
+        return Listed(self.total() if self.total is not None else None, None)
 
 
 KINDS: dict[str, Kind] = {
@@ -123,6 +145,7 @@ KINDS: dict[str, Kind] = {
             "Two faults at once; other operations at the same time.",
             cases.crash_matrix,
             lambda: len(cases.cells()),
+            names=lambda: list(map(str, cases.cells())),
         ),
         Kind(
             "crash-matrix-delta",
@@ -136,6 +159,8 @@ KINDS: dict[str, Kind] = {
             "the file system are a kind of their own.",
             cases.crash_matrix_delta,
             lambda: len(cases.cells_on_delta()),
+            names=lambda: list(map(str, cases.cells_on_delta())),
+            in_one_store=cases.CELLS_IN_ONE_STORE,
             side_by_side=3,
         ),
         Kind(
@@ -150,6 +175,9 @@ KINDS: dict[str, Kind] = {
             "Most of what two faults in two operations can be.",
             cases.crash_pairs,
             lambda: len(cases.ordered_pairs()),
+            names=lambda: list(map(str, cases.ordered_pairs())),
+            note="Up to 2026-11-24 pairs were counted whose second fault did not happen: after the "
+            "first one the second client no longer made that call. Since then they are no pairs.",
         ),
         Kind(
             "crash-twice",
@@ -162,6 +190,7 @@ KINDS: dict[str, Kind] = {
             "Three faults in one operation; a first fault at a call that only reads.",
             cases.crash_twice,
             lambda: len(spoiled_twice.everything()),
+            names=lambda: list(map(str, spoiled_twice.everything())),
         ),
         Kind(
             "interrupts",
@@ -177,7 +206,8 @@ KINDS: dict[str, Kind] = {
             "it: a call then asks for transaction=None, or for another manager.",
             cases.interrupts_in_memory,
             lambda: len(interrupts.cases()),
-            names=lambda: [f"{one.name} / place " for one, _ in interrupts.cases()],
+            names=interrupts.names,
+            sought=interrupts.sought,
         ),
         Kind(
             "pairs-memory",
@@ -188,6 +218,7 @@ KINDS: dict[str, Kind] = {
             "Two holds in one operation; three operations.",
             meetings.in_memory,
             meetings.total_in_memory,
+            names=meetings.names_in_memory,
         ),
         Kind(
             "pairs-delta",
@@ -200,6 +231,7 @@ KINDS: dict[str, Kind] = {
             meetings.total,
             parts=meetings.parts,
             names=meetings.names,
+            in_one_store=meetings.IN_ONE_STORE,
             side_by_side=3,
         ),
         Kind(
@@ -273,6 +305,11 @@ KINDS: dict[str, Kind] = {
             cases.storage_that_fails,
             lambda: len(cases.failing_calls()),
             parts=cases.parts_of_failing_calls,
+            names=cases.names_of_failing_calls,
+            note="Up to 2026-11-28 the numbers 43 to 1,031 were run on lists that had the same "
+            "calls in these places as the list after them, as git's history shows; the first 43 "
+            "were others. They do not count here.",
+            in_one_store=cases.CELLS_OF_AN_OLD_STORE,
             side_by_side=2,
         ),
         Kind(
@@ -302,6 +339,8 @@ KINDS: dict[str, Kind] = {
             "Damage to two files; commits that are older than the checkpoint.",
             cases.damage,
             lambda: 2 * test_damage.CELLS,
+            names=cases.names_of_damage,
+            sought=cases.sought_of_damage,
         ),
         Kind(
             "damage-proof",
@@ -313,6 +352,8 @@ KINDS: dict[str, Kind] = {
             "Damage to two files; payload of what is consumed, which nobody reads any more.",
             cases.damage_proved,
             lambda: 2 * test_damage.CELLS,
+            names=cases.names_of_damage,
+            sought=cases.sought_of_damage,
         ),
         Kind(
             "versions",
@@ -329,6 +370,7 @@ KINDS: dict[str, Kind] = {
             lambda: len(versions.ALL),
             independent=False,
             told=versions.told,
+            names=lambda: list(map(str, versions.ALL)),
         ),
         Kind(
             "simulator",
@@ -349,11 +391,12 @@ KINDS: dict[str, Kind] = {
             "Mistakes that nobody thought of.",
             cases.broken_variants,
             independent=False,
+            whole=True,
         ),
         Kind(
             "mutants",
             "mutants of the core and of the append loop",
-            "mutants",
+            "mutants drawn",
             "in memory",
             "One operator, constant, condition, call, loop or return value in the functions of "
             "txnqueue/core, client/append.py, client/runtime.py and storage/journal/groups.py is "
@@ -365,6 +408,7 @@ KINDS: dict[str, Kind] = {
             "once; what only tests on Spark find, or tests that take longer.",
             mutation.run,
             lambda: len(mutants.mutants()),
+            names=lambda: [one.place for one in mutants.mutants()],
             found=mutation.KILLED,
             looked_at=mutation.looked_at,
         ),
@@ -401,6 +445,7 @@ KINDS: dict[str, Kind] = {
             "or is refused, and nothing of it is there.",
             "Frames of other sorts; sources that change while they are read.",
             cases.hostile_frames,
+            in_one_store=len(SORTS),
         ),
         Kind(
             "hostile-connect",
@@ -434,6 +479,8 @@ KINDS: dict[str, Kind] = {
             "0.1.0, which has to refuse a store of this version.",
             "What is new in this version: 0.1.0 does not know it. Maintenance by 0.1.0.",
             older.two_versions,
+            note="The kills up to 2026-11-24 are those that were meant; whether a driver was still "
+            "alive was not counted. Since then only those are counted that were.",
         ),
         Kind(
             "copies",

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tests.reliability import results
 from tests.reliability.kinds import Kind
-from tests.reliability.results import Again, Run
+from tests.reliability.results import Again, Failure, Run
 from tests.reliability.session import Session
 
 LINE_MAX = 300
@@ -59,7 +59,8 @@ def run(
 ) -> Run:
     """Go on with a kind where the last run of it ended, until the time is over.
 
-    A list of cases ends with its last one. Whatever stops it, what is done is written.
+    A list of cases ends with its last one, and one that has changed begins with its first one.
+    Whatever stops it, what is done is written.
 
     Args:
         kind: What is run.
@@ -72,18 +73,22 @@ def run(
         What was done.
     """
     before = results.read(kind.name, folder)
-    first = results.next_number(before)
-    of = kind.total() if kind.total is not None else None
-    found = Run(kind.name, _now(), _commit(), first, first, of)
+    listed = kind.listed()
+    # What is drawn from a list goes on: from its start it would be drawn again, which tests were
+    # written for since.
+    sampled = bool(kind.found)
+    first = results.next_number(before) if sampled else results.first_number(before, listed)
+    of = listed.of
+    found = Run(kind.name, now(), commit(), first, first, of, fingerprint=listed.fingerprint)
     began = written = time.monotonic()
 
     def over() -> bool:
         return time.monotonic() - began >= seconds or (stop is not None and stop.wanted)
 
     for n, counts, failed in _each(kind, session, _numbers(first, of, over)):
-        now = time.monotonic()
-        found.add(n, counts, now - written, failed)
-        written = now
+        ended = time.monotonic()
+        found.add(n, counts, ended - written, failed)
+        written = ended
         results.write(kind.name, [*before, found], folder)
     return found
 
@@ -130,28 +135,42 @@ def run_again(kind: Kind, session: Session, folder: Path = results.FOLDER) -> li
     done = []
     for run in results.read(kind.name, folder):
         for failure in run.failures:
-            now, numbers = _now(), kind.numbers_of(failure)
-            said = [_failed(kind, session, number) for number in numbers]
-            failed = [one for one in said if one is not None]
-            done.append(Again(kind.name, failure.number, now, _commit(), len(numbers), failed))
+            done.append(_repeated(kind, session, failure))
             results.add_again(done[-1], folder)
     return done
 
 
-def _failed(kind: Kind, session: Session, number: int) -> str | None:
-    """Do a number, and return what it failed with."""
-    try:
-        kind.run(session, number)
-    except Exception as error:
-        return _line(error)
-    return None
+def _repeated(kind: Kind, session: Session, failure: Failure) -> Again:
+    """Do a case again, and after those that would be in its store before it."""
+    began, numbers = now(), kind.numbers_of(failure)
+    said = [_in_its_store(kind, session, number) for number in numbers]
+    failed = [one.failed for one in said if one.failed is not None]
+    done = sum(one.n > 0 for one in said)
+    shares = kind.in_one_store > 1
+    before = max((len(kind.before(number)) for number in numbers), default=0) if shares else None
+    return Again(
+        kind.name, failure.number, began, commit(), done, failed, found=len(numbers), before=before
+    )
+
+
+def _in_its_store(kind: Kind, session: Session, number: int) -> Done:
+    """Do a number in a store that is as old as it may have been."""
+    if kind.in_one_store == 1:
+        return _one(kind, session, number)
+    mine = session.beside()  # which has no store yet
+    for other in kind.before(number):
+        done = _one(kind, mine, other)
+        if done.failed is not None:  # and its store is gone with it
+            return done._replace(failed=f"one before it: {done.failed}"[:LINE_MAX])
+    return _one(kind, mine, number)
 
 
 def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:LINE_MAX]
 
 
-def _now() -> str:
+def now() -> str:
+    """Tell the time."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes")
 
 
@@ -163,7 +182,7 @@ def _one(kind: Kind, session: Session, number: int) -> Done:
     return Done(n, counts, None)
 
 
-def _commit() -> str:
+def commit() -> str:
     """Name the commit that is checked out, with a ``+`` if something of the code differs."""
     git = ["git", "-C", str(Path(__file__).parent)]
     name = subprocess.run(

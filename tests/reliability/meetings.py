@@ -46,6 +46,11 @@ def names() -> list[str]:
     return list(map(str, _meetings()))
 
 
+def names_in_memory() -> list[str]:
+    """Name all meetings."""
+    return list(map(str, _all_in_memory()))
+
+
 def parts() -> list[str]:
     """Name the part of the list that each meeting on Delta is of."""
     first = {*pairs.deciding(SAME), *pairs.deciding(APART)}

@@ -33,7 +33,7 @@ def two_versions(session: Session, number: int) -> tuple[int, Counter[str]]:
     except HistoryMissing as error:
         print(f"skipped: {error}")
         return 0, Counter({"skipped, because git has no history here": 1})
-    return versions.KILLS, counts
+    return counts["kills"], counts
 
 
 def copies(session: Session, number: int) -> tuple[int, Counter[str]]:

@@ -14,8 +14,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tests.reliability import results, soak_page
+from tests.reliability import lists, results, soak_page
 from tests.reliability.kinds import KINDS, Kind
+from tests.reliability.lists import Seen
 from tests.reliability.results import Again, Failure, Run
 
 DOCS = results.FOLDER.parent
@@ -53,9 +54,11 @@ def _lines(folder: Path) -> Iterator[str]:
     yield "| what | store | how often | failed | share that may fail, at 95 % | hours | last run |"
     yield "|---|---|---:|---:|---:|---:|---|"
     again = {(one.kind, one.number): one for one in results.read_again(folder)}
-    yield from (_row(kind, found, again) for kind, found in done.items())
+    seen = lists.read(folder)
     for kind, found in done.items():
-        yield from _section(kind, found, again)
+        yield _row(kind, found, again, lists.changed(kind, found, seen))
+    for kind, found in done.items():
+        yield from _section(kind, found, again, lists.changed(kind, found, seen))
         yield from kind.shown(folder) if kind.shown is not None else ()
     yield from _findings(folder)
     missing = [kind.title for kind, found in runs.items() if not found]
@@ -64,21 +67,44 @@ def _lines(folder: Path) -> Iterator[str]:
         yield f"Not run yet: {'; '.join(missing)}."
 
 
-def _row(kind: Kind, found: list[Run], again: _DoneAgain) -> str:
+def _row(kind: Kind, found: list[Run], again: _DoneAgain, changed: Seen | None) -> str:
     failed = sum(len(run.failures) for run in found)
     hours = sum(run.seconds for run in found) / 3600
     last = found[-1]
     cells = [kind.title, kind.store, _often(kind, found, again), str(failed)]
-    cells.append(_bound(kind, found, again))
+    bound = _bound(kind, found, again)
+    is_other = changed is not None and bound.endswith(" of a list")
+    cells.append(f"{bound} that has changed since" if is_other else bound)
     cells += [f"{hours:.2f}", f"{last.date[:10]}, {last.commit}"]
     return f"| {' | '.join(cells)} |"
 
 
 def _often(kind: Kind, found: list[Run], again: _DoneAgain) -> str:
-    n, of = results.total(found), found[-1].of
+    n = found[-1].n if kind.whole else results.total(found)
     if kind.told is not None:
         return f"{kind.told(found, _of(kind, again)).done}, {n:,} {kind.unit}"
-    return f"{n:,} {kind.unit}" + ("" if of is None else f", of {of:,}")
+    of = _list_of(kind, found)
+    passed = "" if of is None else f"; {len(_passed(kind, found, again)):,} of {of:,}"
+    return f"{n:,} {kind.unit}{passed}"
+
+
+def _list_of(kind: Kind, found: list[Run]) -> int | None:
+    """Count the list of the last run, if it is to be complete: nobody draws all there is."""
+    return None if kind.found else found[-1].of
+
+
+def _passed(kind: Kind, found: list[Run], again: _DoneAgain) -> set[int]:
+    """Find what passed of the last run's list, or passes since it failed."""
+    failures = [(run, one) for run in found for one in run.failures]
+    settled = {one.number for run, one in failures if _is_settled(kind, run, one, again)}
+    return results.passed(found, settled)
+
+
+def _is_settled(kind: Kind, run: Run, failure: Failure, again: _DoneAgain) -> bool:
+    """Return whether a failure passes since: in a store as old as its own may have been."""
+    since = again.get((kind.name, failure.number))
+    alone = kind.in_one_store > 1 and since is not None and since.before is None
+    return since is not None and since.passes(run) and not alone
 
 
 def _bound(kind: Kind, found: list[Run], again: _DoneAgain) -> str:
@@ -87,13 +113,14 @@ def _bound(kind: Kind, found: list[Run], again: _DoneAgain) -> str:
         return _share(kind, found)
     if kind.told is not None:
         return kind.told(found, _of(kind, again)).bound
-    n, of = results.clean(found), found[-1].of
-    since = [again.get((kind.name, one.number)) for one in found[-1].failures]
-    passed = of is not None and all(one and one.n and not one.failed for one in since)
-    if not n and not passed:
+    n, of, last = results.clean(found), found[-1].of, found[-1]
+    if of is None and not n:
         return "failed in the last run"
     if of is not None:
-        return "all of a list" if results.next_number(found) >= of else "a part of a list"
+        if not all(_is_settled(kind, last, one, again) for one in last.failures):
+            return "failed in the last run"
+        complete = len(_passed(kind, found, again)) == of
+        return "all of a list" if complete else "a part of a list"
     return f"< {results.bound(n):.2g}" if kind.independent else "a list"
 
 
@@ -105,7 +132,9 @@ def _share(kind: Kind, found: list[Run]) -> str:
     return f"{hits / max(n, 1):.1%} {kind.found[0]} ({low:.1%} to {high:.1%})"
 
 
-def _section(kind: Kind, found: list[Run], again: _DoneAgain) -> Iterator[str]:
+def _section(
+    kind: Kind, found: list[Run], again: _DoneAgain, changed: Seen | None
+) -> Iterator[str]:
     yield from ("", f"### {kind.title[0].upper()}{kind.title[1:]}", "", kind.does, "")
     counts = sum((Counter(run.counts) for run in found), Counter[str]())
     if kind.told is not None:
@@ -113,7 +142,11 @@ def _section(kind: Kind, found: list[Run], again: _DoneAgain) -> Iterator[str]:
     elif counts:
         said = ", ".join(f"{number:,} {what}" for what, number in counts.items())
         yield from (f"In them: {said}.", "")
-    yield from _parts(kind, results.next_number(found))
+    if _list_of(kind, found) is not None and kind.told is None:
+        yield from _about_the_list(found, changed)
+        yield from () if changed else _parts(kind, found, _passed(kind, found, again))
+    if kind.note:
+        yield from (kind.note, "")
     yield f"What it cannot show: {kind.blind}"
     yield from ("", f"`bash tests/reliability.sh {kind.name} --minutes 60` goes on.")
     failures = [(run, one) for run in found for one in run.failures]
@@ -124,16 +157,33 @@ def _section(kind: Kind, found: list[Run], again: _DoneAgain) -> Iterator[str]:
     elif failures:
         yield from ("", "| number | commit | failed with | done again |", "|---:|---|---|---|")
         for run, f in failures:
-            since = _since(again.get((kind.name, f.number)))
+            since = _since(kind, run, again.get((kind.name, f.number)))
             yield f"| {f.number} | {run.commit} | {_literal(f.what)} | {since} |"
 
 
-def _parts(kind: Kind, done: int) -> Iterator[str]:
-    """Say how far each part of a list is, if it is not complete."""
+def _about_the_list(found: list[Run], changed: Seen | None) -> Iterator[str]:
+    """Say what is to be known of a list that changed, or of which little was recorded."""
+    last, said = found[-1], list[str]()
+    elsewhere = sum(run.next - run.first for run in found if run.listed != last.listed)
+    if elsewhere:
+        mine = sum(run.next - run.first for run in results.of_last_list(found))
+        lot = f"{mine:,} of its numbers were of the list of the last run"
+        said.append(f"{lot}, {elsewhere:,} of lists before.")
+    if last.fingerprint is None:
+        said.append("Its list is known by its length alone.")
+    if changed is not None:
+        when = f"{changed.commit}, {changed.date[:10]}"
+        said.append(f"The list has changed since, and has {changed.of:,} now: {when}.")
+    if said:
+        yield from (" ".join(said), "")
+
+
+def _parts(kind: Kind, found: list[Run], passed: set[int]) -> Iterator[str]:
+    """Say how far each part of a list is, if it is not complete, and still that of the code."""
     parts = kind.parts() if kind.parts is not None else []
-    if done >= len(parts):
+    if len(parts) != found[-1].of or len(passed) == len(parts):
         return
-    reached = Counter(parts[:done])
+    reached = Counter(parts[place] for place in passed)
     yield from ("| part of the list | done | of |", "|---|---:|---:|")
     for part, count in Counter(parts).items():
         yield f"| {part} | {reached[part]:,} | {count:,} |"
@@ -145,16 +195,26 @@ def _of(kind: Kind, again: _DoneAgain) -> dict[int, Again]:
     return {number: one for (name, number), one in again.items() if name == kind.name}
 
 
-def _since(again: Again | None) -> str:
+def _since(kind: Kind, run: Run, again: Again | None) -> str:
     """Say what came of a case that failed when it was done again."""
     if again is None:
         return "not yet"
     where = f"{again.commit}, {again.date[:10]}"
-    if not again.n:
-        return f"there is no such case any more: {where}"
     if again.failed:
         return f"failed again: {where}: {_literal(again.failed[0])}"
-    return f"passes: {where}" if again.n == 1 else f"all {again.n:,} of its sort pass: {where}"
+    if not again.n and not again.found:
+        return f"there is no such case any more: {where}"
+    if not again.n:
+        return f"not repeated, nothing could be done: {where}"
+    passes = "passes" if again.n == 1 else f"all {again.n:,} of its sort pass"
+    if again.found is not None and again.found > again.n:
+        passes = f"{again.n:,} of {again.found:,} of its sort pass, the others were not repeated"
+    if kind.in_one_store > 1:
+        before = again.before
+        passes += ", alone in a new store" if not before else f" after {before} others in its store"
+    if again.commit == run.commit:
+        passes += " at the commit that failed"
+    return f"{passes}: {where}"
 
 
 def _looked_at(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from math import sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reliability"
 AGAIN = "again"
@@ -24,6 +25,13 @@ class Failure:
     what: str
 
 
+class Listed(NamedTuple):
+    """Which list of cases a run had: how long it was, and its fingerprint, if that is known."""
+
+    of: int | None
+    fingerprint: str | None
+
+
 @dataclass
 class Run:
     """One run of a kind: which numbers it did, and what came of them.
@@ -34,11 +42,13 @@ class Run:
         commit: Of what; with a ``+`` if something was not committed.
         first: The first number.
         next: The number after the last one that is done.
-        of: How many numbers there are, if they are a list.
+        of: How many numbers there are, if they are a list: each stands for the case at its
+            remainder.
         n: How many cases that was: one number may be several.
         seconds: How long it took.
         counts: What happened in them.
         failures: Which numbers failed.
+        fingerprint: Which list it is; older lines do not say.
     """
 
     kind: str
@@ -51,6 +61,12 @@ class Run:
     seconds: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    fingerprint: str | None = None
+
+    @property
+    def listed(self) -> Listed:
+        """The list that its numbers are of."""
+        return Listed(self.of, self.fingerprint)
 
     def add(self, n: int, counts: Counter[str], seconds: float, failed: str | None) -> None:
         """Record the next number."""
@@ -72,8 +88,11 @@ class Again:
         date: When it was done again (ISO, UTC).
         commit: With what.
         n: How many numbers that was: a place in the code is another one in other code, so that
-            all of its operation are done.
+            all of its operation are done. A number with which nothing could be done is none.
         failed: What those said that failed.
+        found: How many numbers it was looked for with; older lines do not say.
+        before: How many others were done before it in its store, if the kind does several in one;
+            older lines do not say, and there it was alone.
     """
 
     kind: str
@@ -82,6 +101,12 @@ class Again:
     commit: str
     n: int
     failed: list[str]
+    found: int | None = None
+    before: int | None = None
+
+    def passes(self, run: Run) -> bool:
+        """Whether it passes since it failed in a run: with the same code it is only fickle."""
+        return self.n > 0 and not self.failed and self.commit != run.commit
 
 
 @dataclass(frozen=True)
@@ -121,9 +146,14 @@ def write(kind: str, runs: Sequence[Run], folder: Path = FOLDER) -> None:
     path = path_of(kind, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".new")
-    lines = [json.dumps(asdict(run), ensure_ascii=False) + "\n" for run in runs]
+    lines = [json.dumps(_line(run), ensure_ascii=False) + "\n" for run in runs]
     beside.write_text("".join(lines), encoding="utf-8")
     os.replace(beside, path)
+
+
+def _line(run: Run) -> dict[str, Any]:
+    """Write a run as it was read: an older one has no fingerprint."""
+    return {name: v for name, v in asdict(run).items() if name != "fingerprint" or v is not None}
 
 
 def read_again(folder: Path = FOLDER) -> list[Again]:
@@ -137,6 +167,47 @@ def add_again(done: Again, folder: Path = FOLDER) -> None:
     """Write down that a case was done again."""
     with path_of(AGAIN, folder).open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(done), ensure_ascii=False) + "\n")
+
+
+# --------------------------------------------------------------------------------- lists
+
+
+def fingerprint(names: Iterable[str]) -> str:
+    """Tell a list of cases from others: from those with other cases, or in another order."""
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
+
+
+def first_number(runs: Sequence[Run], listed: Listed) -> int:
+    """Find the number that a run begins with.
+
+    That is where the last one ended. A list that is not the last run's, or of which that is not
+    known, begins with its first case: at the next multiple of its length, so that no number has
+    two meanings.
+    """
+    after = next_number(runs)
+    if not runs or not listed.of or runs[-1].listed == listed:
+        return after
+    return -(-after // listed.of) * listed.of
+
+
+def of_last_list(runs: Sequence[Run]) -> Sequence[Run]:
+    """Find the runs whose list was that of the last one: older ones by its length alone."""
+    return [run for run in runs if run.listed == runs[-1].listed]
+
+
+def passed(runs: Sequence[Run], settled: Set[int]) -> set[int]:
+    """Find which cases of the last run's list passed, by their places in it.
+
+    Args:
+        runs: The runs.
+        settled: The numbers that failed, and pass since.
+    """
+    found = set[int]()
+    for run in of_last_list(runs):
+        failed = {failure.number for failure in run.failures} - settled
+        for number in range(run.first, run.next):
+            (found.discard if number in failed else found.add)(number % (run.of or number + 1))
+    return found
 
 
 # ------------------------------------------------------------------------------- figures

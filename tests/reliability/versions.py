@@ -147,7 +147,7 @@ def _outcomes(runs: Sequence[Run], again: Mapping[int, Again]) -> dict[str, Outc
         for failure in run.failures:
             _, name, said = [*failure.what.split(": ", 2), "", ""][:3]
             since = again.get(failure.number)
-            if since is not None and since.n and not since.failed:
+            if since is not None and since.passes(run):
                 found[name] = Outcome("passed when it was done again", None, since.commit)
             else:
                 found[name] = Outcome(f"failed: {said}", 0, run.commit)

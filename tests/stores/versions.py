@@ -39,6 +39,8 @@ def said(folder: Path, root: str, what: str, attach_to: Any) -> str:
 def beside(spark: Any, folder: Path, number: int) -> Counter[str]:
     """Let both versions work on one store, killed now and then; and show the older one a new one.
 
+    Only those are counted as killed that were still alive.
+
     Args:
         spark: The session.
         folder: A new one.
@@ -52,7 +54,7 @@ def beside(spark: Any, folder: Path, number: int) -> Counter[str]:
     manager = QueueManager(spark, shared)
     assert manager.queue("first").depth() == 1
     folders = (older, FOLDER) if number % 2 else (FOLDER, older)
-    kill(spark, shared, number, KILLS, SENDS, attached=True, folders=folders)
+    alive = kill(spark, shared, number, KILLS, SENDS, attached=True, folders=folders)
     proof = manager.history.verify()
     assert proof.ok, str(proof)
     manager.maintain(**AT_ONCE)
@@ -66,7 +68,7 @@ def beside(spark: Any, folder: Path, number: int) -> Counter[str]:
         assert told.startswith("LayoutUnsupported"), told
     assert newest_version(spark, new) == before
     who = "older produces" if number % 2 else "older consumes"
-    return Counter({"kills": KILLS, "messages": SENDS * 10, who: 1, "refusals": 2})
+    return Counter({"kills": alive, "messages": SENDS * 10, who: 1, "refusals": 2})
 
 
 def newest_version(spark: Any, root: str) -> int:
