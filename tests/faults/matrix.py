@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from tests.faults import failures
 from tests.faults.audit import Ledger
 from tests.faults.injection import Crash, Fault, Injector, InjectorOfCall, faults_of
 from tests.faults.scenarios import Operation
@@ -152,7 +153,11 @@ def judge(world: World, ledger: Ledger, operation: Operation, reported: str, cas
 
 
 def act(operation: Operation, client: QueueManager, subject: object) -> str:
-    """Do it, and say what the client was told."""
+    """Do it, and say what the client was told.
+
+    Raises:
+        AssertionError: It was told by an error that only a defect or a damaged store raises.
+    """
     try:
         operation.act(client, subject)
     except Crash:
@@ -161,7 +166,8 @@ def act(operation: Operation, client: QueueManager, subject: object) -> str:
         return "unknown"
     except KeyboardInterrupt:
         return "crashed" if operation.name.startswith("rollback") else interrupted(subject)
-    except (TxnQueueError, ConnectionError):
+    except (TxnQueueError, ConnectionError) as error:
+        assert not failures.unfit(error), f"P9 {operation.name}: {failures.unfit(error)}"
         return "failed"
     return "ok"
 
