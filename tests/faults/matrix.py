@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from unittest import mock
 
 from tests.faults import failures
 from tests.faults.audit import Ledger
@@ -13,7 +14,9 @@ from tests.faults.injection import Crash, Fault, Injector, InjectorOfCall, fault
 from tests.faults.scenarios import Operation
 from tests.faults.world import World, check_exactly_once, drain
 from txnqueue import QueueManager
+from txnqueue.admin import creation
 from txnqueue.core.receipt import Status
+from txnqueue.core.settings import SLICE_WIDTH
 from txnqueue.errors import TransactionFinished, TransactionUnknown, TxnQueueError
 from txnqueue.protocols.dtx.sessions import BranchSession
 from txnqueue.transaction import Transaction
@@ -44,9 +47,9 @@ class Case:
         return f"{self.spoiled} / {self.recovery}"
 
 
-def calls_of(operation: Operation, messages: int) -> list[str]:
+def calls_of(operation: Operation, messages: int = 6) -> list[str]:
     """Find which store calls an operation makes, in a world of its own."""
-    world = fresh(messages, unique=operation.unique)
+    world = fresh_for(operation, messages)
     injector = Injector()
     client = world.manager("A", injector)
     subject = begin(world, operation, client)
@@ -72,13 +75,19 @@ def nth_of(case: Case, messages: int) -> int:
     return calls_of(case.operation, messages)[: case.at].count(case.call)
 
 
-def fresh(messages: int = 6, *, unique: bool = False) -> World:
+def fresh(messages: int = 6, *, unique: bool = False, slice_width: int = SLICE_WIDTH) -> World:
     """Make a world in memory with its queues."""
     world = World(messages=messages)
-    world.create("in", lanes=2, unique=unique)
+    with mock.patch.object(creation, "SLICE_WIDTH", slice_width):
+        world.create("in", lanes=2, unique=unique)
     world.create("out")
     world.create_table()
     return world
+
+
+def fresh_for(operation: Operation, messages: int = 6) -> World:
+    """Make a world in memory for an operation."""
+    return fresh(messages, unique=operation.unique, slice_width=operation.slice_width)
 
 
 def begin(world: World, operation: Operation, client: QueueManager) -> object:
