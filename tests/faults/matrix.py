@@ -16,7 +16,6 @@ from tests.faults.world import World, check_exactly_once, drain
 from txnqueue import QueueManager
 from txnqueue.admin import creation
 from txnqueue.core.receipt import Status
-from txnqueue.core.settings import SLICE_WIDTH
 from txnqueue.errors import TransactionFinished, TransactionUnknown, TxnQueueError
 from txnqueue.protocols.dtx.sessions import BranchSession
 from txnqueue.transaction import Transaction
@@ -75,10 +74,10 @@ def nth_of(case: Case, messages: int) -> int:
     return calls_of(case.operation, messages)[: case.at].count(case.call)
 
 
-def fresh(messages: int = 6, *, unique: bool = False, slice_width: int = SLICE_WIDTH) -> World:
+def fresh(messages: int = 6, *, unique: bool = False, slice_width: int | None = None) -> World:
     """Make a world in memory with its queues."""
     world = World(messages=messages)
-    with mock.patch.object(creation, "SLICE_WIDTH", slice_width):
+    with mock.patch.object(creation, "SLICE_WIDTH", slice_width or vars(creation)["SLICE_WIDTH"]):
         world.create("in", lanes=2, unique=unique)
     world.create("out")
     world.create_table()

@@ -29,7 +29,6 @@ from tests.faults.world import (
 from tests.inside import client_of
 from txnqueue.admin.maintenance import MaintenanceResult
 from txnqueue.core import model
-from txnqueue.core.settings import SLICE_WIDTH
 from txnqueue.core.state.branch import Ending
 from txnqueue.errors import Busy, ChangeWaiting
 from txnqueue.manager import QueueManager
@@ -53,8 +52,8 @@ class Operation:
         key: The transaction id, if it has one.
         whole: Whether it is one append, and not several that stand for themselves.
         unique: Whether the queue ``in`` has to tell duplicates.
-        slice_width: How many versions of the journal one slice of the payload has: with few all
-            that has finished is removed, of a world that is younger than a slice nothing.
+        slice_width: How many versions of the journal one slice of the payload has, if not as many
+            as usual: a world is younger than such a slice, of which nothing is removed.
     """
 
     name: str
@@ -65,7 +64,7 @@ class Operation:
     key: str | None = None
     whole: bool = True
     unique: bool = False
-    slice_width: int = SLICE_WIDTH
+    slice_width: int | None = None
 
 
 def _nothing(world: World, client: QueueManager) -> None:
