@@ -12,11 +12,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.delta.storage_calls import CLASS, CONTEXT_CLASS
+from tests.faults import failures
 from tests.faults.audit import check
 from tests.faults.pasts import everything
 from tests.inside import client_of
@@ -140,19 +141,19 @@ class Worker:
         hit = self._disk.spoiled()
         self._disk.spoil(None, 0, False)
         committed = self._other.outcome(task.key).status is Status.COMMITTED
-        problem = self._problem(operation, task, told, committed)
+        problem = failures.unfit(error) or self._problem(operation, task, told, committed)
         if operation.everywhere and cell.verified:
             problem = problem or self._found_by_verify()
-        return Found(hit, told, error, committed, problem)
+        return Found(hit, told, type(error).__name__ if error else "", committed, problem)
 
-    def _told(self, act: Callable[[], None]) -> tuple[str, str]:
+    def _told(self, act: Callable[[], None]) -> tuple[str, Exception | None]:
         try:
             act()
         except TransactionUnknown as error:
-            return "unknown", type(error).__name__
-        except Exception as error:
-            return "failed", type(error).__name__
-        return "ok", ""
+            return "unknown", error
+        except Exception as error:  # which ones may come, is judged
+            return "failed", error
+        return "ok", None
 
     def _problem(self, operation: Operation, task: Task, told: str, committed: bool) -> str:
         if operation.decides and told == "ok" and not committed:
@@ -184,6 +185,8 @@ class Task:
     key: str
     number: int
     table: str
+    batches: list[int] = field(default_factory=list)
+    """How many messages each batch had of whose commit a drain was told."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +235,7 @@ def _drain(manager: QueueManager, task: Task) -> None:
     def pass_on(batch: Any, tx: Any) -> None:
         tx.queue("out").send(batch.df.select("n"))
 
-    manager.queue("in").drain(pass_on)
+    manager.queue("in").drain(pass_on, on_batch=task.batches.append)
 
 
 def _accept(manager: QueueManager, task: Task) -> None:
@@ -265,25 +268,31 @@ def _changed(other: QueueManager, task: Task, _told: str, committed: bool) -> No
 
 
 def _drained(other: QueueManager, task: Task, told: str, _committed: bool) -> None:
-    """The message is in one of both queues: in the second one if so it was told."""
+    """The message is in one of both queues: in the second one if so it was told, and only then.
+
+    A drain goes on after a commit, and may fail there: what it told of the batch counts.
+    """
     waiting = other.queue("out").depth()
-    assert waiting or told != "ok", "it was told ok, and nothing was sent"
+    assert waiting or (told != "ok" and not task.batches), "it was told ok, and nothing was sent"
+    assert told != "failed" or task.batches or not waiting, "it was told of a failure, and has sent"
     _take(other, "out" if waiting else "in", task.number)
 
 
 def _accepted(other: QueueManager, task: Task, told: str, _committed: bool) -> None:
-    """It is gone, or comes back after its lease: it is gone if so it was told."""
+    """It is gone, or comes back after its lease: it is gone if so it was told, and only then."""
     left = other.queue("in").depth() + other.queue("in").in_flight()
     assert not left or told != "ok", "it was told ok, and the message is still there"
+    assert left or told != "failed", "it was told of a failure, and the message is gone"
     if left:
         _take(other, "in", task.number)
 
 
 def _created(other: QueueManager, task: Task, told: str, _committed: bool) -> None:
-    """Whoever creates it again has it; it is there already if so it was told."""
+    """Whoever creates it again has it; it is there already if so it was told, and only then."""
     name = f"new{task.number}"
     known = name in other.list_queues()
     assert known or told != "ok", "it was told ok, and there is no such queue"
+    assert not known or told != "failed", "it was told of a failure, and there is such a queue"
     other.create_queue(name, "n long", exist_ok=True, **QUEUE).send([{"n": task.number}])
     _take(other, name, task.number)
     other.drop_queue(name)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import LONG
-from tests.faults.injection import Fault
+from tests.faults.injection import DESTROYS, WRITES, Fault
 from tests.faults.matrix import Case, cases, run
 from tests.faults.scenarios import OPERATIONS
 from tests.faults.world import World
@@ -17,9 +17,10 @@ pytestmark = [pytest.mark.spark]
 MESSAGES = 2
 AT_MOST = 15
 """So many cells are run by default: they cost seconds each."""
-WRITES = ("append", "stage", "create", "add_columns", "apply", "add", "remove", "forget")
+CALLS = (*WRITES, *DESTROYS)
 """The long run has each of these calls of each operation with each fault, some hours of it; the
-long kind has them with each recovery."""
+long kind has them with each recovery. None of the operations here creates a store, rewrites, erases
+or removes files or payload: those that do are in memory (``scenarios.MORE`` and ``REMOVING``)."""
 BY_DEFAULT = """
     create queue, drop queue, send, purge, dead letter,
     commit, commit prepared, commit with a table change,
@@ -53,7 +54,7 @@ def sample() -> list[Case]:
 def everything() -> list[Case]:
     """Each writing call of each operation with each fault and each recovery."""
     found = (case for operation in HERE for case in cases(operation, MESSAGES))
-    return [case for case in found if case.call in WRITES]
+    return [case for case in found if case.call in CALLS]
 
 
 def long_sample() -> list[Case]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from tests.faults import failures
 from tests.faults.injection import WRITES, Crash, Fault, InjectorOfCall, faults_of
 from tests.faults.matrix import (
     RECOVERIES,
@@ -136,5 +137,8 @@ def _told(operation: Operation, client: QueueManager, subject: object) -> str:
         return act(operation, client, subject)
     except TransactionUnknown:
         return "unknown"
-    except (TxnQueueError, ConnectionError, KeyboardInterrupt, Crash):
+    except (KeyboardInterrupt, Crash):
+        return "crashed"
+    except (TxnQueueError, ConnectionError) as error:
+        assert not failures.unfit(error), failures.unfit(error)
         return "crashed"  # as who was interrupted rolled back: of the work nothing is told

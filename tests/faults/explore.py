@@ -19,6 +19,7 @@ from typing import Any
 
 import greenlet
 
+from tests.faults import failures
 from tests.faults.copying import Start, contents
 from tests.faults.injection import Crash
 from tests.faults.world import World
@@ -87,6 +88,7 @@ class Client:
             self.ending = "crash"
         except (TxnQueueError, ConnectionError) as error:
             self.ending = type(error).__name__
+            assert not failures.unfit(error), failures.unfit(error)
 
     @property
     def done(self) -> bool:

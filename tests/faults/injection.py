@@ -34,6 +34,8 @@ class Fault(str, enum.Enum):
 
 WRITES: tuple[str, ...] = ("append", "stage", "create", "create_store", "add_columns", "apply")
 WRITES += ("add", "remove", "forget", "rewrite", "drop")
+DESTROYS: tuple[str, ...] = ("erase", "vacuum", "limit_removed_files")
+"""What maintenance and an erasure do to files. The list of pairs does not draw from these."""
 READS: tuple[str, ...] = (
     "version",
     "read",
@@ -55,6 +57,7 @@ READS += (
     "payload_files",
     "read_archive",
     "files",
+    "exists",
 )
 
 
@@ -203,7 +206,7 @@ class FaultyArchive(_Faulty):
         self._through("rewrite", days, metadata)
 
     def vacuum(self, seconds_min: float, *, full: bool = False) -> Any:
-        return self._inner.vacuum(seconds_min, full=full)
+        return self._through("vacuum", seconds_min, full=full)
 
 
 class FaultyJournal(_Faulty):
@@ -240,10 +243,10 @@ class FaultyJournal(_Faulty):
         return self._inner.audit(upto, beginning)
 
     def limit_removed_files(self, metadata: Any) -> None:
-        self._inner.limit_removed_files(metadata)
+        self._through("limit_removed_files", metadata)
 
     def vacuum(self, seconds_min: float, *, full: bool = False) -> Any:
-        return self._inner.vacuum(seconds_min, full=full)
+        return self._through("vacuum", seconds_min, full=full)
 
     def version(self) -> int:
         return self._learn(self._through("version"))
@@ -319,7 +322,7 @@ class FaultyPayload(_Faulty):
         return self._inner.files_kept_seconds(payload_id)
 
     def vacuum(self, payload_id: str, seconds_min: float, *, full: bool = False) -> Any:
-        return self._inner.vacuum(payload_id, seconds_min, full=full)
+        return self._through("vacuum", payload_id, seconds_min, full=full)
 
     def schema(self, *described: Any) -> Any:
         return self._inner.schema(*described)
@@ -358,6 +361,7 @@ class FaultyStore:
 
     def __init__(self, store: Any, injector: Injector) -> None:
         self.inner = store
+        self._injector = injector
         self.spark = store.spark
         self.root = store.root
         self.journal = FaultyJournal(store.journal, injector)
@@ -366,10 +370,10 @@ class FaultyStore:
         self.transient = TransientStore(store.root)  # each client is a process of its own
 
     def exists(self) -> bool:
-        return bool(self.inner.exists())
+        return bool(self._injector.call("exists", self.inner.exists))
 
     def create(self) -> None:
-        self.inner.create()
+        self._injector.call("create_store", self.inner.create)
 
     def answers(self) -> bool:
         return bool(self.inner.answers())

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from unittest import mock
 
+from tests.faults import failures
 from tests.faults.audit import Ledger
 from tests.faults.injection import Crash, Fault, Injector, InjectorOfCall, faults_of
 from tests.faults.scenarios import Operation
 from tests.faults.world import World, check_exactly_once, drain
 from txnqueue import QueueManager
+from txnqueue.admin import creation
 from txnqueue.core.receipt import Status
 from txnqueue.errors import TransactionFinished, TransactionUnknown, TxnQueueError
 from txnqueue.protocols.dtx.sessions import BranchSession
@@ -43,9 +46,9 @@ class Case:
         return f"{self.spoiled} / {self.recovery}"
 
 
-def calls_of(operation: Operation, messages: int) -> list[str]:
+def calls_of(operation: Operation, messages: int = 6) -> list[str]:
     """Find which store calls an operation makes, in a world of its own."""
-    world = fresh(messages, unique=operation.unique)
+    world = fresh_for(operation, messages)
     injector = Injector()
     client = world.manager("A", injector)
     subject = begin(world, operation, client)
@@ -71,13 +74,19 @@ def nth_of(case: Case, messages: int) -> int:
     return calls_of(case.operation, messages)[: case.at].count(case.call)
 
 
-def fresh(messages: int = 6, *, unique: bool = False) -> World:
+def fresh(messages: int = 6, *, unique: bool = False, slice_width: int | None = None) -> World:
     """Make a world in memory with its queues."""
     world = World(messages=messages)
-    world.create("in", lanes=2, unique=unique)
+    with mock.patch.object(creation, "SLICE_WIDTH", slice_width or vars(creation)["SLICE_WIDTH"]):
+        world.create("in", lanes=2, unique=unique)
     world.create("out")
     world.create_table()
     return world
+
+
+def fresh_for(operation: Operation, messages: int = 6) -> World:
+    """Make a world in memory for an operation."""
+    return fresh(messages, unique=operation.unique, slice_width=operation.slice_width)
 
 
 def begin(world: World, operation: Operation, client: QueueManager) -> object:
@@ -152,7 +161,11 @@ def judge(world: World, ledger: Ledger, operation: Operation, reported: str, cas
 
 
 def act(operation: Operation, client: QueueManager, subject: object) -> str:
-    """Do it, and say what the client was told."""
+    """Do it, and say what the client was told.
+
+    Raises:
+        AssertionError: It was told by an error that only a defect or a damaged store raises.
+    """
     try:
         operation.act(client, subject)
     except Crash:
@@ -161,7 +174,8 @@ def act(operation: Operation, client: QueueManager, subject: object) -> str:
         return "unknown"
     except KeyboardInterrupt:
         return "crashed" if operation.name.startswith("rollback") else interrupted(subject)
-    except (TxnQueueError, ConnectionError):
+    except (TxnQueueError, ConnectionError) as error:
+        assert not failures.unfit(error), f"P9 {operation.name}: {failures.unfit(error)}"
         return "failed"
     return "ok"
 

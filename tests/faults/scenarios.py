@@ -1,10 +1,15 @@
-"""Every public operation, with what its effect is in the journal."""
+"""The public operations that write, with what the effect of each is in the journal.
+
+Left out are ``Manager.take_over``, which does something only where one driver may write
+(``tests/delta/test_s3.py``); ``enlist``, whose faults are those of a database
+(``tests/databases``); and heartbeats, each of which is the append of ``extend lease``.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +33,7 @@ from txnqueue.core.state.branch import Ending
 from txnqueue.errors import Busy, ChangeWaiting
 from txnqueue.manager import QueueManager
 from txnqueue.protocols.dtx.branches import Branches
+from txnqueue.storage.payload import StagedPlace
 
 Act = Callable[[QueueManager, Any], Any]
 DAY_SECONDS = 24 * 3_600.0
@@ -46,6 +52,8 @@ class Operation:
         key: The transaction id, if it has one.
         whole: Whether it is one append, and not several that stand for themselves.
         unique: Whether the queue ``in`` has to tell duplicates.
+        slice_width: How many versions of the journal one slice of the payload has, if not as many
+            as usual: a world is younger than such a slice, of which nothing is removed.
     """
 
     name: str
@@ -56,6 +64,7 @@ class Operation:
     key: str | None = None
     whole: bool = True
     unique: bool = False
+    slice_width: int | None = None
 
 
 def _nothing(world: World, client: QueueManager) -> None:
@@ -504,6 +513,103 @@ def _drop_exchange_held_back(manager: QueueManager, name: str) -> None:
     assert not manager.drop_exchange(name).dropped
 
 
+def _erasable(world: World, client: QueueManager) -> None:
+    """Leave messages of which one waits and one is consumed; the store knows one predicate."""
+    world.create("past")
+    queue = world.manager("X").queue("past")
+    for n in (901, 902):
+        queue.send([{"i": world.base + n}])
+    queue.receive(1).accept()
+    world.store.payload.matching = partial(_everything, world.store.payload)
+
+
+def _everything(payload: Any, _schema: object, payload_id: str, _where: str) -> list[StagedPlace]:
+    """Find all rows of an owner: a store in memory has no SQL."""
+    inside = vars(payload)
+    return [
+        (inside["_slices"][owner, send], send, ((0, rows.num_rows - 1),))
+        for (owner, send), rows in inside["_sends"].items()
+        if owner == payload_id
+    ]
+
+
+def _erased(world: World, ledger: Ledger) -> bool:
+    """What is recorded is gone, and that too is on record: whoever recovers sees to it."""
+    world.helper("Z").recover()  # what landed last, nobody has seen yet
+    world.ledger()
+    recorded = [e for e in world.known if e.kind == model.PAYLOAD_ERASING]
+    done = [e for e in world.known if e.kind == model.PAYLOAD_ERASED]
+    assert bool(recorded) == bool(done), "P7 nobody has said that what is to be erased is gone"
+    owner = client_of(world.helper("creator")).cache.queue("past").payload_id
+    left = [one for one, _ in vars(world.store.payload)["_sends"] if one == owner]
+    assert bool(left) != bool(recorded), f"P7 {len(left)} sends are left, {len(recorded)} recorded"
+    return bool(recorded)
+
+
+def _change_id(world: World, client: QueueManager) -> str:
+    """Leave a change that was decided, and not applied; name it."""
+    _changes_left(world, client)
+    world.ledger()
+    decided = next(e for e in world.known if e.kind == model.CHANGE_DECIDED)
+    return f"{decided.append_id}:{decided.index}"
+
+
+def _waived(world: World, ledger: Ledger) -> bool:
+    """Whether a change was waived, which may be recorded twice; else it is applied by now."""
+    ended = {e.kind for e in world.known if e.kind in model.CHANGE_ENDINGS}
+    assert len(ended) == 1, f"P7 the change has ended as {ended}"
+    return ended == {model.CHANGE_WAIVED}
+
+
+def _sent_before(world: World, client: QueueManager) -> Any:
+    """Replay what was consumed."""
+    other = world.manager("X")
+    other.queue("in").receive(2).accept()
+    client.list_queues()
+    return client.queue("in").replay()
+
+
+def _resend(manager: QueueManager, batch: Any) -> None:
+    assert manager.queue("in").resend(batch).count == 2
+
+
+def _declare(manager: QueueManager, world: World) -> None:
+    lease = {"schema": SCHEMA, "lease_seconds": 61.0}
+    new = {f"declared{world.suffix}": {"schema": "i long", "lanes": 2}}
+    manager.declare({"queues": {"in": lease, **new}})
+
+
+def _declared(world: World, ledger: Ledger) -> bool:
+    """Both are as declared; it is two appends."""
+    known = world.manager("reader")
+    there = f"declared{world.suffix}" in known.list_queues()
+    return there and known.queue("in").info.settings.lease_seconds == 61.0
+
+
+def _bound_queue(world: World, client: QueueManager) -> None:
+    _exchange(world, client)
+    world.helper("creator").exchange("events").bind("out", "x")
+
+
+def _finished_before(
+    prepare: Callable[[World, QueueManager], Any], world: World, client: QueueManager
+) -> Any:
+    """Leave messages besides that have gone, and whose payload nothing keeps.
+
+    The journal and the archive say that they are in many files: in memory they have none.
+    """
+    journal = world.store.journal
+    journal.files = lambda: {model.CATALOG: 1_000}
+    journal.archive.files = lambda: {"1969-12-31": 1_000}
+    subject = prepare(world, client)
+    world.create("done")
+    other = world.manager("X").queue("done")
+    for n in (801, 802):
+        other.send([{"i": world.base + n}])
+        other.receive(1).accept()
+    return subject
+
+
 OPERATIONS = [
     Operation("create queue", _nothing, _create, _wrote(model.QUEUE_CREATED)),
     Operation(
@@ -896,3 +1002,55 @@ IN_MEMORY = [
     ),
 ]
 """Operations that a store cannot make a difference to."""
+
+MORE = [
+    Operation(
+        "erase",
+        _erasable,
+        lambda m, w: m.erase("past", "true", reason="request 1"),
+        _erased,
+        whole=False,  # it is recorded, and whoever recovers deletes the rows
+    ),
+    Operation(
+        "waive a change",
+        _change_id,
+        lambda m, change_id: m.waive_change(change_id, reason="never"),
+        _waived,
+        whole=False,  # the table takes its number first, by which whoever recovers ends it
+    ),
+    Operation(
+        "apply a change",
+        _change_id,
+        lambda m, change_id: m.apply_change(change_id),
+        _wrote(model.CHANGE_APPLIED),
+        whole=False,  # whoever recovers applies it as well
+    ),
+    Operation(
+        "create exchange",
+        _nothing,
+        lambda m, w: m.create_exchange(f"new{w.suffix}", "topic", "i long", exist_ok=True),
+        _wrote(model.EXCHANGE_CREATED),
+    ),
+    Operation(
+        "unbind",
+        _bound_queue,
+        lambda m, w: m.exchange("events").unbind("out", "x"),
+        _wrote(model.QUEUE_UNBOUND),
+    ),
+    Operation("resend", _sent_before, _resend, _wrote(model.COMMITTED), sends=2),
+    Operation("declare", _nothing, _declare, _declared, whole=False),
+]
+"""Operations of the crash matrix in memory alone: no pairs of operations are drawn from them."""
+REMOVING = [
+    replace(
+        one,
+        name=f"{one.name}, of all that has finished",
+        prepare=partial(_finished_before, one.prepare),
+        slice_width=1,
+    )
+    for one in (*OPERATIONS, *IN_MEMORY)
+    if one.name.startswith(("maintain", "forget history", "give"))
+]
+"""Maintenance in worlds of which it removes all payload that is finished."""
+EVERYTHING = (*OPERATIONS, *IN_MEMORY, *MORE, *REMOVING)
+"""The operations of the crash matrix in memory."""

@@ -14,12 +14,12 @@ import pytest
 from tests.faults import forgetting as days
 from tests.faults import keeping, programs
 from tests.faults.explore import Program, explore
-from tests.faults.matrix import cases, fresh, run
-from tests.faults.scenarios import OPERATIONS
+from tests.faults.matrix import cases, fresh, fresh_for, run
+from tests.faults.scenarios import EVERYTHING
 from tests.faults.simulation import simulate
 from tests.faults.world import World
 from txnqueue import batch
-from txnqueue.admin import drop, history_removal, maintenance, recovery
+from txnqueue.admin import drop, erasure, history_removal, maintenance, recovery
 from txnqueue.client.append import Append, Landed
 from txnqueue.client.cache import Cache
 from txnqueue.client.client import Client
@@ -30,7 +30,7 @@ from txnqueue.core.planning import Plan, decisions
 from txnqueue.core.receipt import Status
 from txnqueue.core.state import Claim, LaneState, QueueState, compaction, retention
 from txnqueue.core.state.branch import Branch
-from txnqueue.errors import Busy, StoreCorrupt
+from txnqueue.errors import Busy, StoreCorrupt, TxnQueueError
 from txnqueue.messages import claim as receiving
 from txnqueue.messages import settlement, takeover
 from txnqueue.storage.journal import AppendConflict
@@ -39,6 +39,7 @@ from txnqueue.storage.tables import TableCommit
 from txnqueue.storage.tables.memory import MemoryTables
 from txnqueue.testing import Clock, runtime
 from txnqueue.transactions import commit, table_applier, work
+from txnqueue.transactions.table_applier import Applier
 
 Break = Callable[[pytest.MonkeyPatch], None]
 Catch = Callable[[], None]
@@ -62,10 +63,13 @@ def crashing(*names: str) -> Catch:
     """Look for a violation in the crash matrix of some operations."""
 
     def catch() -> None:
-        for operation in OPERATIONS:
+        for operation in EVERYTHING:
             if operation.name in names:
                 for case in cases(operation):
-                    run(fresh(unique=operation.unique), case)
+                    try:
+                        run(fresh_for(operation), case)
+                    except TxnQueueError as error:  # what was left cannot be consumed
+                        raise AssertionError(f"{case}: {error}") from error
 
     return catch
 
@@ -682,6 +686,28 @@ def takes_forgotten_for_undone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Cache, "check_known", lambda self, owner: None)
 
 
+def leaves_what_it_erases(patch: pytest.MonkeyPatch) -> None:
+    """Say that rows are erased, and leave them."""
+    patch.setattr(erasure, "_delete", lambda client, owner, places: None)
+
+
+def finishes_no_erasure(patch: pytest.MonkeyPatch) -> None:
+    """Leave it to nobody to delete what is recorded as erased."""
+    recovers: Any = recovery
+    patch.setattr(recovers.erasure, "finish", lambda client, facts: {})
+
+
+def drops_what_is_named(patch: pytest.MonkeyPatch) -> None:
+    """Remove payload below the horizon, though entries name it."""
+    of_rule = retention.droppable
+    patch.setattr(retention, "droppable", lambda there, named, *more: of_rule(there, (), *more))
+
+
+def waives_without_a_number(patch: pytest.MonkeyPatch) -> None:
+    """Record that a change is waived, and let others apply it meanwhile."""
+    patch.setattr(Applier, "_is_there", lambda self, one, *, table_gone: False)
+
+
 VARIANTS: dict[str, tuple[Break, Catch]] = {
     "absent = aborted": (absent_is_aborted, exploring(TWO_CONSUMERS, tick=1)),
     "the queue read before the owner": (queue_before_owner, exploring(TWO_CONSUMERS, tick=1)),
@@ -851,6 +877,13 @@ VARIANTS: dict[str, tuple[Break, Catch]] = {
         days.what_is_in_memory_waits_for_an_answer,
     ),
     "an archived id is forgotten": (asks_the_journal_only, keeping.an_id_is_used_once),
+    "rows that are erased stay": (leaves_what_it_erases, crashing("erase")),
+    "nobody finishes an erasure": (finishes_no_erasure, crashing("erase")),
+    "payload that is needed is dropped": (
+        drops_what_is_named,
+        crashing("maintain, of all that has finished"),
+    ),
+    "a waived change is applied": (waives_without_a_number, crashing("waive a change")),
     "a lost reply reported as failure": (gives_up_with_aborted, crashing("accept", "receive")),
 }
 

@@ -24,7 +24,7 @@ from tests.delta.storage_calls import compiled
 from tests.faults import crash_pairs as spoiled_pairs
 from tests.faults import crash_twice as spoiled_twice
 from tests.faults import interrupts, matrix
-from tests.faults.scenarios import IN_MEMORY, OPERATIONS
+from tests.faults.scenarios import EVERYTHING
 from tests.faults.simulation import simulate
 from tests.faults.world import World
 from tests.histories import checker, runs
@@ -103,13 +103,13 @@ def histories_processes(session: Session, number: int) -> tuple[int, Counter[str
 
 @cache
 def cells() -> list[matrix.Case]:
-    return [case for operation in (*OPERATIONS, *IN_MEMORY) for case in matrix.cases(operation)]
+    return [case for operation in EVERYTHING for case in matrix.cases(operation)]
 
 
 def crash_matrix(_: Session, number: int) -> tuple[int, Counter[str]]:
     case = cells()[number % len(cells())]
     try:
-        matrix.run(matrix.fresh(unique=case.operation.unique), case)
+        matrix.run(matrix.fresh_for(case.operation), case)
     except Exception as error:
         raise AssertionError(f"{case}: {type(error).__name__}: {error}") from error
     return 1, Counter({case.fault.value: 1})
@@ -309,13 +309,14 @@ def sought_of_damage(name: str) -> str:
 def damage(session: Session, number: int) -> tuple[int, Counter[str]]:
     if "damage" not in session.kept:
         session.kept["damage"] = test_damage.Damaged(session.folder())
-    said = session.kept["damage"].say(number)
+    said = session.kept["damage"].say(number % (2 * test_damage.CELLS))
     return 1, Counter(said)
 
 
 def damage_proved(session: Session, number: int) -> tuple[int, Counter[str]]:
     if "damage" not in session.kept:
         session.kept["damage"] = test_damage.Damaged(session.folder())
+    number %= 2 * test_damage.CELLS
     said = session.kept["damage"].prove(session.spark, number, session.folder())
     return 1, Counter(said)
 

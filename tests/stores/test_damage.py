@@ -17,7 +17,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from tests.conftest import LONG
 from tests.stores import damage
 from txnqueue import QueueManager, look
-from txnqueue.errors import StoreCorrupt
+from txnqueue.errors import FilesNotReadable, PayloadRemoved, StoreCorrupt
 from txnqueue.storage.files.delta_log import TableVersion
 from txnqueue.storage.files.entries import _renamed
 from txnqueue.storage.files.integrity import content_of, understanding
@@ -54,9 +54,10 @@ class Damaged:
         cell.do(copy)
         after = damage.asked(damage.looks(str(copy)))
         shutil.copy2(whole / cell.path, copy / cell.path)
-        found = damage.problems(self._before[which], after)
+        said = damage.judged(cell, self._before[which], after, sums=which == 0)
+        found = damage.problems(said)
         assert not found, f"{cell}: {found}"
-        return list(damage.judged(self._before[which], after).values())
+        return list(said.values())
 
     def cell(self, number: int) -> damage.Cell:
         """Find the cell of a number."""
@@ -74,9 +75,11 @@ class Damaged:
         shutil.copytree(self._wholes[number % 2], store)
         self.cell(number).do(store)
         after = damage.asked(damage.proofs(spark, str(store)))
-        found = damage.problems(self._proved, after)
+        sums = number % 2 == 0
+        said = damage.judged(self.cell(number), self._proved, after, sums=sums, by_spark=True)
+        found = damage.problems(said)
         assert not found, f"{self.cell(number)}: {found}"
-        return [f"{name} {what}" for name, what in damage.judged(self._proved, after).items()]
+        return [f"{name} {what}" for name, what in said.items()]
 
 
 def _unpacked(folder: Path) -> Path:
@@ -117,19 +120,51 @@ def test_a_commit_that_is_gone_or_shorter_is_named(whole: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("table", ["journal", "archive"])
-def test_a_lost_file_of_entries_is_told_from_one_that_maintenance_removed(
-    whole: Path, table: str
-) -> None:
-    """Its readers were told to call refresh(), after which they were told so again."""
-    reader = look(str(whole))
-    reader.list_queues()
-    for file in (whole / table).rglob("*.parquet"):
-        if "_delta_log" not in file.parts:
-            file.unlink()
-    with pytest.raises(
-        StoreCorrupt, match=r"\.parquet is damaged: it is missing.*put this file back"
+def test_each_lost_file_of_entries_is_named(whole: Path, tmp_path: Path, table: str) -> None:
+    """Readers were told to call refresh(), after which they were told so again."""
+    files = [one for one in (whole / table).rglob("*.parquet") if "_delta_log" not in one.parts]
+    lost = 0
+    for file in files:
+        file.rename(tmp_path / "lost")
+        try:
+            look(str(whole)).entries()
+        except StoreCorrupt as error:
+            assert f"{file} is damaged: it is missing" in str(error) and "put this" in str(error)
+            lost += 1
+        (tmp_path / "lost").rename(file)
+    assert lost > len(files) // 4, "most of these files are old, and none needs them"
+
+
+def test_a_shortened_commit_is_named_and_not_the_newest_one(whole: Path) -> None:
+    cells = damage.cells(whole)
+    wanted = ("archive: a commit before", "without its last line")
+    cell = next(one for one in cells if (one.kind, one.harm) == wanted)
+    cell.do(whole)
+    with pytest.raises(StoreCorrupt, match=f"{cell.path} is damaged"):
+        look(str(whole)).entries()
+
+
+def test_only_an_error_that_names_the_file_names_the_damage() -> None:
+    gone = damage.Cell("journal: data file 0", "journal/shard=a%2F1/part-0.parquet", "gone")
+    for error, sums, by_spark, expected in (
+        (StoreCorrupt(f"/x/{gone.path} is damaged"), True, False, []),
+        (StoreCorrupt("file:/x/journal/shard=a%252F1/part-0.parquet"), True, True, []),
+        (StoreCorrupt("/x/journal/shard=b/part-0.parquet"), True, False, ["unnamed StoreCorrupt"]),
+        (StoreCorrupt("a proof failed"), False, True, []),
+        (PayloadRemoved(), False, False, ["unnamed PayloadRemoved"]),
+        (FilesNotReadable(f"{gone.path}: call refresh()"), True, False, ["unnamed FilesNot"]),
+        (KeyError(gone.path), False, False, ["untyped KeyError"]),
     ):
-        reader.entries()
+        said = damage.judged(gone, {"q": 1}, {"q": error}, sums=sums, by_spark=by_spark)
+        found = damage.problems(said)
+        assert [
+            one.startswith(f"q: {what}") for one, what in zip(found, expected, strict=True)
+        ] == [True for _ in expected], (error, found)
+    flipped = damage.Cell("journal: a commit before", "journal/_delta_log/1.json", "a bit flipped")
+    for sums in (True, False):
+        said = damage.judged(flipped, {"q": 1}, {"q": PayloadRemoved()}, sums=sums)
+        assert bool(damage.problems(said)) == sums
+    assert damage.problems(damage.judged(flipped, {"q": 1}, {"q": 2}, sums=False)) == ["q: silent"]
 
 
 def _forget_what_was_added(store: Path) -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -445,15 +446,50 @@ def test_every_letter_of_a_root_counts(folder: Path, tmp_path: Path) -> None:
     assert roots._for_arrow(uri) == uri
 
 
-def test_a_moment_whose_files_are_gone_says_so(folder: Path) -> None:
-    store = txnqueue.look(str(folder / "store"))
-    away = next((folder / "store" / "journal").glob("shard=transaction*"))
-    away.rename(folder / "away")
-    try:
-        with pytest.raises(errors.FilesNotReadable, match=r"refresh\(\)"):
+def rewritten(journal: Path) -> tuple[Path, Path]:
+    """Write a file anew, as maintenance does; return the old one, which may go, and the new one."""
+    log = journal / "_delta_log"
+    last = max(int(one.stem) for one in log.glob("[0-9]*.json"))
+    actions = [json.loads(line) for line in (log / f"{last:020d}.json").read_text().splitlines()]
+    added = next(one["add"] for one in actions if "%252F" in one.get("add", {}).get("path", ""))
+    again = {**added, "path": added["path"].replace("part-", "again-"), "dataChange": False}
+    named = {"operation": "OPTIMIZE", "operationParameters": {}}
+    lines = [{"commitInfo": named}, {"remove": {"path": added["path"]}}, {"add": again}]
+    (log / f"{last + 1:020d}.json").write_text("\n".join(map(json.dumps, lines)))
+    old, new = (journal / unquote(one["path"]) for one in (added, again))
+    shutil.copy(old, new)
+    return old, new
+
+
+def test_a_file_that_maintenance_removed_is_told_from_a_lost_one(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Its shard has a slash in its name, for which Delta writes another path into its log."""
+    shutil.copytree(folder / "store", tmp_path / "store")
+    store = txnqueue.look(str(tmp_path / "store"))
+    store.refresh()
+    old, new = rewritten(tmp_path / "store" / "journal")
+    old.unlink()
+    with pytest.raises(errors.FilesNotReadable, match=r"refresh\(\)"):
+        store.entries()
+    store.refresh()
+    assert store.entries().num_rows == txnqueue.look(str(folder / "store")).entries().num_rows
+    new.unlink()
+    for _ in range(2):
+        with pytest.raises(errors.StoreCorrupt, match=f"{re.escape(str(new))} is damaged: it is m"):
+            txnqueue.look(str(tmp_path / "store")).entries()
+
+
+def test_one_lost_file_is_named_also_after_a_refresh(folder: Path, tmp_path: Path) -> None:
+    """Where its shard had a slash in its name, readers were told to call refresh(), for ever."""
+    shutil.copytree(folder / "store", tmp_path / "store")
+    lost = next((tmp_path / "store" / "journal").glob("shard=transaction*/*.parquet"))
+    lost.unlink()
+    store = txnqueue.look(str(tmp_path / "store"))
+    for _ in range(2):
+        with pytest.raises(errors.StoreCorrupt, match=f"{re.escape(str(lost))} is damaged: it is"):
             store.entries()
-    finally:
-        (folder / "away").rename(away)
+        store.refresh()
 
 
 def test_another_store_in_the_place_of_the_one_that_was_looked_at_is_told(
@@ -632,7 +668,38 @@ def test_a_table_in_the_place_of_another_one_is_read_anew(log: Log, commits: int
 def test_a_log_with_a_gap_is_not_guessed_at(log: Log) -> None:
     log.commit(0, META, PROTOCOL)
     log.commit(2, add("a"))
-    with pytest.raises(errors.FilesNotReadable, match="no commit 1"):
+    with pytest.raises(errors.StoreCorrupt, match=r"01\.json is damaged: it is missing"):
+        log.paths()
+
+
+def test_a_log_without_its_beginning_and_a_checkpoint_is_named(log: Log) -> None:
+    for version in (5, 6):
+        log.commit(version, add(f"c{version}"))
+    with pytest.raises(errors.StoreCorrupt, match=r"_delta_log is damaged: .* begin with 5, and"):
+        log.paths()
+
+
+def test_a_commit_that_comes_while_the_log_is_listed_is_not_missing(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.commit(0, META, PROTOCOL, add("a"))
+    log.commit(2, add("c"))
+    listed = log.log._list
+
+    def late() -> list[str]:
+        names: list[str] = listed()
+        log.commit(1, add("b"))
+        return names
+
+    monkeypatch.setattr(log.log, "_list", late)
+    assert log.paths() == ["a", "b", "c"]
+
+
+def test_a_gap_in_a_log_whose_commits_may_be_elsewhere_is_left_to_spark(log: Log) -> None:
+    elsewhere = {"protocol": {"minReaderVersion": 3, "writerFeatures": ["catalogManaged"]}}
+    log.commit(0, META, elsewhere)
+    log.commit(2, add("a"))
+    with pytest.raises(errors.FilesNotReadable, match="catalogManaged"):
         log.paths()
 
 

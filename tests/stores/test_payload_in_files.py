@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,8 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem
 
-from txnqueue.errors import FilesNotReadable, PayloadRemoved
+from tests.stores import damage
+from txnqueue.errors import FilesNotReadable, PayloadRemoved, StoreCorrupt
 from txnqueue.storage.files import calendar
+from txnqueue.storage.files.delta_log import DeltaLog, TableVersion
 from txnqueue.storage.files.payload import FilesPayload
 from txnqueue.storage.payload import Part
 
@@ -55,6 +62,12 @@ def write(folder: Path, files: list[list[Row]], *, statistics: bool) -> FilesPay
     return FilesPayload(LocalFileSystem(), str(folder))
 
 
+def commit(folder: Path, version: int, *actions: dict[str, object]) -> None:
+    """Commit to the table."""
+    log = folder / "payload" / "owner" / "_delta_log"
+    (log / f"{version:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+
+
 def part(send: str, offsets: set[int]) -> Part:
     """Name messages of a send, as ranges of one offset each."""
     ranges = tuple((offset, offset) for offset in sorted(offsets))
@@ -90,6 +103,71 @@ def test_messages_whose_rows_are_gone_are_missed(
     payload = write(tmp_path, [ROWS], statistics=True)
     with pytest.raises(PayloadRemoved):
         list(payload.pieces(COLUMNS, [part(*asked)]))
+
+
+def test_a_lost_file_is_named_and_one_that_maintenance_removed_is_not_missed(
+    tmp_path: Path,
+) -> None:
+    payload = write(tmp_path, [ROWS[:OFFSETS], ROWS[OFFSETS:]], statistics=True)
+    lost = tmp_path / "payload" / "owner" / "0.parquet"
+    lost.unlink()
+    for _ in range(2):
+        with pytest.raises(StoreCorrupt, match=f"{re.escape(str(lost))} is damaged: it is missing"):
+            list(payload.pieces(COLUMNS, [part("a", {0})]))
+    commit(tmp_path, 1, {"remove": {"path": lost.name}})
+    (found,) = payload.pieces(COLUMNS, [part("c", {1})])
+    assert found["told"].to_pylist() == ["c1"]
+    with pytest.raises(PayloadRemoved):
+        list(payload.pieces(COLUMNS, [part("a", {0})]))
+
+
+def test_a_file_that_is_written_anew_while_it_is_looked_for_is_read_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload = write(tmp_path, [ROWS], statistics=True)
+    old, new = (tmp_path / "payload" / "owner" / f"{name}.parquet" for name in ("0", "again"))
+    newest = DeltaLog.newest
+
+    def maintained(log: DeltaLog, known: TableVersion | None = None) -> TableVersion:
+        found = newest(log, known)
+        if old.exists():
+            old.rename(new)
+            add = {"path": new.name, "partitionValues": {"slice": "0"}, "size": 1}
+            commit(tmp_path, 1, {"remove": {"path": old.name}}, {"add": add})
+        return found
+
+    monkeypatch.setattr(DeltaLog, "newest", maintained)
+    (found,) = payload.pieces(COLUMNS, [part("b", {2})])
+    assert found["told"].to_pylist() == ["b2"]
+
+
+def test_a_table_that_is_gone_was_removed_and_a_log_that_lacks_a_file_is_named(
+    tmp_path: Path,
+) -> None:
+    payload = write(tmp_path, [ROWS], statistics=True)
+    log = tmp_path / "payload" / "owner" / "_delta_log"
+    checkpoint = log / f"{1:020d}.checkpoint.3a0d65cd-4056-49b8-937b-95f9e3ee90e5.json"
+    checkpoint.write_text(json.dumps({"sidecar": {"path": "none.parquet", "sizeInBytes": 1}}))
+    with pytest.raises(StoreCorrupt, match=r"owner is damaged: .*none\.parquet"):
+        list(payload.pieces(COLUMNS, [part("a", {0})]))
+    shutil.rmtree(log.parent)
+    with pytest.raises(PayloadRemoved):
+        list(payload.pieces(COLUMNS, [part("a", {0})]))
+
+
+def test_a_damaged_footer_does_not_end_the_process(tmp_path: Path) -> None:
+    """The type of a column is not that of its values: Arrow has no error for this in Python."""
+    with tarfile.open(Path(__file__).parent / "0.1.0.tar.gz") as packed:
+        packed.extractall(tmp_path, filter="data")
+    cell = next(
+        one
+        for one in damage.cells(tmp_path / "store")
+        if str(one) == "orders: data file 0, a bit flipped at 68%"
+    )
+    cell.do(tmp_path / "store")
+    code = f"import txnqueue; txnqueue.look({str(tmp_path / 'store')!r}).queue('orders').peek()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 or "StoreCorrupt" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -163,19 +163,16 @@ class DeltaLog:
         wanted = [version for version in commits if version > found.version]
         if found.version < 0 and not wanted:
             raise FileNotFoundError(self._log)
-        if wanted and wanted != list(range(found.version + 1, wanted[-1] + 1)):
-            missing = next(v for v in range(found.version + 1, wanted[-1]) if v not in wanted)
-            raise FilesNotReadable(
-                f"The log at {self._log} has no commit {missing}: it is damaged, or its commits "
-                "are stored elsewhere; use Spark.",
-                path=self._log,
-            )
         named: list[LoggedCommit] = []
+        before = found
         for version in wanted:
+            if version != found.version + 1:
+                raise self._gap(found.version + 1, version, last=last)
             with understanding(self.filesystem, self._commit(version)):
                 found = _applied(found, [self._actions(version)])
             named += found.commits
-        self._check_sum(found, names)
+        if not self._fits_sum(found, names):
+            raise self._unfitting(before, wanted, names)
         return replace(found, mark=self._mark(found.version), commits=tuple(named))
 
     def _check_newest(self, commits: Sequence[int], names: Sequence[str], *, last: bool) -> None:
@@ -192,25 +189,52 @@ class DeltaLog:
                 raise FileNotFoundError(self._commit(newest))
             raise damaged(self._commit(newest), "it is missing, but files written with it exist")
 
-    def _check_sum(self, found: TableVersion, names: Sequence[str]) -> None:
-        """Compare a version with Delta's checksum file of it, if that can be read.
+    def _gap(self, missing: int, later: int, *, last: bool) -> Exception:
+        """Build the error for a commit that is missing before a later one.
 
-        Raises:
-            StoreCorrupt: It has different files.
+        Delta puts commits into the folder in their order. Where they may be elsewhere, the commits
+        before this one have said so, and the table was refused.
         """
-        name = f"{found.version:020d}.crc"
+        if not last:  # the folder may have changed while it was listed
+            return FileNotFoundError(self._commit(missing))
+        if missing == 0:
+            how = f"its commits begin with {later}, and there is no checkpoint of those before"
+            return damaged(self._log, how)
+        return damaged(self._commit(missing), "it is missing, but later commits exist")
+
+    def _fits_sum(self, found: TableVersion, names: Sequence[str]) -> bool:
+        """Return whether a version has the files that Delta's checksum file of it lists.
+
+        True also if there is no such file, or it cannot be read: nothing depends on it.
+        """
+        name = _sum_of(found.version)
         if name not in names:
-            return
+            return True
         try:
             said = json.loads(content_of(self.filesystem, f"{self._log}/{name}"))
             files, size = int(said["numFiles"]), int(said["tableSizeBytes"])
         except (StoreCorrupt, OSError, ValueError, KeyError, TypeError):
-            return  # nothing depends on this file
-        if (files, size) != (len(found.files), sum(one.size for one in found.files.values())):
-            raise damaged(
-                self._commit(found.version),
-                f"the files of the table are not those that {name} lists",
-            )
+            return True
+        return (files, size) == (len(found.files), sum(one.size for one in found.files.values()))
+
+    def _unfitting(
+        self, before: TableVersion, wanted: Sequence[int], names: Sequence[str]
+    ) -> StoreCorrupt:
+        """Build the error that names the first commit whose version has other files than it should.
+
+        Args:
+            before: The version before the commits.
+            wanted: The versions of the commits.
+            names: The names of the files of the log.
+        """
+        how = "the files of the table are not those that {} lists"
+        if not self._fits_sum(before, names):
+            return damaged(self._log, how.format(_sum_of(before.version)))
+        for version in wanted:
+            before = _applied(before, [self._actions(version)])
+            if not self._fits_sum(before, names):
+                return damaged(self._commit(version), how.format(_sum_of(version)))
+        raise FileNotFoundError(self._log)  # the log was changed meanwhile
 
     def _checkpoint(self, names: Sequence[str]) -> TableVersion:
         """Read the newest complete checkpoint."""
@@ -275,6 +299,11 @@ def _repeated(read: Callable[[bool], Found]) -> Found:
             if last:
                 raise
     raise AssertionError
+
+
+def _sum_of(version: int) -> str:
+    """Return the name of Delta's checksum file of a version (pure)."""
+    return f"{version:020d}.crc"
 
 
 def _whole(found: Sequence[re.Match[str]]) -> list[str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,11 +11,11 @@ import pyarrow.compute as pc
 
 from txnqueue.core import model
 from txnqueue.core.model import Entry
-from txnqueue.errors import FilesNotReadable, StoreError
+from txnqueue.errors import FilesNotReadable, StoreCorrupt, StoreError
 from txnqueue.storage.files import parquet
 from txnqueue.storage.files.arrays import empty, numbers, texts
 from txnqueue.storage.files.delta_log import DataFile, DeltaLog, TableVersion
-from txnqueue.storage.files.integrity import content_of, damaged, understanding
+from txnqueue.storage.files.integrity import content_of, damaged, reaching, understanding
 from txnqueue.storage.journal import EntryFilter, Newest, Order
 from txnqueue.storage.journal.filters import shards_of
 from txnqueue.storage.journal.rows import entry_of
@@ -160,15 +159,8 @@ class EntryFiles:
         return found
 
     def _gone(self, files: Sequence[DataFile]) -> StoreError:
-        """Build the error for a file that is gone: lost, if the newest version needs it as well."""
-        needed: Collection[str] = ()
-        with suppress(FileNotFoundError):  # the store itself is gone, as refresh() says
-            needed = DeltaLog(self._filesystem, self._folder).newest().files
-        for one in files:
-            path = path_of(self._folder, one)
-            if one.path in needed and not self._filesystem.get_file_info(path).is_file:
-                return damaged(path, "it is missing, and the newest version of the table needs it")
-        return FilesNotReadable(
+        """Build the error for a file that is gone: lost, or no longer needed."""
+        return lost(DeltaLog(self._filesystem, self._folder), files) or FilesNotReadable(
             f"Files of {self._folder} that this state of the store needs were removed because "
             "they are old: call refresh() to read the store as it is now.",
             path=self._folder,
@@ -249,6 +241,30 @@ def path_of(folder: str, one: DataFile) -> str:
             path=one.path,
         )
     return f"{folder}/{one.path}"
+
+
+def lost(log: DeltaLog, files: Iterable[DataFile]) -> StoreCorrupt | None:
+    """Return the error for one of some files that is lost; None if maintenance removed them.
+
+    Maintenance removes a file only after a commit that takes it out of the table. So a file that
+    was missed before the log is read here, and of which the newest version says that it is there,
+    was removed by something else.
+
+    Args:
+        log: The log of the table.
+        files: The files, one of which was missed.
+    """
+    try:
+        needed = {one.path for one in log.newest().files.values()}
+    except FileNotFoundError:  # the table is gone as a whole
+        return None
+    for one in files:
+        path = path_of(log.folder, one)
+        with reaching(path):
+            is_missed = one.path in needed and not log.filesystem.get_file_info(path).is_file
+        if is_missed:
+            return damaged(path, "it is missing, and the newest version of the table needs it")
+    return None
 
 
 def entries_of(table: pa.Table) -> list[Entry]:

@@ -18,16 +18,16 @@ from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import FilesNotReadable, OnlyLooking, PayloadRemoved
 from txnqueue.storage.files import calendar, parquet
 from txnqueue.storage.files.arrays import texts
-from txnqueue.storage.files.delta_log import DataFile, DeltaLog
-from txnqueue.storage.files.entries import path_of
-from txnqueue.storage.files.integrity import understanding
+from txnqueue.storage.files.delta_log import DataFile, DeltaLog, TableVersion
+from txnqueue.storage.files.entries import lost, path_of
+from txnqueue.storage.files.integrity import damaged, understanding
 from txnqueue.storage.payload import Part, Run, Send, StagedPlace
 from txnqueue.storage.payload.described import Described
 from txnqueue.storage.payload.message_info import MESSAGE_INFO, message_info
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
-    from pyarrow.parquet import RowGroupMetaData
+    from pyarrow.parquet import ParquetFile, RowGroupMetaData
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
@@ -39,6 +39,8 @@ _KEYS = pa.schema(
         ("headers", _HEADERS),
     ]
 )
+_TRIES = 3
+"""How often a table is read if maintenance removes files of it meanwhile."""
 _send_id = attrgetter("send_id")
 _Bounds = Mapping[str, tuple[Any, Any]]
 """The known minimum and maximum values of columns."""
@@ -107,16 +109,34 @@ class FilesPayload:
         wanted = _KEYS
         for field in columns:
             wanted = wanted.append(field)
-        try:
-            paths = [
-                path_of(log.folder, one)
-                for one in log.newest().files.values()
+        read = self._of_table(log, slices, parts, wanted)
+        return pa.concat_tables([wanted.empty_table(), *read])
+
+    def _of_table(
+        self, log: DeltaLog, slices: Collection[str], parts: Sequence[Part], wanted: pa.Schema
+    ) -> list[pa.Table]:
+        """Read the rows of some sends in each file that may have them.
+
+        Raises:
+            PayloadRemoved: There is no such table any more.
+            StoreCorrupt: A file is damaged, or is missing and needed.
+        """
+        for last in (False,) * (_TRIES - 1) + (True,):
+            files = [
+                one
+                for one in _newest(log).files.values()
                 if one.partition.get("slice") in slices and _may_hold(_of_file(one), parts)
             ]
-            read = parquet.side_by_side(lambda path: self._file(path, parts, wanted), paths)
-        except FileNotFoundError as error:
-            raise PayloadRemoved from error
-        return pa.concat_tables([wanted.empty_table(), *read])
+            paths = [path_of(log.folder, one) for one in files]
+            try:
+                return parquet.side_by_side(lambda path: self._file(path, parts, wanted), paths)
+            except FileNotFoundError as error:
+                corrupt = lost(log, files)
+                if corrupt is not None:
+                    raise corrupt from error
+                if last:  # else maintenance has rewritten or removed it meanwhile
+                    raise PayloadRemoved from error
+        raise AssertionError
 
     def _file(self, path: str, parts: Sequence[Part], wanted: pa.Schema) -> pa.Table:
         """Read the rows of some sends in a file; the parts are sorted by their sends."""
@@ -125,11 +145,7 @@ class FilesPayload:
             self._filesystem.open_input_file(path) as content,
         ):
             file = parquet.opened(content)
-            groups = [
-                number
-                for number in range(file.num_row_groups)
-                if _may_hold(_of_group(file.metadata.row_group(number)), parts)
-            ]
+            groups = _groups(file, parts)
             stored = parquet.read(file, wanted.names, groups)
             stored = stored.filter(_around(stored, parts))
             calendar.check(file.metadata.metadata, stored, path)
@@ -207,6 +223,21 @@ class FilesPayload:
         _refuse()
 
 
+def _newest(log: DeltaLog) -> TableVersion:
+    """Read the newest version of a payload table.
+
+    Raises:
+        PayloadRemoved: There is no such table any more.
+        StoreCorrupt: A file that its log names is gone.
+    """
+    try:
+        return log.newest()
+    except FileNotFoundError as error:
+        if log.exists():
+            raise damaged(log.folder, f"a file that its log names is gone ({error})") from error
+        raise PayloadRemoved from error
+
+
 def _around(rows: pa.Table, parts: Sequence[Part]) -> pa.ChunkedArray:
     """Tell which rows are of some parts' sends, between the first and the last offset of all."""
     sends = texts(dict.fromkeys(map(_send_id, parts)))
@@ -269,14 +300,32 @@ def _of_file(one: DataFile) -> _Bounds:
     return {name: (least[name], most[name]) for name in least.keys() & most.keys()}
 
 
-def _of_group(group: RowGroupMetaData) -> _Bounds:
-    """Return the bounds of a row group's rows, from the file (pure)."""
-    columns = map(group.column, range(group.num_columns))
-    known = {one.path_in_schema: one.statistics for one in columns}
+def _groups(file: ParquetFile, parts: Sequence[Part]) -> list[int]:
+    """List the row groups of a file that may have rows of some parts, sorted by send.
+
+    If there is only one, its statistics are not looked at: they say no more than those in Delta's
+    log, and if they are damaged, Arrow may end the process instead of raising an error.
+    """
+    groups = range(file.num_row_groups)
+    if len(groups) == 1:
+        return [0]
+    paths = [file.schema.column(place).path for place in range(len(file.schema))]
+    places = {name: paths.index(name) for name in ("send_id", "send_offset") if name in paths}
+    return [n for n in groups if _may_hold(_of_group(file.metadata.row_group(n), places), parts)]
+
+
+def _of_group(group: RowGroupMetaData, places: Mapping[str, int]) -> _Bounds:
+    """Return the bounds of a row group's rows, from the file (pure).
+
+    Args:
+        group: The row group.
+        places: The places of the columns whose bounds are asked for.
+    """
+    known = {name: group.column(place).statistics for name, place in places.items()}
     return {
-        name: (known[name].min, known[name].max)
-        for name in ("send_id", "send_offset")
-        if known.get(name) is not None and known[name].has_min_max
+        name: (one.min, one.max)
+        for name, one in known.items()
+        if one is not None and one.has_min_max
     }
 
 
