@@ -26,16 +26,16 @@ SPOILED = frozenset({"StatementRefused"})
 IN_THE_WAY = frozenset({"Busy", "StoreBusy"})
 """Others were in the way."""
 SETTLING = IN_THE_WAY | {"LeaseLost", "SettlementPending", "TransactionUnknown"}
-ENDING = frozenset({"TransactionAborted", "LeaseLost", "SettlementPending", "StoreBusy"})
 DECIDING = IN_THE_WAY | {"TransactionFinished", "TransactionUnknown"}
+PREPARING = SETTLING | {"TransactionAborted"}
 EXPECTED: dict[str, frozenset[str]] = {
     "begin": frozenset(),
     "send": IN_THE_WAY | {"TransactionAborted"},
     "receive": IN_THE_WAY | {"LeaseLost", "TransactionAborted", "TransactionUnknown"},
     "accept": SETTLING,
     "release": SETTLING,
-    "commit": ENDING | {"TransactionUnknown"},
-    "prepare": ENDING | {"TransactionUnknown", "Busy"},
+    "commit": PREPARING | DECIDING,  # it may be prepared, and decided by another one meanwhile
+    "prepare": PREPARING,
     "rollback": DECIDING,
     "decide": DECIDING | {"TransactionNotFound", "TransactionNotPrepared"},
     "recover": IN_THE_WAY | {"TransactionUnknown"},
