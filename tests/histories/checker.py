@@ -141,7 +141,7 @@ def _prepared(history: History) -> Iterator[Anomaly]:
     asked = {
         one.txn
         for one in history.of("rollback", "decide")
-        if one.what == "rollback" or not one.given.get("commit")
+        if one.outcome != FAIL and not one.given.get("commit")
     }
     for attempt, fact in prepared.items():
         end = decided.get(attempt)

@@ -12,6 +12,7 @@ from tests.histories.anomaly import Anomaly, anomaly
 from tests.histories.history import (
     ACCEPTED,
     CLAIMED,
+    COMMITTED,
     OK,
     POSTED,
     PREPARED,
@@ -201,6 +202,7 @@ def fences(history: History) -> Iterator[Anomaly]:
     """A message is held by one claim at a time, and settled by the one that holds it."""
     holder: dict[Place, Fact] = {}
     newest: dict[Lane, Fact] = {}
+    decided = {fact.attempt: fact.seq for fact in history.said(COMMITTED, ROLLED_BACK)}
     for fact in history.said(CLAIMED, ACCEPTED, RELEASED):
         if fact.kind == CLAIMED:
             before = newest.get((fact.queue, fact.lane))
@@ -208,7 +210,10 @@ def fences(history: History) -> Iterator[Anomaly]:
                 yield anomaly("fence order", f"claim {fact.claim} is not new", before, fact)
             newest[fact.queue, fact.lane] = fact
             for place in [k for k, held in holder.items() if _ends(fact, held)]:
-                del holder[place]
+                over = holder.pop(place)
+                if over.txn is not None and decided.get(over.attempt, fact.seq + 1) > fact.seq:
+                    what = f"{place[1]} was taken from {over.txn}, which is undecided"
+                    yield anomaly("taken over too early", what, over, fact)
             for place in fact.places:
                 held = holder.get(place)
                 if held is not None:

@@ -996,6 +996,32 @@ def released_by_another_transaction() -> Story:
     return story
 
 
+def taken_from_what_is_prepared() -> Story:
+    """Messages of a prepared transaction are taken over; later it is rolled back."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive("T2", 11, 1, "a")
+    story.call("prepare", "T2")
+    story.fact(12, PREPARED, "T2")
+    story.receive("T3", 13, 2, "a", client="c2", supersedes=(1,))
+    story.call("commit", "T3", got={"seq": 14}, client="c2")
+    story.accepted("T3", 14, 2, "a")
+    story.call("decide", "T2", commit=False)
+    story.fact(16, ROLLED_BACK, "T2")
+    return story
+
+
+def rolled_back_though_that_failed() -> Story:
+    """Who asked for the rollback of what is prepared was told that it failed."""
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("prepare", "T1")
+    story.fact(9, PREPARED, "T1")
+    story.call("decide", "T1", FAIL, commit=False, got={"error": "Busy"})
+    story.fact(10, ROLLED_BACK, "T1")
+    return story
+
+
 def look_that_misses_a_commit() -> Story:
     """A look names a later commit, and does not know of one of which nobody was told."""
     story = Story()
@@ -1105,6 +1131,8 @@ BAD: dict[Callable[[], Story], str] = {
     zombie_released: "fence order",
     zombie_rolled_back: "claimed twice",
     released_by_another_transaction: "fence order",
+    taken_from_what_is_prepared: "taken over too early",
+    rolled_back_though_that_failed: "prepared was aborted",
     look_that_misses_a_commit: "wrong look",
     look_at_the_future: "wrong look",
     held_by_nobody: "wrong look",
