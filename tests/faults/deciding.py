@@ -197,9 +197,12 @@ class Deciding:
     def _check_decided(self, prepared: set[str], wanted: str, key: str) -> None:
         """P9: what was prepared when its decision was asked for is decided as was told.
 
-        Of what is committed it may be another attempt: somebody has rolled this one back meanwhile.
+        Somebody else may have been faster. Then it is another attempt that is committed, or that
+        was rolled back: a rollback by an id also ends an attempt beside the one that is committed.
         """
         allowed = {wanted, model.ROLLED_BACK}
+        if "recover" in self.reference.landed[self.call]:
+            allowed.add(model.COMMITTED)
         found = {attempt: self.reference.decided.get(attempt) for attempt in prepared}
         assert allowed.issuperset(found.values()), f"P9 {key} is said to be {wanted}: {found}"
         self.reference.counts["decided as told"] += len(prepared)
