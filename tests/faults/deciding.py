@@ -101,6 +101,8 @@ class Deciding:
             return self.do_begin()
         _, error = self.ask(lambda: tx.rollback("no"))
         if error is None:
+            said = self.reference.decided.get(attempt_id(tx))
+            assert said != model.COMMITTED, f"P9 {tx.id} is said to be rolled back: {said}"
             self.reference.denied.add(attempt_id(tx))
         self._ended(tx, intent, error)
         return None
@@ -167,21 +169,43 @@ class Deciding:
         waiting = sorted(self.reference.waiting())
         key = self.simulation.random.choice(waiting or [self.simulation.key()])
         known = key in self.reference.prepared.values()
+        prepared = self._prepared_under(key)
         if self.simulation.random.random() < 0.5:
             receipt, error = self.ask(
                 lambda: self.manager.commit(key), TransactionFinished, *UNPREPARED
             )
             if receipt is not None:
                 assert self.reference.committed[key][1] == receipt.commit_seq
+                self._check_decided(prepared, model.COMMITTED, key)
         else:
             self.reference.explicit.add(key)
             _, error = self.ask(
                 lambda: self.manager.rollback(key), TransactionFinished, *UNPREPARED
             )
+            if error is None:
+                self._check_decided(prepared, model.ROLLED_BACK, key)
         if isinstance(error, UNPREPARED):
             assert not known, f"P5 {key} is prepared, and nobody knows"
         if error is None:
             self.reference.counts["decided"] += 1
+
+    def _prepared_under(self, key: str) -> set[str]:
+        """The attempts of a transaction that are prepared and undecided."""
+        reference = self.reference
+        return {a for a, k in reference.prepared.items() if k == key and a not in reference.decided}
+
+    def _check_decided(self, prepared: set[str], wanted: str, key: str) -> None:
+        """P9: what was prepared when its decision was asked for is decided as was told.
+
+        Somebody else may have been faster. Then it is another attempt that is committed, or that
+        was rolled back: a rollback by an id also ends an attempt beside the one that is committed.
+        """
+        allowed = {wanted, model.ROLLED_BACK}
+        if "recover" in self.reference.landed[self.call]:
+            allowed.add(model.COMMITTED)
+        found = {attempt: self.reference.decided.get(attempt) for attempt in prepared}
+        assert allowed.issuperset(found.values()), f"P9 {key} is said to be {wanted}: {found}"
+        self.reference.counts["decided as told"] += len(prepared)
 
     def do_recover(self) -> None:
         recovery, _ = self.ask(self.manager.recover)

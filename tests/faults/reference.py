@@ -292,17 +292,19 @@ class Reference:
         self.effects: defaultdict[str | None, dict[int, str]] = defaultdict(dict)
         self.deciding = {e.attempt: e.kind for e in entries if e.stream == e.transaction_key}
         self.commit, self.call, self.operation = entries, call, operation
-        self.ready_before = {m for m, place in self.place.items() if place[0] == "ready"}
+        self.ready_before, self.by_commit = self._all_ready(), set[int]()
         for entry in entries:
             for hold in (hold for claim in self.claims.values() for hold in claim.holds):
                 hold.by = min(hold.by, entry.recorded_at_ms)
             self._check_open(entry)
+            before = self._all_ready()
             getattr(self, f"_{entry.kind}")(entry)
+            if self.deciding.get(entry.attempt) == model.COMMITTED:
+                self.by_commit |= self._all_ready() - before
         for message, place in self.place.items():
             assert place[0] != "moving", f"P1 {message} left {place} and arrived nowhere"
         if operation == "commit" and call in self.ahead:  # a handler may be receiving meanwhile
-            ready = {m for m, place in self.place.items() if place[0] == "ready"}
-            self.came_back[call] = ready - self.ready_before
+            self.came_back[call] = self._all_ready() - self.ready_before
         for attempt, kind in self.deciding.items():
             if kind == model.COMMITTED:
                 intent = self.intents.get(attempt) or self.calls.get(call) or Intent("nobody")
@@ -314,6 +316,9 @@ class Reference:
         self.landed[call].append(operation)
         for other in self.disturbed:
             self.disturbed[other] |= other != call
+
+    def _all_ready(self) -> set[int]:
+        return {message for message, place in self.place.items() if place[0] == "ready"}
 
     def _check_open(self, entry: Any) -> None:
         """From its closing on a queue takes no work but what was prepared."""
@@ -455,7 +460,6 @@ class Reference:
             self.counts["duplicates"] += 1
 
     def _claimed(self, entry: Any) -> None:
-        ready_then = {message for message, place in self.place.items() if place[0] == "ready"}
         self._end_superseded(entry)
         name = (entry.queue_id, entry.lane, entry.sequence)
         body, at_ms = entry.body, entry.recorded_at_ms
@@ -473,8 +477,8 @@ class Reference:
                 # Planned beside a commit of the drain, it does not know what comes back by that.
                 passed_over = passed_over | self.came_back[self.call]
                 if self.operation == "commit":
-                    # What the commit posts is not there yet; what the claim itself takes over is.
-                    passed_over = passed_over | (ready_then & set(first)) - self.ready_before
+                    # What it posts or gives back is not there yet; what the claim takes over is.
+                    passed_over = passed_over | self.by_commit
             others = [message for message in first if message not in passed_over]
             taken = (first[: entry.count], known[: entry.count], others[: entry.count])
             assert self._messages(entry) in taken, f"{name} takes others than the first ones"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
+from tests.histories.anomaly import Anomaly, anomaly
+from tests.histories.errors import errors
 from tests.histories.history import (
     ACCEPTED,
     CLAIMED,
@@ -21,30 +22,25 @@ from tests.histories.history import (
     PREPARED,
     RELEASED,
     ROLLED_BACK,
+    Claim,
     Fact,
     History,
     Operation,
+    Place,
 )
+from tests.histories.lanes import (
+    claimed_where_posted,
+    fences,
+    first_claims_in_order,
+    handed_to_one,
+    redeliveries_in_order,
+)
+from tests.histories.looks import looks, looks_are_exact, versions
 from tests.histories.precedence import circle, spans
 
 DECISIONS = (COMMITTED, ROLLED_BACK)
-
-
-@dataclass(frozen=True)
-class Anomaly:
-    """Something that must not be: its name, what it is, and the lines that show it."""
-
-    name: str
-    what: str
-    witness: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        """Show it with its witness."""
-        return "\n  ".join([f"{self.name}: {self.what}", *self.witness])
-
-
-def _anomaly(name: str, what: str, *witness: Operation | Fact | None) -> Anomaly:
-    return Anomaly(name, what, tuple(str(one) for one in witness if one is not None))
+SETTLED = {"accept": ACCEPTED, "release": RELEASED}
+"""What a call says in the journal that settles messages outside of transactions."""
 
 
 def check(history: History) -> list[Anomaly]:
@@ -80,12 +76,22 @@ def _answers(history: History) -> Iterator[Anomaly]:
         else:
             found = history.committed.get(one.txn or "")
         if one.outcome == OK and found is None:
-            yield _anomaly("lost commit", f"{one.what} of {one.txn} was answered and is gone", one)
+            yield anomaly("lost commit", f"{one.what} of {one.txn} was answered and is gone", one)
         if one.outcome == FAIL and found is not None and not _rivals(history, one):
-            yield _anomaly("reported failed", f"{one.txn} failed, and has landed", one, found)
+            yield anomaly("reported failed", f"{one.txn} failed, and has landed", one, found)
         seq = one.got.get("seq")
         if found is not None and one.outcome == OK and seq is not None and seq != found.seq:
-            yield _anomaly("commit order", f"{one.txn} was told another place", one, found)
+            yield anomaly("commit order", f"{one.txn} was told another place", one, found)
+
+
+def _rolled_back(history: History) -> Iterator[Anomaly]:
+    """What a client was told is rolled back is not committed, neither before nor afterwards."""
+    for one in history.of("rollback", "decide"):
+        if one.what == "decide" and one.given.get("commit"):
+            continue
+        found = history.committed.get(one.txn or "")
+        if one.outcome == OK and found is not None:
+            yield anomaly("rolled back and committed", f"{one.txn} is committed", one, found)
 
 
 def _rivals(history: History, failed: Operation) -> bool:
@@ -104,17 +110,28 @@ def _decided_once(history: History) -> Iterator[Anomaly]:
     for fact in history.said(*DECISIONS):
         before = first.setdefault(fact.attempt or "", fact)
         if before is not fact:
-            yield _anomaly("decided twice", f"{fact.txn} has two decisions", before, fact)
+            yield anomaly("decided twice", f"{fact.txn} has two decisions", before, fact)
     committed = Counter(fact.txn for fact in history.said(COMMITTED))
     for txn, times in committed.items():
         if times > 1 and len({f.attempt for f in history.said(COMMITTED) if f.txn == txn}) > 1:
-            yield _anomaly("committed twice", f"{txn} was committed {times} times")
+            yield anomaly("committed twice", f"{txn} was committed {times} times")
     for one in history.of("outcome"):
         status, found = one.got.get("status"), history.committed.get(one.txn or "")
         if one.outcome == OK and (
             (status == COMMITTED and found is None) or (status == ROLLED_BACK and found is not None)
         ):
-            yield _anomaly("outcome changed", f"{one.txn} was {status}", one, found)
+            yield anomaly("outcome changed", f"{one.txn} was {status}", one, found)
+        if one.outcome == OK and status != COMMITTED and _was_committed(history, one):
+            yield anomaly("outcome changed", f"{one.txn} is {status} after its commit", one, found)
+
+
+def _was_committed(history: History, asked: Operation) -> bool:
+    """Tell whether somebody had been told before a question that a transaction is committed."""
+    return any(
+        one.outcome == OK and one.txn == asked.txn and one.answered < asked.invoked
+        for one in history.of("commit", "decide")
+        if one.given.get("commit", True)
+    )
 
 
 def _prepared(history: History) -> Iterator[Anomaly]:
@@ -124,16 +141,16 @@ def _prepared(history: History) -> Iterator[Anomaly]:
     asked = {
         one.txn
         for one in history.of("rollback", "decide")
-        if one.what == "rollback" or not one.given.get("commit")
+        if one.outcome != FAIL and not one.given.get("commit")
     }
     for attempt, fact in prepared.items():
         end = decided.get(attempt)
         if end is None:
-            yield _anomaly("hanging", f"{fact.txn} is prepared for ever", fact)
+            yield anomaly("hanging", f"{fact.txn} is prepared for ever", fact)
         elif end.kind == ROLLED_BACK and fact.txn not in asked:
-            yield _anomaly("prepared was aborted", f"nobody rolled {fact.txn} back", fact, end)
+            yield anomaly("prepared was aborted", f"nobody rolled {fact.txn} back", fact, end)
         elif end.seq < fact.seq:
-            yield _anomaly("decided twice", f"{fact.txn} was prepared afterwards", end, fact)
+            yield anomaly("decided twice", f"{fact.txn} was prepared afterwards", end, fact)
 
 
 def _order(history: History) -> Iterator[Anomaly]:
@@ -142,7 +159,7 @@ def _order(history: History) -> Iterator[Anomaly]:
     for fact in history.said(COMMITTED):
         other = places.setdefault(fact.seq, fact)
         if other is not fact:
-            yield _anomaly("commit order", f"two commits at {fact.seq}", other, fact)
+            yield anomaly("commit order", f"two commits at {fact.seq}", other, fact)
     looked = {one.name: one.got["seq"] for one in history.of("look") if one.outcome == OK}
     seqs = {txn: fact.seq for txn, fact in history.committed.items()} | looked
     calls = [(node, *span) for node, span in spans(history).items() if node in seqs]
@@ -155,7 +172,7 @@ def _order(history: History) -> Iterator[Anomaly]:
         elif begins and latest is not None and seqs[node] < seqs[latest]:
             lines = [one for one in history.operations if {one.name, one.txn} & {node, latest}]
             kept = [one for one in lines if one.what in ("commit", "decide", "look")]
-            yield _anomaly("commit order", f"{node} came after {latest}", *kept)
+            yield anomaly("commit order", f"{node} came after {latest}", *kept)
 
 
 # ------------------------------------------------------------------------------ messages
@@ -174,206 +191,109 @@ def _sent(history: History) -> Iterator[Anomaly]:
     for one in history.of("commit", "decide"):
         commits[one.txn].append(one)
     for one, message in _deliveries(history):
-        sender = history.sender.get(message)
+        queue = one.given["queue"]
+        sender = history.sender.get((queue, message))
         if sender is None:
-            yield _anomaly("unexpected message", f"nobody sent {message}", one)
+            yield anomaly("unexpected message", f"nobody sent {message} to {queue}", one)
         elif sender == one.txn:
-            yield _anomaly("own message", f"{sender} received {message} of its own", one)
+            yield anomaly("own message", f"{sender} received {message} of its own", one)
         elif sender not in history.committed:
-            yield _anomaly("aborted read", f"{message} was sent by {sender}, which ended", one)
+            yield anomaly("aborted read", f"{message} was sent by {sender}, which ended", one)
         elif all(other.invoked > one.answered for other in commits[sender]):
-            yield _anomaly("intermediate read", f"{message} came before the commit", one)
+            yield anomaly("intermediate read", f"{message} came before the commit", one)
 
 
 def _whole(history: History) -> Iterator[Anomaly]:
-    """A commit has all that its transaction sent and received, and nothing more; others nothing."""
+    """A commit has all that its transaction sent and received, and nothing more; others nothing.
+
+    What is meant is in the queue that it was sent to, or received from, and in no other.
+    """
     sent, may_be_sent = _by_txn(history, "send", OK), _by_txn(history, "send", INFO)
     took = _by_txn(history, "receive", OK)
     for txn, commit in history.committed.items():
         posted = [f for f in history.said(POSTED) if f.txn == txn]
-        made = Counter(i for fact in posted for i in fact.ids)
-        for message in sent[txn] - made.keys():
-            yield _anomaly("torn transaction", f"{message} of {txn} is missing", commit)
-        for message in made.keys() - sent[txn] - may_be_sent[txn]:
-            yield _anomaly("torn transaction", f"{txn} never sent {message}", commit)
+        made = {place for fact in posted for place in fact.places}
+        for queue, message in sorted(sent[txn] - made):
+            yield anomaly("torn transaction", f"{message} of {txn} is missing in {queue}", commit)
+        for queue, message in sorted(made - sent[txn] - may_be_sent[txn]):
+            yield anomaly("torn transaction", f"{txn} never sent {message} to {queue}", commit)
         settled = [f for f in history.said(ACCEPTED) if f.txn == txn]
-        done = {i for fact in settled for i in fact.ids}
-        for message in took[txn] ^ done:
-            yield _anomaly("torn transaction", f"{txn} did not take {message} wholly", commit)
+        done = {place for fact in settled for place in fact.places}
+        for queue, message in sorted(took[txn] ^ done):
+            what = f"{txn} did not take {message} wholly out of {queue}"
+            yield anomaly("torn transaction", what, commit)
         for fact in (*posted, *settled):
             if fact.seq != commit.seq:
-                yield _anomaly("torn transaction", f"a part of {txn} came apart", commit, fact)
+                yield anomaly("torn transaction", f"a part of {txn} came apart", commit, fact)
     for fact in history.said(POSTED, ACCEPTED):
         if fact.txn is not None and fact.txn not in history.committed:
-            yield _anomaly("effect without commit", f"{fact.txn} has none", fact)
+            yield anomaly("effect without commit", f"{fact.txn} has none", fact)
 
 
-def _by_txn(history: History, what: str, outcome: str) -> defaultdict[str, set[str]]:
-    found: defaultdict[str, set[str]] = defaultdict(set)
+def _by_txn(history: History, what: str, outcome: str) -> defaultdict[str, set[Place]]:
+    found: defaultdict[str, set[Place]] = defaultdict(set)
     for one in history.of(what):
         if one.txn is not None and one.outcome == outcome:
-            found[one.txn].update(one.ids)
+            found[one.txn].update((one.given["queue"], message) for message in one.ids)
     return found
 
 
 def _once(history: History) -> Iterator[Anomaly]:
     """After the drain each message stands in its queue once, and was taken out of it once."""
-    posted: dict[tuple[str, str], Fact] = {}
-    gone: dict[tuple[str, str], Fact] = {}
+    posted: dict[Place, Fact] = {}
+    gone: dict[Place, Fact] = {}
     for fact in history.said(POSTED):
         for message in fact.ids:
             other = posted.setdefault((fact.queue, message), fact)
             if other is not fact:
-                yield _anomaly("duplicate message", f"{message} stands there twice", other, fact)
+                yield anomaly("duplicate message", f"{message} stands there twice", other, fact)
         for message in {i for i, times in Counter(fact.ids).items() if times > 1}:
-            yield _anomaly("duplicate message", f"{message} stands there twice", fact)
+            yield anomaly("duplicate message", f"{message} stands there twice", fact)
     for fact in history.said(ACCEPTED):
         for message in fact.ids:
             other = gone.setdefault((fact.queue, message), fact)
             if other is not fact:
-                yield _anomaly("duplicate delivery", f"{message} was taken twice", other, fact)
+                yield anomaly("duplicate delivery", f"{message} was taken twice", other, fact)
     for (queue, message), fact in posted.items():
         if (queue, message) not in gone:
-            yield _anomaly("lost message", f"{message} was never taken from {queue}", fact)
+            yield anomaly("lost message", f"{message} was never taken from {queue}", fact)
     delivered = {(one.given["queue"], i) for one, i in _deliveries(history)}
     for (queue, message), fact in gone.items():
         if (queue, message) not in delivered:
-            yield _anomaly("lost message", f"{message} was taken, and nobody got it", fact)
+            yield anomaly("lost message", f"{message} was taken, and nobody got it", fact)
 
 
-def _acknowledged(history: History) -> Iterator[Anomaly]:
-    """An acknowledgement outside of transactions is there if it was answered, and not if not."""
-    mine = {(f.queue, i): f for f in history.said(ACCEPTED) if f.txn is None for i in f.ids}
-    told: Counter[tuple[str, str]] = Counter()
-    for one in history.of("accept"):
-        for message in one.ids:
-            key = (one.given["queue"], message)
-            told[key] += one.outcome != FAIL
-            if one.outcome == OK and key not in mine:
-                yield _anomaly("lost acknowledgement", f"{message} was acknowledged", one)
-    for key, fact in mine.items():
-        if not told[key]:
-            yield _anomaly("reported failed", f"{key[1]} was acknowledged all the same", fact)
+def _settled(history: History) -> Iterator[Anomaly]:
+    """What is settled outside of transactions is settled by those who were told so."""
+    receives = [one for one in history.of("receive") if one.outcome == OK]
+    handed = {claim for one in receives for claim in one.by_claim}
+    for what, kind in SETTLED.items():
+        landed = {
+            (fact.of_claim, message): fact
+            for fact in history.said(kind)
+            if fact.txn is None
+            for message in fact.ids
+        }
+        perhaps: set[tuple[Claim, str]] = set()
+        told: dict[tuple[Claim, str], Operation] = {}
+        for one in history.of(what):
+            for key in [(claim, i) for claim, ids in one.by_claim.items() for i in ids]:
+                if one.outcome != FAIL:
+                    perhaps.add(key)
+                if one.outcome != OK:
+                    continue
+                if key not in landed:
+                    yield anomaly(f"lost {what}", f"{key[1]} is not {kind}", one)
+                other = told.setdefault(key, one)
+                if other is not one:
+                    yield anomaly("told twice", f"{what} of {key[1]}", other, one)
+        for key, fact in landed.items():
+            # A receive that fails gives back what it has claimed.
+            if key not in perhaps and (kind == ACCEPTED or key[0] in handed):
+                yield anomaly("reported failed", f"{key[1]} is {kind} all the same", fact)
 
 
-# ---------------------------------------------------------------------- lanes and claims
-
-
-def _lanes(history: History) -> Iterator[Anomaly]:
-    """What is claimed for the first time comes in the order in which it was sent to its lane."""
-    waiting: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
-    for fact in sorted(history.said(POSTED, CLAIMED), key=lambda f: (f.seq, f.kind != POSTED)):
-        lane = waiting[fact.queue, fact.lane]
-        if fact.kind == POSTED:
-            lane += fact.ids
-            continue
-        fresh = [message for message in fact.ids if message in lane]
-        if fresh != lane[: len(fresh)]:
-            yield _anomaly("lane order", f"{fresh} before {lane[: len(fresh)]}", fact)
-        waiting[fact.queue, fact.lane] = [message for message in lane if message not in fresh]
-    claimed = _claimed_orders(history)
-    for one in history.of("receive"):
-        for lane_number, ids in _by_lane(one).items():
-            if one.outcome == OK and tuple(ids) not in claimed[one.given["queue"], lane_number]:
-                yield _anomaly("lane order", f"{ids} is not what was claimed", one)
-
-
-def _claimed_orders(history: History) -> defaultdict[tuple[str, int], set[tuple[str, ...]]]:
-    found: defaultdict[tuple[str, int], set[tuple[str, ...]]] = defaultdict(set)
-    for fact in history.said(CLAIMED):
-        found[fact.queue, fact.lane].add(fact.ids)
-    return found
-
-
-def _by_lane(receive: Operation) -> dict[int, list[str]]:
-    found: defaultdict[int, list[str]] = defaultdict(list)
-    for message in receive.got.get("messages", ()):
-        found[message["lane"]].append(message["id"])
-    return found
-
-
-def _fences(history: History) -> Iterator[Anomaly]:
-    """A message is held by one claim at a time, and settled by the one that holds it."""
-    holder: dict[tuple[str, str], Fact] = {}
-    newest: dict[tuple[str, int], Fact] = {}
-    for fact in history.facts:
-        lane = (fact.queue, fact.lane)
-        if fact.kind == CLAIMED:
-            before = newest.get(lane)
-            if before is not None and fact.claim <= before.claim:
-                yield _anomaly("fence order", f"claim {fact.claim} is not new", before, fact)
-            newest[lane] = fact
-            for key in [k for k, held in holder.items() if _ends(fact, held)]:
-                del holder[key]
-            for message in fact.ids:
-                held = holder.get((fact.queue, message))
-                if held is not None:
-                    yield _anomaly("claimed twice", f"{message} was held", held, fact)
-                holder[fact.queue, message] = fact
-        elif fact.kind in (ACCEPTED, RELEASED):
-            for message in fact.ids:
-                held = holder.pop((fact.queue, message), None)
-                if fact.kind == ACCEPTED and (held is None or held.claim != fact.claim):
-                    yield _anomaly("fence order", f"{message} was not held by it", held, fact)
-    for (_, message), held in holder.items():
-        yield _anomaly("hanging", f"{message} is held for ever", held)
-
-
-def _ends(claim: Fact, held: Fact) -> bool:
-    same = (claim.queue, claim.lane) == (held.queue, held.lane)
-    return same and held.claim in claim.supersedes
-
-
-# --------------------------------------------------------------------- looks and versions
-
-
-def _looks(history: History) -> Iterator[Anomaly]:
-    """A look shows all of a commit or nothing; what is gone stays gone; versions never change."""
-    looks = sorted(
-        (one for one in history.of("look") if one.outcome == OK), key=lambda one: one.got["seq"]
-    )
-    seen: dict[tuple[str, str], Operation] = {}
-    gone: dict[tuple[str, str], Operation] = {}
-    for one in looks:
-        shown = history.states(one)
-        yield from _torn(history, one, shown)
-        for key, before in seen.items():
-            if key not in shown:
-                yield _anomaly("flicker", f"{key[1]} was there before", before, one)
-        for key, state in shown.items():
-            if state != ACCEPTED and key in gone:
-                yield _anomaly("flicker", f"{key[1]} was gone before", gone[key], one)
-            (gone if state == ACCEPTED else seen).setdefault(key, one)
-
-
-def _torn(
-    history: History, look: Operation, shown: dict[tuple[str, str], str]
-) -> Iterator[Anomaly]:
-    queues, known = look.got["states"].keys(), look.got["committed"]
-    effects = {txn: {f"commit of {txn}": txn in known} for txn in history.committed}
-    for fact in history.said(POSTED, ACCEPTED):
-        if fact.txn not in history.committed or fact.queue not in queues:
-            continue
-        for message in fact.ids:
-            state = shown.get((fact.queue, message))
-            seen = state is not None if fact.kind == POSTED else state == ACCEPTED
-            effects[fact.txn or ""][f"{fact.kind} {message} in {fact.queue}"] = seen
-    for txn, found in effects.items():
-        if len(set(found.values())) > 1:
-            missing = [what for what, seen in found.items() if not seen]
-            yield _anomaly("torn read", f"of {txn} it does not show {missing}", look)
-    for _, message in shown:
-        if history.sender.get(message) not in history.committed:
-            yield _anomaly("aborted read", f"it shows {message}", look)
-
-
-def _versions(history: History) -> Iterator[Anomaly]:
-    """Each retained version shows what had landed by then, and nothing else."""
-    for version, shown in history.versions.items():
-        landed = {fact.name for fact in history.facts if fact.version <= version}
-        if shown != landed:
-            strange, missing = sorted(shown - landed)[:3], sorted(landed - shown)[:3]
-            yield Anomaly("version changed", f"{version} shows {strange}, and not {missing}")
+# --------------------------------------------------------------------------------- others
 
 
 def _replayed(history: History) -> Iterator[Anomaly]:
@@ -389,22 +309,28 @@ def _circles(history: History) -> Iterator[Anomaly]:
         nodes = {edge.before for edge in found.edges}
         lines = [one for one in history.operations if {one.txn, one.name} & nodes]
         kept = [one for one in lines if one.what in ("commit", "decide", "look", "accept")]
-        yield _anomaly(found.name, str(found), *kept)
+        yield anomaly(found.name, str(found), *kept)
 
 
 CHECKS: tuple[Callable[[History], Iterable[Anomaly]], ...] = (
     _answers,
+    _rolled_back,
     _decided_once,
     _prepared,
     _order,
     _sent,
     _whole,
     _once,
-    _acknowledged,
-    _lanes,
-    _fences,
-    _looks,
-    _versions,
+    _settled,
+    first_claims_in_order,
+    redeliveries_in_order,
+    handed_to_one,
+    claimed_where_posted,
+    fences,
+    looks,
+    looks_are_exact,
+    versions,
+    errors,
     _replayed,
     _circles,
 )

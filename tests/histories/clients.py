@@ -13,6 +13,7 @@ from typing import Any
 from tests.faults.injection import Crash
 from tests.histories.history import COMMITTED, ROLLED_BACK
 from tests.histories.recorder import Recorder
+from tests.inside import claims_of
 from txnqueue.core.receipt import Status
 from txnqueue.errors import TransactionUnknown, TxnQueueError
 
@@ -29,7 +30,9 @@ ACTIONS = {
     "pause": 1,
 }
 PASSING = (TxnQueueError, ConnectionError)
-"""What the next action of a client does not depend on."""
+"""What the next action of a client does not depend on; the checker knows which may be raised."""
+Told = dict[str, Any]
+"""What is told of a message that was delivered: its ``id``, its ``lane`` and its ``claim``."""
 DRAINED_IN_A_ROW, DRAINS_MAX = 2, 40
 """A queue is drained when it was empty so often; what is left after so many tries, is lost."""
 
@@ -75,7 +78,7 @@ class Client:
         self._call = recorder.call
         self._number = 0
         self._unknown: list[str] = []
-        self._batches: list[tuple[str, Any]] = []
+        self._batches: list[tuple[str, Any, list[Told]]] = []
 
     def step(self) -> None:
         """Do one thing; what it may be told in a conflict or a fault does not stop it."""
@@ -99,7 +102,7 @@ class Client:
         """Take from one queue and send to the other."""
         key, tx = self._begin()
         with _RolledBack(self, tx, key):
-            found = self._receive("in", key, tx)
+            _, found = self._receive("in", key, tx)
             if found:
                 self._send(tx, key, "out", len(found))
             self._end(tx, key)
@@ -116,14 +119,13 @@ class Client:
         """Receive outside of transactions, or settle what was received: in time or not."""
         if not self._batches or self.dice.random() < 0.5:
             queue = self.dice.choice(QUEUES)
-            batch = self._receive(queue, None, None)
-            if batch:
-                self._batches.append((queue, batch))
+            batch, told = self._receive(queue, None, None)
+            if told:
+                self._batches.append((queue, batch, told))
             return
-        queue, batch = self._batches.pop(self.dice.randrange(len(self._batches)))
+        queue, batch, told = self._batches.pop(self.dice.randrange(len(self._batches)))
         how = "accept" if self.dice.random() < 0.7 else "release"
-        ids = [one["id"] for one in batch.messages()]
-        self._call(how, getattr(batch, how), queue=queue, ids=ids)
+        self._call(how, getattr(batch, how), queue=queue, messages=told)
 
     def look(self) -> None:
         """Look at both queues at one moment."""
@@ -142,7 +144,7 @@ class Client:
 
     def decide(self) -> None:
         """Decide something that is prepared, whoever did that."""
-        waiting = self.manager.recover().prepared
+        waiting = self._recover()
         if waiting:
             self._decide(self.dice.choice(waiting), commit=self.dice.random() < 0.7)
 
@@ -153,19 +155,19 @@ class Client:
     def drain(self) -> None:
         """Let everything come to its end: decide, recover, and take what is left."""
         self._pause()
-        for key in self.manager.recover().prepared:
+        for key in self._recover():
             self._decide(key, commit=True)
-        self.manager.recover()
+        self._recover()
         for queue in QUEUES:
             empty = 0
             for _ in range(DRAINS_MAX):
                 key, tx = self._begin()
-                batch = self._receive(queue, key, tx, limit=1_000)
-                empty = 0 if batch else empty + 1
+                _, found = self._receive(queue, key, tx, limit=1_000)
+                empty = 0 if found else empty + 1
                 self._commit(tx, key)
                 if empty == DRAINED_IN_A_ROW:
                     break
-                if not batch:
+                if not found:
                     self._pause()
         self.look()
 
@@ -174,25 +176,34 @@ class Client:
     def _begin(self) -> tuple[str, Any]:
         self._number += 1
         key = f"{self.name}/{self._number}"
-        return key, self.manager.transaction(key)
+        return key, self._call("begin", lambda: self.manager.transaction(key), key)
+
+    def _recover(self) -> list[str]:
+        recovery = self._call("recover", self.manager.recover)
+        return list(recovery.prepared)
 
     def _send(self, tx: Any, key: str, queue: str, count: int) -> None:
         ids = [f"{key}:{queue}{n}" for n in range(count)]
         rows = [{"id": one} for one in ids]
-        send = self.manager.queue(queue).send
-        self._call("send", lambda: send(rows, transaction=tx), key, queue=queue, ids=ids)
 
-    def _receive(self, queue: str, key: str | None, tx: Any, limit: int | None = None) -> Any:
+        def send() -> Any:
+            return self.manager.queue(queue).send(rows, transaction=tx)
+
+        self._call("send", send, key, queue=queue, ids=ids)
+
+    def _receive(
+        self, queue: str, key: str | None, tx: Any, limit: int | None = None
+    ) -> tuple[Any, list[Told]]:
         most = limit or self.dice.randint(1, 4)
-        found: list[Any] = []
 
-        def receive() -> list[dict[str, Any]]:
+        def receive() -> tuple[Any, list[Told]]:
             batch = self.manager.queue(queue).receive(most, transaction=tx)
-            found.append(batch)
-            return [{"id": m["id"], "lane": m["_message"]["lane"]} for m in batch.messages()]
+            return batch, _messages_of(batch)
 
-        self._call("receive", receive, key, lambda got: {"messages": got}, queue=queue)
-        return found[0]
+        answer: tuple[Any, list[Told]] = self._call(
+            "receive", receive, key, lambda got: {"messages": got[1]}, queue=queue
+        )
+        return answer
 
     def _end(self, tx: Any, key: str) -> None:
         chance = self.dice.random()
@@ -251,6 +262,22 @@ class _RolledBack:
             self._client.in_doubt(self._key)
         else:
             self._client.roll_back(self._tx, self._key)
+
+
+def _messages_of(batch: Any) -> list[Told]:
+    """Tell of each message of a batch which claim delivered it."""
+    claims = {
+        (one.positions[position_id].send_id, offset): one.claim.sequence
+        for one in claims_of(batch)
+        for position_id, part in one.claim.items.items()
+        for first, last in part
+        for offset in range(first, last + 1)
+    }
+    rows = [(row["id"], row["_message"]) for row in batch.messages()]
+    return [
+        {"id": i, "lane": about["lane"], "claim": claims[about["send_id"], about["send_offset"]]}
+        for i, about in rows
+    ]
 
 
 def _status(outcome: Any) -> dict[str, str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -22,15 +24,31 @@ Place = tuple[str, int]
 """Send id and offset of a message."""
 
 
-def facts_of(entries: Iterable[Entry], names: dict[str, str], ids: dict[Place, str]) -> list[Fact]:
+def name_of(entry: Entry) -> str:
+    """Name an entry for ever."""
+    return f"{entry.append_id}:{entry.index}"
+
+
+def name_and_digest(entry: Entry) -> str:
+    """Name an entry for as long as nothing of it changes."""
+    return f"{name_of(entry)} {hashlib.sha256(repr(entry).encode()).hexdigest()[:12]}"
+
+
+def facts_of(
+    entries: Iterable[Entry],
+    names: dict[str, str],
+    ids: dict[Place, str],
+    named: Callable[[Entry], str] = name_of,
+) -> list[Fact]:
     """Tell what entries say, message by message.
 
     Args:
         entries: All that the journal has and had.
         names: The queues' names by their ids.
         ids: What each message carries.
+        named: Names entries as the versions name them with which the facts are compared.
     """
-    telling = _Telling(names, ids)
+    telling = _Telling(names, ids, named)
     return [telling.fact(entry) for entry in sorted(entries, key=lambda entry: entry.place)]
 
 
@@ -48,8 +66,10 @@ def carried(store: Any, entries: Iterable[Entry], schema: Any) -> dict[Place, st
 class _Telling:
     """Follows positions and claims, which later entries name."""
 
-    def __init__(self, names: dict[str, str], ids: dict[Place, str]) -> None:
-        self._names, self._ids = names, ids
+    def __init__(
+        self, names: dict[str, str], ids: dict[Place, str], named: Callable[[Entry], str]
+    ) -> None:
+        self._names, self._ids, self._named = names, ids, named
         self._sends: dict[model.PositionId, str] = {}
         self._left: defaultdict[tuple[str | None, int, int], list[str]] = defaultdict(list)
 
@@ -69,7 +89,7 @@ class _Telling:
             lane, claim = entry.claim_lane or 0, entry.claim_sequence or 0
             ids = tuple(self._settled(entry, (entry.queue_id, lane, claim)))
         return Fact(
-            name=f"{entry.append_id}:{entry.index}",
+            name=self._named(entry),
             seq=entry.commit_seq,
             version=entry.version,
             kind=_KINDS.get(entry.kind, entry.kind),
@@ -110,12 +130,29 @@ _KINDS = {
 # ------------------------------------------------------------------------------ versions
 
 
-def versions_in_memory(store: Any) -> dict[int, frozenset[str]]:
-    """Read every version of a journal in memory again."""
-    return {
-        version: _named((e.append_id, e.index) for e in store.journal.read_all(-1, version).entries)
-        for version in range(store.journal.version() + 1)
-    }
+class Seen:
+    """What a journal in memory showed of each version while the run went on.
+
+    At the end it can only be asked for what it has then, which says nothing of what it had.
+    """
+
+    def __init__(self, store: Any) -> None:
+        """Watch a store; nothing was read yet."""
+        self._journal, self._lock = store.journal, threading.Lock()
+        self._shown: frozenset[str] = frozenset()
+        self.versions: dict[int, frozenset[str]] = {}
+
+    def look(self) -> None:
+        """Read what has come since the last look."""
+        with self._lock:
+            after = len(self.versions) - 1
+            reading = self._journal.read_all(after, self._journal.known_version())
+            new: defaultdict[int, set[str]] = defaultdict(set)
+            for entry in reading.entries:
+                new[entry.version].add(name_and_digest(entry))
+            for version in range(after + 1, reading.version + 1):
+                self._shown |= new[version]
+                self.versions[version] = self._shown
 
 
 def versions_on_disk(root: Path) -> dict[int, frozenset[str]]:

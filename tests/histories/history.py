@@ -21,6 +21,10 @@ NEVER = 1 << 62
 
 
 _LONG = ("states", "committed")
+Claim = tuple[str, int, int]
+"""Names a claim: the queue, the lane, and its number in that lane."""
+Place = tuple[str, str]
+"""A message in a queue: the queue, and the message."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +34,13 @@ class Operation:
     Attributes:
         name: Names it in its run.
         client: Who called.
-        what: send, receive, commit, prepare, rollback, decide, accept, release, look, outcome.
+        what: begin, send, receive, commit, prepare, rollback, decide, accept, release, look,
+            outcome, recover.
         txn: The transaction that it belongs to; None: to none.
         invoked: When it was called, in nanoseconds of a clock that all clients share.
         answered: When it was answered; ``NEVER`` if it was not.
         outcome: ``OK``, ``FAIL`` (it surely has not happened) or ``INFO`` (nobody knows).
-        given: What it was called with: ``queue``, ``ids``, ``commit``.
+        given: What it was called with: ``queue``, ``ids``, ``commit``; ``messages`` to settle.
         got: What it answered: ``messages``, ``seq``, ``states``, ``committed``, ``status``,
             ``error``.
     """
@@ -53,9 +58,23 @@ class Operation:
     @property
     def ids(self) -> list[str]:
         """The messages that it was called with, or that it delivered."""
-        if self.what == "receive":
-            return [one["id"] for one in self.got.get("messages", ())]
+        if self.messages:
+            return [one["id"] for one in self.messages]
         return list(self.given.get("ids", ()))
+
+    @property
+    def messages(self) -> list[Mapping[str, Any]]:
+        """The messages that it delivered or settled: ``id``, ``lane`` and number of the claim."""
+        return [*self.got.get("messages", ()), *self.given.get("messages", ())]
+
+    @property
+    def by_claim(self) -> dict[Claim, tuple[str, ...]]:
+        """The messages that it delivered or settled by their claims, in order."""
+        found: dict[Claim, tuple[str, ...]] = {}
+        for one in self.messages:
+            claim = (self.given["queue"], one["lane"], one["claim"])
+            found[claim] = (*found.get(claim, ()), one["id"])
+        return found
 
     def __str__(self) -> str:
         """Show it on one line of a witness."""
@@ -95,6 +114,16 @@ class Fact:
     ids: tuple[str, ...] = ()
     supersedes: tuple[int, ...] = ()
 
+    @property
+    def of_claim(self) -> Claim:
+        """The claim that is made or settled."""
+        return self.queue, self.lane, self.claim
+
+    @property
+    def places(self) -> list[Place]:
+        """The messages, each in its queue."""
+        return [(self.queue, message) for message in self.ids]
+
     def __str__(self) -> str:
         """Show it on one line of a witness."""
         where = f"{self.queue}/{self.lane}" + (f" claim {self.claim}" if self.claim else "")
@@ -108,8 +137,8 @@ class History:
     Attributes:
         operations: By the instants at which they were invoked.
         facts: In commit order.
-        versions: The names of the facts that a version of the journal shows, for each version
-            that was read again afterwards.
+        versions: The names of the facts that a version of the journal shows: in memory as it was
+            read while the run went on, on Delta as it is read again afterwards.
         problems: What an audit of the journal's entries found, which knows them only.
         about: Seed, store, kinds of clients.
     """
@@ -129,9 +158,15 @@ class History:
         return [fact for fact in self.facts if fact.kind in kinds]
 
     @cached_property
-    def sender(self) -> dict[str, str]:
-        """The transaction that was told to send each message."""
-        return {i: one.txn for one in self.of("send") for i in one.ids if one.txn is not None}
+    def sender(self) -> dict[Place, str]:
+        """The transaction that was told to send each message to a queue."""
+        sends = [one for one in self.of("send") if one.txn is not None]
+        return {(one.given["queue"], i): one.txn or "" for one in sends for i in one.ids}
+
+    @cached_property
+    def claims(self) -> dict[Claim, Fact]:
+        """The claims by their names."""
+        return {fact.of_claim: fact for fact in self.said(CLAIMED)}
 
     @cached_property
     def committed(self) -> dict[str, Fact]:
@@ -141,7 +176,7 @@ class History:
             found.setdefault(fact.txn or "", fact)
         return found
 
-    def states(self, look: Operation) -> dict[tuple[str, str], str]:
+    def states(self, look: Operation) -> dict[Place, str]:
         """Tell what a look shows of each message that it may show, by queue and message.
 
         It lists what is in the queues, and whose commits it knows of: what such a one sent and is

@@ -16,7 +16,14 @@ from tests.faults.audit import audit
 from tests.faults.injection import Crash, Fault, FaultyStore, Injector, faults_of
 from tests.faults.pasts import everything
 from tests.histories.clients import Client, create_queues
-from tests.histories.facts import carried, facts_of, versions_in_memory, versions_on_disk
+from tests.histories.facts import (
+    Seen,
+    carried,
+    facts_of,
+    name_and_digest,
+    name_of,
+    versions_on_disk,
+)
 from tests.histories.history import History, paired
 from tests.histories.recorder import Event, Recorder, events_in, into_file
 from tests.switching import switching
@@ -77,6 +84,7 @@ class Threads:
     new_runtime: Callable[[str], Runtime]
     pause: Callable[[], object]
     snapshot: Callable[[QueueManager], Any]
+    watch: Callable[[], object] = lambda: None
     events: list[Event] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
 
@@ -93,6 +101,7 @@ class Threads:
         if self.errors:
             raise self.errors[0]
         self._client("last", random.Random(self.seed), self._manager("last")).drain()
+        self.watch()
 
     def _work(self, name: str) -> None:
         dice, late = random.Random(f"{self.seed}/{name}"), list[Callable[[], Any]]()
@@ -105,6 +114,7 @@ class Threads:
                     _, client = self._started(name, turn + 1, dice, late)
                 if dice.random() < 0.2:
                     _land(late)
+                self.watch()
             _land(late)
         except BaseException as error:
             self.errors.append(error)
@@ -150,6 +160,7 @@ def _land(late: list[Callable[[], Any]]) -> None:
 def in_memory(seed: int, size: Size = IN_MEMORY) -> History:
     """Record a run of threads on a store in memory, whose clock is turned by those who wait."""
     store, clock = MemoryStore(), Clock()
+    seen = Seen(store)
     threads = Threads(
         store,
         seed,
@@ -157,11 +168,12 @@ def in_memory(seed: int, size: Size = IN_MEMORY) -> History:
         lambda name: runtime(clock, name),
         lambda: clock.advance(size.lease_seconds + 1),
         lambda manager: manager.history.as_of(),
+        seen.look,
     )
     with switching(1e-5):
         threads.run()
-    about = {"seed": seed, "store": "memory", "clients": "threads"}
-    return _told(store, threads.events, versions_in_memory(store), about)
+    about = {"seed": seed, "store": "memory", "clients": "threads", "faults": size.fault_rate > 0}
+    return _told(store, threads.events, seen.versions, about, name_and_digest)
 
 
 def on_delta_by_threads(spark: Any, root: Path, seed: int, size: Size = THREADS) -> History:
@@ -176,7 +188,7 @@ def on_delta_by_threads(spark: Any, root: Path, seed: int, size: Size = THREADS)
         lambda manager: look(str(root)).history.as_of(),
     )
     threads.run()
-    about = {"seed": seed, "store": "delta", "clients": "threads"}
+    about = {"seed": seed, "store": "delta", "clients": "threads", "faults": size.fault_rate > 0}
     return _told(FilesStore(str(root)), threads.events, versions_on_disk(root), about)
 
 
@@ -248,7 +260,11 @@ class OnDelta:
 
 
 def _told(
-    store: Any, events: list[Event], versions: dict[int, frozenset[str]], about: dict[str, Any]
+    store: Any,
+    events: list[Event],
+    versions: dict[int, frozenset[str]],
+    about: dict[str, Any],
+    named: Callable[[model.Entry], str] = name_of,
 ) -> History:
     """Tell what the clients said and what the store says; a second checker replays the entries."""
     entries = everything(store)
@@ -263,5 +279,5 @@ def _told(
     created = [entry for entry in entries if entry.kind == model.QUEUE_CREATED]
     names = {entry.queue_id or "": entry.body["name"] for entry in created}
     schema = store.payload.schema(created[0].body["schema"])
-    facts = facts_of(entries, names, carried(store, entries, schema))
+    facts = facts_of(entries, names, carried(store, entries, schema), named)
     return History(operations, tuple(facts), versions, tuple(problems), about)

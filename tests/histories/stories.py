@@ -1,4 +1,4 @@
-"""Histories told by hand: five that may happen, and one for each thing that must not."""
+"""Histories told by hand: some that may happen, and one for each thing that must not."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Story:
         self, txn: str | None, seq: int, claim: int, ids: str, queue: str = "in", **more: Any
     ) -> Fact:
         """Claim messages and deliver them."""
-        messages = [{"id": one, "lane": 0} for one in ids.split()]
+        messages = [{"id": one, "lane": 0, "claim": claim} for one in ids.split()]
         said = {"client": more["client"]} if "client" in more else {}
         self.call("receive", txn, queue=queue, got={"messages": messages}, **said)
         return self.fact(
@@ -85,9 +85,40 @@ class Story:
         self.fact(seq, COMMITTED, txn)
         self.fact(seq, ACCEPTED, txn, queue=queue, claim=claim, ids=ids)
 
-    def look(self, seq: int, committed: str = "", **waiting: str) -> None:
-        """Look at the store as of a commit: whose commits are known, and what waits."""
+    def settle(
+        self, how: str, ids: str, claim: int, outcome: str = OK, queue: str = "in", **more: Any
+    ) -> None:
+        """Settle messages that are held outside of transactions."""
+        messages = [{"id": one, "lane": 0, "claim": claim} for one in ids.split()]
+        self.call(how, None, outcome, queue=queue, messages=messages, **more)
+
+    def roll_back(self, txn: str, seq: int, claim: int, ids: str, queue: str = "in") -> None:
+        """Roll a transaction back that has received messages."""
+        self.call("rollback", txn)
+        self.fact(seq, ROLLED_BACK, txn)
+        self.fact(seq, RELEASED, txn, queue=queue, claim=claim, ids=ids)
+
+    def accepted(self, txn: str, seq: int, claim: int, ids: str, queue: str = "in") -> None:
+        """Tell that the journal has a commit that takes messages."""
+        self.fact(seq, COMMITTED, txn)
+        self.fact(seq, ACCEPTED, txn, queue=queue, claim=claim, ids=ids)
+
+    def posted(self, txn: str, seq: int, ids: str, queue: str = "in") -> None:
+        """Tell that the journal has a commit that sends messages."""
+        self.fact(seq, COMMITTED, txn)
+        self.fact(seq, POSTED, txn, queue=queue, ids=ids)
+
+    def look(self, seq: int, committed: str = "", held: str = "", **waiting: str) -> None:
+        """Look at the store as of a commit: whose commits are known, what waits and what is held.
+
+        Args:
+            seq: The commit.
+            committed: The transactions whose commits are known.
+            held: The messages of the queue ``in`` that are held.
+            waiting: The messages that wait, by queue.
+        """
         states = {queue: dict.fromkeys(ids.split(), "available") for queue, ids in waiting.items()}
+        states.setdefault("in", {}).update(dict.fromkeys(held.split(), "in_flight"))
         got = {"seq": seq, "committed": committed.split(), "states": states}
         self.call("look", client="watcher", got=got)
 
@@ -155,8 +186,8 @@ def taken_over() -> Story:
     story.send("T1", 10, "a")
     story.receive(None, 11, 1, "a")
     story.receive(None, 12, 2, "a", client="c2", supersedes=(1,))
-    story.call("accept", None, FAIL, queue="in", ids=["a"], claim=1)
-    story.call("accept", None, client="c2", queue="in", ids=["a"], claim=2)
+    story.settle("accept", "a", 1, FAIL)
+    story.settle("accept", "a", 2, client="c2")
     story.fact(14, ACCEPTED, queue="in", claim=2, ids="a")
     return story
 
@@ -201,6 +232,148 @@ def decided_by_another_one() -> Story:
     return story
 
 
+def redelivered() -> Story:
+    """What is rolled back comes again, at its place: before what was sent after it."""
+    story = Story()
+    story.send("T1", 10, "a b c")
+    story.receive("T2", 11, 1, "a b")
+    story.look(11, "T1", held="a b", **{"in": "c"})
+    story.roll_back("T2", 12, 1, "a b")
+    story.look(12, "T1", **{"in": "a b c"})
+    story.take("T3", 14, 2, "a b")
+    story.take("T4", 16, 3, "c")
+    return story
+
+
+def given_back() -> Story:
+    """What a consumer gives back comes again before what another one left in the queue."""
+    story = Story()
+    story.send("T1", 10, "a b c")
+    story.receive(None, 11, 1, "a")
+    story.receive(None, 12, 2, "b", client="c2")
+    story.settle("release", "a", 1)
+    story.fact(13, RELEASED, queue="in", claim=1, ids="a")
+    story.receive(None, 14, 3, "a", client="c3")
+    story.settle("accept", "b", 2, client="c2")
+    story.fact(15, ACCEPTED, queue="in", claim=2, ids="b")
+    story.settle("accept", "a", 3, client="c3")
+    story.fact(16, ACCEPTED, queue="in", claim=3, ids="a")
+    story.take("T2", 18, 4, "c")
+    return story
+
+
+def came_back_meanwhile() -> Story:
+    """A claim does not know of what was rolled back while its receive was under way."""
+    story = Story()
+    story.send("T1", 10, "a b")
+    story.receive("T2", 11, 1, "a")
+    story.receive("T3", 13, 2, "b", client="c2")  # it is called before T2 ends
+    story.roll_back("T2", 12, 1, "a")
+    story.call("commit", "T3", got={"seq": 14}, client="c2")
+    story.accepted("T3", 14, 2, "b")
+    story.take("T4", 16, 3, "a")
+    return story
+
+
+def taken_over_in_part() -> Story:
+    """Who takes a claim over takes the first of its messages; the others wait at their places."""
+    story = Story()
+    story.send("T1", 10, "a b")
+    story.receive(None, 11, 1, "a b")
+    story.send("T2", 12, "c")
+    story.receive(None, 13, 2, "a", client="c2", supersedes=(1,))
+    story.look(13, "T1 T2", held="a", **{"in": "b c"})
+    story.settle("accept", "a b", 1, FAIL)
+    story.settle("accept", "a", 2, client="c2")
+    story.fact(14, ACCEPTED, queue="in", claim=2, ids="a")
+    story.take("T3", 16, 3, "b c")
+    return story
+
+
+def taken_over_from_a_transaction() -> Story:
+    """Who takes a transaction's messages over rolls it back; its late rollback changes nothing."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive("T2", 11, 1, "a")
+    story.receive("T3", 12, 2, "a", client="c2", supersedes=(1,))
+    story.fact(12, ROLLED_BACK, "T2")
+    story.fact(12, RELEASED, "T2", queue="in", claim=1, ids="a")
+    story.call("commit", "T2", FAIL, got={"error": "TransactionAborted"})
+    story.call("rollback", "T2")
+    story.look(12, "T1", held="a", **{"in": ""})
+    story.call("commit", "T3", got={"seq": 13}, client="c2")
+    story.accepted("T3", 13, 2, "a")
+    return story
+
+
+def given_back_by_a_receive_that_fails() -> Story:
+    """A receive that fails gives back what it had claimed, and nobody asked for that."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.call("receive", None, FAIL, queue="in", got={"error": "ConnectionError"})
+    story.fact(11, CLAIMED, queue="in", claim=1, ids="a")
+    story.fact(12, RELEASED, queue="in", claim=1, ids="a")
+    story.take("T2", 15, 2, "a")
+    return story
+
+
+def release_in_doubt() -> Story:
+    """Nobody knows whether a release has landed; it has not, and the lease ends."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive(None, 11, 1, "a")
+    story.call("release", None, INFO, queue="in", got={"error": "TransactionUnknown"})
+    story.receive("T2", 12, 2, "a", client="c2", supersedes=(1,))
+    story.call("commit", "T2", got={"seq": 13}, client="c2")
+    story.accepted("T2", 13, 2, "a")
+    return story
+
+
+def prepared_and_given_up() -> Story:
+    """What a prepared transaction holds returns when somebody rolls it back."""
+    story = Story()
+    story.send("T1", 10, "a b")
+    story.receive("T2", 11, 1, "a")
+    story.call("prepare", "T2")
+    story.fact(12, PREPARED, "T2")
+    story.look(12, "T1", held="a", **{"in": "b"})
+    story.take("T3", 14, 2, "b")
+    story.call("decide", "T2", client="c2", commit=False)
+    story.fact(15, ROLLED_BACK, "T2")
+    story.fact(15, RELEASED, "T2", queue="in", claim=1, ids="a")
+    story.call("outcome", "T2", got={"status": ROLLED_BACK})
+    story.call("commit", "T2", FAIL, got={"error": "TransactionAborted"})
+    story.take("T4", 17, 3, "a")
+    return story
+
+
+def decided_by_two() -> Story:
+    """Two decide what is prepared; who comes second is told how it was decided."""
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("prepare", "T1")
+    story.fact(9, PREPARED, "T1")
+    story.call("decide", "T1", client="c2", commit=True)
+    story.posted("T1", 10, "a")
+    refused = {"error": "TransactionFinished"}
+    story.call("decide", "T1", FAIL, client="c3", commit=False, got=refused)
+    story.take("T2", 13, 1, "a")
+    return story
+
+
+def looked_before_it_landed() -> Story:
+    """Who looks names a commit before the one that lands meanwhile."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.call("send", "T2", queue="in", ids=["b"])
+    story.call("commit", "T2", INFO)
+    story.look(11, "T1", **{"in": "a"})
+    story.posted("T2", 12, "b")
+    story.look(12, "T1 T2", **{"in": "a b"})
+    story.take("T3", 15, 1, "a b")
+    return story
+
+
 GOOD = (
     sent_and_taken,
     passed_on,
@@ -209,6 +382,16 @@ GOOD = (
     rolled_back,
     prepared,
     decided_by_another_one,
+    redelivered,
+    given_back,
+    came_back_meanwhile,
+    taken_over_in_part,
+    taken_over_from_a_transaction,
+    given_back_by_a_receive_that_fails,
+    release_in_doubt,
+    prepared_and_given_up,
+    decided_by_two,
+    looked_before_it_landed,
 )
 
 
@@ -281,7 +464,7 @@ def unexpected_message() -> Story:
     story = Story()
     story.send("T1", 10, "a")
     story.take("T2", 13, 1, "a")
-    story.call("receive", "T3", queue="in", got={"messages": [{"id": "z", "lane": 0}]})
+    story.call("receive", "T3", queue="in", got={"messages": [{"id": "z", "lane": 0, "claim": 2}]})
     story.fact(14, CLAIMED, "T3", queue="in", claim=2, ids="z")
     story.call("rollback", "T3")
     story.fact(15, ROLLED_BACK, "T3")
@@ -381,7 +564,7 @@ def taken_by_nobody() -> Story:
     story = Story()
     story.send("T1", 10, "a")
     story.fact(11, CLAIMED, queue="in", claim=1, ids="a")
-    story.call("accept", None, INFO, queue="in", ids=["a"])
+    story.settle("accept", "a", 1, INFO)
     story.fact(12, ACCEPTED, queue="in", claim=1, ids="a")
     return story
 
@@ -391,7 +574,7 @@ def lost_acknowledgement() -> Story:
     story = Story()
     story.send("T1", 10, "a")
     story.receive(None, 11, 1, "a")
-    story.call("accept", None, queue="in", ids=["a"], claim=1)
+    story.settle("accept", "a", 1)
     story.fact(12, RELEASED, queue="in", claim=1, ids="a")
     story.take("T2", 15, 2, "a")
     return story
@@ -403,7 +586,7 @@ def zombie_acknowledged() -> Story:
     story.send("T1", 10, "a")
     story.receive(None, 11, 1, "a")
     story.receive(None, 12, 2, "a", client="c2", supersedes=(1,))
-    story.call("accept", None, queue="in", ids=["a"], claim=1)
+    story.settle("accept", "a", 1)
     story.fact(14, ACCEPTED, queue="in", claim=1, ids="a")
     return story
 
@@ -412,7 +595,7 @@ def acknowledged_after_failure() -> Story:
     story = Story()
     story.send("T1", 10, "a")
     story.receive(None, 11, 1, "a")
-    story.call("accept", None, FAIL, queue="in", ids=["a"], claim=1)
+    story.settle("accept", "a", 1, FAIL)
     story.fact(12, ACCEPTED, queue="in", claim=1, ids="a")
     return story
 
@@ -439,9 +622,14 @@ def held_for_ever() -> Story:
 
 
 def skipped() -> Story:
-    """The second message of a lane is delivered before the first one."""
+    """The second message of a lane is delivered before the first one.
+
+    Nobody was told that they are there; but who sees the second one sees the first one, too.
+    """
     story = Story()
-    story.send("T1", 10, "a b")
+    story.call("send", "T1", queue="in", ids=["a", "b"])
+    story.call("commit", "T1", INFO)
+    story.posted("T1", 10, "a b")
     story.take("T2", 13, 1, "b")
     story.take("T3", 16, 2, "a")
     return story
@@ -451,7 +639,7 @@ def inverted() -> Story:
     """A batch has its messages in another order than their lane."""
     story = Story()
     story.send("T1", 10, "a b")
-    messages = [{"id": one, "lane": 0} for one in "ba"]
+    messages = [{"id": one, "lane": 0, "claim": 1} for one in "ba"]
     story.call("receive", "T2", queue="in", got={"messages": messages})
     story.fact(12, CLAIMED, "T2", queue="in", claim=1, ids="a b")
     story.call("commit", "T2", got={"seq": 13})
@@ -568,6 +756,323 @@ def long_fork() -> Story:
     return story
 
 
+def decided_and_gone() -> Story:
+    """Who decides for another one is told that it is committed, and it is not."""
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("prepare", "T1")
+    story.fact(9, PREPARED, "T1")
+    story.call("decide", "T1", client="c2", commit=True)
+    story.call("rollback", "T1", INFO)
+    story.fact(10, ROLLED_BACK, "T1")
+    return story
+
+
+def rolled_back_and_committed() -> Story:
+    """A commit was not answered, its rollback was, and it is committed."""
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("commit", "T1", INFO)
+    story.call("rollback", "T1")
+    story.posted("T1", 10, "a")
+    story.take("T2", 13, 1, "a")
+    return story
+
+
+def decided_otherwise() -> Story:
+    """Who decides for another one is told that it is rolled back, and it is committed."""
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("prepare", "T1")
+    story.fact(9, PREPARED, "T1")
+    story.call("decide", "T1", client="c2", commit=False)
+    story.posted("T1", 10, "a")
+    story.take("T2", 13, 1, "a")
+    return story
+
+
+def undecided_after_its_commit() -> Story:
+    story = sent_and_taken()
+    story.call("outcome", "T1", got={"status": "undecided"})
+    return story
+
+
+def in_another_queue() -> Story:
+    """What is sent to one queue is in another one."""
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("commit", "T1", got={"seq": 10})
+    story.posted("T1", 10, "a", "out")
+    story.take("T2", 13, 1, "a", "out")
+    return story
+
+
+def in_both_queues() -> Story:
+    """What is sent to one queue is in another one, too."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.fact(10, POSTED, "T1", queue="out", ids="a")
+    story.take("T2", 13, 1, "a")
+    story.take("T3", 16, 1, "a", "out")
+    return story
+
+
+def taken_out_of_another_queue() -> Story:
+    """A message stands in two queues; who received it from one has taken it out of the other."""
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("send", "T1", queue="out", ids=["a"])
+    story.call("commit", "T1", got={"seq": 10})
+    story.posted("T1", 10, "a")
+    story.fact(10, POSTED, "T1", queue="out", ids="a")
+    story.receive("T2", 11, 1, "a")
+    story.call("commit", "T2", got={"seq": 12})
+    story.accepted("T2", 12, 1, "a", "out")
+    return story
+
+
+def came_back_at_the_end() -> Story:
+    """What was rolled back comes after what was sent after it."""
+    story = Story()
+    story.send("T1", 10, "a b c")
+    story.receive("T2", 11, 1, "a")
+    story.roll_back("T2", 12, 1, "a")
+    story.take("T3", 15, 2, "b c")
+    story.take("T4", 18, 3, "a")
+    return story
+
+
+def came_back_in_reverse() -> Story:
+    """What comes again does so in another order."""
+    story = Story()
+    story.send("T1", 10, "a b")
+    story.receive("T2", 11, 1, "a b")
+    story.roll_back("T2", 12, 1, "a b")
+    story.take("T3", 15, 2, "b a")
+    return story
+
+
+def given_back_and_passed_over() -> Story:
+    """The lane's own log says that a message was given back, and the next claim passes it over.
+
+    Who received it was called before, but its claim is the lane's next entry.
+    """
+    story = Story()
+    story.send("T1", 10, "a b")
+    story.receive(None, 11, 1, "a")
+    story.receive("T2", 13, 2, "b", client="c2")
+    story.settle("release", "a", 1)
+    story.fact(12, RELEASED, queue="in", claim=1, ids="a")
+    story.call("commit", "T2", got={"seq": 14}, client="c2")
+    story.accepted("T2", 14, 2, "b")
+    story.take("T3", 16, 3, "a")
+    return story
+
+
+def handed_to_two() -> Story:
+    """Two clients are given what one claim holds."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive(None, 11, 1, "a")
+    messages = [{"id": "a", "lane": 0, "claim": 1}]
+    story.call("receive", None, queue="in", client="c2", got={"messages": messages})
+    story.settle("accept", "a", 1)
+    story.fact(12, ACCEPTED, queue="in", claim=1, ids="a")
+    return story
+
+
+def handed_to_another_one() -> Story:
+    """A transaction is given what another one has claimed."""
+    story = Story()
+    story.send("T1", 10, "a")
+    messages = [{"id": "a", "lane": 0, "claim": 1}]
+    story.call("receive", "T2", queue="in", got={"messages": messages})
+    story.fact(11, CLAIMED, "T3", queue="in", claim=1, ids="a")
+    story.call("commit", "T2", got={"seq": 12})
+    story.accepted("T2", 12, 1, "a")
+    return story
+
+
+def claimed_before_it_was_posted() -> Story:
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("commit", "T1", INFO)
+    story.receive("T2", 9, 1, "a")
+    story.posted("T1", 10, "a")
+    story.call("commit", "T2", got={"seq": 13})
+    story.accepted("T2", 13, 1, "a")
+    return story
+
+
+def claimed_in_another_lane() -> Story:
+    story = Story()
+    story.send("T1", 10, "a")
+    messages = [{"id": "a", "lane": 1, "claim": 1}]
+    story.call("receive", "T2", queue="in", got={"messages": messages})
+    story.fact(12, CLAIMED, "T2", queue="in", lane=1, claim=1, ids="a")
+    story.call("commit", "T2", got={"seq": 13})
+    story.fact(13, COMMITTED, "T2")
+    story.fact(13, ACCEPTED, "T2", queue="in", lane=1, claim=1, ids="a")
+    return story
+
+
+def both_are_told_that_they_accepted() -> Story:
+    """Whose claim was taken over is told, too, that it has accepted the message."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive(None, 11, 1, "a")
+    story.receive(None, 12, 2, "a", client="c2", supersedes=(1,))
+    story.settle("accept", "a", 1)
+    story.settle("accept", "a", 2, client="c2")
+    story.fact(14, ACCEPTED, queue="in", claim=2, ids="a")
+    return story
+
+
+def told_twice() -> Story:
+    """Two calls are told that they have accepted one message by one claim."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive(None, 11, 1, "a")
+    story.settle("accept", "a", 1)
+    story.settle("accept", "a", 1)
+    story.fact(14, ACCEPTED, queue="in", claim=1, ids="a")
+    return story
+
+
+def lost_release() -> Story:
+    """A consumer was told that it has given a message back, and holds it until its lease ends."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive(None, 11, 1, "a")
+    story.settle("release", "a", 1)
+    story.receive(None, 20, 2, "a", client="c2", supersedes=(1,))
+    story.settle("accept", "a", 2, client="c2")
+    story.fact(22, ACCEPTED, queue="in", claim=2, ids="a")
+    return story
+
+
+def released_after_failure() -> Story:
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive(None, 11, 1, "a")
+    story.settle("release", "a", 1, FAIL)
+    story.fact(12, RELEASED, queue="in", claim=1, ids="a")
+    story.take("T2", 15, 2, "a")
+    return story
+
+
+def zombie_released() -> Story:
+    """The consumer whose lease was taken over gives the message back, which another one holds."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive(None, 11, 1, "a")
+    story.receive(None, 12, 2, "a", client="c2", supersedes=(1,))
+    story.settle("release", "a", 1)
+    story.fact(13, RELEASED, queue="in", claim=1, ids="a")
+    story.settle("accept", "a", 2, client="c2")
+    story.fact(15, ACCEPTED, queue="in", claim=2, ids="a")
+    return story
+
+
+def zombie_rolled_back() -> Story:
+    """After a late rollback the message of another one is free: a third one claims it."""
+    story = taken_over_from_a_transaction()
+    story.facts = [fact for fact in story.facts if fact.seq < 13]
+    story.operations.pop()
+    story.receive("T4", 13, 3, "a", client="c3")
+    story.call("commit", "T4", got={"seq": 14}, client="c3")
+    story.accepted("T4", 14, 3, "a")
+    return story
+
+
+def released_by_another_transaction() -> Story:
+    """The rollback of one transaction gives back what another one holds."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive("T2", 11, 1, "a")
+    story.roll_back("T9", 12, 1, "a")
+    story.call("rollback", "T2")
+    story.take("T3", 15, 2, "a")
+    return story
+
+
+def taken_from_what_is_prepared() -> Story:
+    """Messages of a prepared transaction are taken over; later it is rolled back."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.receive("T2", 11, 1, "a")
+    story.call("prepare", "T2")
+    story.fact(12, PREPARED, "T2")
+    story.receive("T3", 13, 2, "a", client="c2", supersedes=(1,))
+    story.call("commit", "T3", got={"seq": 14}, client="c2")
+    story.accepted("T3", 14, 2, "a")
+    story.call("decide", "T2", commit=False)
+    story.fact(16, ROLLED_BACK, "T2")
+    return story
+
+
+def rolled_back_though_that_failed() -> Story:
+    """Who asked for the rollback of what is prepared was told that it failed."""
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("prepare", "T1")
+    story.fact(9, PREPARED, "T1")
+    story.call("decide", "T1", FAIL, commit=False, got={"error": "Busy"})
+    story.fact(10, ROLLED_BACK, "T1")
+    return story
+
+
+def look_that_misses_a_commit() -> Story:
+    """A look names a later commit, and does not know of one of which nobody was told."""
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("commit", "T1", INFO)
+    story.posted("T1", 10, "a")
+    story.look(20, "", **{"in": ""})
+    story.take("T2", 23, 1, "a")
+    return story
+
+
+def look_at_the_future() -> Story:
+    """A look shows a commit that comes after the one that it names."""
+    story = Story()
+    story.call("send", "T1", queue="in", ids=["a"])
+    story.call("commit", "T1", INFO)
+    story.posted("T1", 10, "a")
+    story.look(5, "T1", **{"in": "a"})
+    story.take("T2", 23, 1, "a")
+    return story
+
+
+def held_by_nobody() -> Story:
+    """A look shows a message in flight, and nobody holds it."""
+    story = Story()
+    story.send("T1", 10, "a")
+    story.look(10, "T1", held="a")
+    story.take("T2", 13, 1, "a")
+    return story
+
+
+def store_is_corrupt() -> Story:
+    """Everybody is told all the time that the store is corrupt."""
+    story = sent_and_taken()
+    story.call("look", None, FAIL, got={"error": "StoreCorrupt"})
+    return story
+
+
+def error_of_no_type() -> Story:
+    story = sent_and_taken()
+    story.call("receive", None, INFO, queue="in", got={"error": "KeyError"})
+    return story
+
+
+def refused_without_fault() -> Story:
+    """Spark cannot read a statement of the library, and nobody made that happen."""
+    story = sent_and_taken()
+    story.call("commit", "T9", FAIL, got={"error": "StatementRefused"})
+    return story
+
+
 BAD: dict[Callable[[], Story], str] = {
     lost_commit: "lost commit",
     failed_and_landed: "reported failed",
@@ -588,13 +1093,13 @@ BAD: dict[Callable[[], Story], str] = {
     duplicate_delivery: "duplicate delivery",
     lost_message: "lost message",
     taken_by_nobody: "lost message",
-    lost_acknowledgement: "lost acknowledgement",
+    lost_acknowledgement: "lost accept",
     zombie_acknowledged: "fence order",
     acknowledged_after_failure: "reported failed",
     claimed_twice: "claimed twice",
     held_for_ever: "hanging",
     skipped: "lane order",
-    inverted: "lane order",
+    inverted: "not what was claimed",
     torn_read: "torn read",
     flicker: "flicker",
     stale_read: "G-single-realtime",
@@ -605,5 +1110,34 @@ BAD: dict[Callable[[], Story], str] = {
     circular_information: "G1c",
     read_skew: "G-single",
     long_fork: "G2",
+    decided_and_gone: "lost commit",
+    rolled_back_and_committed: "rolled back and committed",
+    decided_otherwise: "rolled back and committed",
+    undecided_after_its_commit: "outcome changed",
+    in_another_queue: "torn transaction",
+    in_both_queues: "torn transaction",
+    taken_out_of_another_queue: "torn transaction",
+    came_back_at_the_end: "order after redelivery",
+    came_back_in_reverse: "order after redelivery",
+    given_back_and_passed_over: "order after redelivery",
+    handed_to_two: "handed to two",
+    handed_to_another_one: "not what was claimed",
+    claimed_before_it_was_posted: "claimed elsewhere",
+    claimed_in_another_lane: "claimed elsewhere",
+    both_are_told_that_they_accepted: "lost accept",
+    told_twice: "told twice",
+    lost_release: "lost release",
+    released_after_failure: "reported failed",
+    zombie_released: "fence order",
+    zombie_rolled_back: "claimed twice",
+    released_by_another_transaction: "fence order",
+    taken_from_what_is_prepared: "taken over too early",
+    rolled_back_though_that_failed: "prepared was aborted",
+    look_that_misses_a_commit: "wrong look",
+    look_at_the_future: "wrong look",
+    held_by_nobody: "wrong look",
+    store_is_corrupt: "unexpected error",
+    error_of_no_type: "unexpected error",
+    refused_without_fault: "unexpected error",
 }
 """What must be found in each; other names may be found besides."""

@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import LONG
 from tests.faults import test_broken_variants as broken
 from tests.histories import checker
+from tests.histories.broken import BROKEN as TOLD_OTHERWISE
 from tests.histories.history import loaded
 from tests.histories.runs import in_memory, on_delta_by_processes, on_delta_by_threads
 from txnqueue.errors import TxnQueueError
@@ -20,7 +21,16 @@ SEEDS = range(300 if LONG else 15)
 DELTA_SEEDS = range(10)
 SEEN = (
     *("commit ok", "commit fail", "rollback ok", "prepare ok", "decide ok", "outcome ok"),
-    *("accept ok", "accept fail", "receive info", "look ok", "take-overs", "rolled_back"),
+    *(
+        "accept ok",
+        "accept fail",
+        "release ok",
+        "recover ok",
+        "receive info",
+        "look ok",
+        "take-overs",
+        "rolled_back",
+    ),
 )
 """A run in which nothing goes wrong, and nobody meets anybody, proves nothing."""
 UNKNOWN_MAX = 0.1
@@ -59,6 +69,19 @@ def test_a_broken_protocol_is_found_out(name: str, monkeypatch: pytest.MonkeyPat
             assert list(map(str, checker.check(again))) == list(map(str, found))
             return
     raise AssertionError(f"nothing was found in {SEEDS_MAX} runs")
+
+
+@pytest.mark.parametrize("broken", TOLD_OTHERWISE, ids=lambda one: one.__name__)
+def test_what_was_told_and_is_not_so_is_called_by_its_name(
+    broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    found = set[str]()
+    for seed in range(SEEDS_MAX):
+        found |= {one.name for one in checker.check(in_memory(seed))}
+        if TOLD_OTHERWISE[broken] in found:
+            return
+    raise AssertionError(f"only {found} was found in {SEEDS_MAX} runs")
 
 
 @pytest.mark.spark
