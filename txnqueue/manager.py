@@ -964,7 +964,8 @@ class QueueManager:
             TransactionNotPrepared: The transaction is undecided, and not prepared.
             DecidedByDatabase: An enlisted database decides it.
             HistoryRemoved: Nothing is known of this id, or not any more.
-            TransactionFinished: The transaction was committed.
+            TransactionFinished: The transaction was committed, and no other attempt of it held
+                messages that could be released.
             TransactionUnknown: Part of it may not be rolled back yet: call again.
             NotPermitted: The transaction is a branch restricted to other principals.
         """

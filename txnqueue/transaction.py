@@ -290,6 +290,7 @@ class Transaction:
                 its lease, another attempt of the id was faster, others won every conflict, or a
                 queue is being dropped, which is then the error's cause.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` tells the outcome.
+            TransactionFinished: It was prepared, and another client has rolled it back by its id.
             LeaseLost: Messages that were held under a lease now belong to others; rolled back.
             SettlementPending: A prepared transaction settles messages of the same lease: nothing
                 was changed; decide that transaction, and commit again. At the end of a ``with``

@@ -30,17 +30,7 @@ EVERY = 1 if LONG else 2
 """Of the three recoveries after each fault, the default run has the middle one, or both others."""
 
 
-FOUND = {"create exchange": "it reads on after its append: told of a failure, it may be there"}
-"""What is not so yet."""
-
-
-def _marked(operation: Operation) -> Any:
-    found = FOUND.get(operation.name)
-    marks = [] if found is None else [pytest.mark.xfail(reason=found, strict=True)]
-    return pytest.param(operation, marks=marks, id=operation.name)
-
-
-@pytest.mark.parametrize("operation", [*map(_marked, EVERYTHING)])
+@pytest.mark.parametrize("operation", EVERYTHING, ids=lambda one: one.name)
 def test_no_fault_breaks_a_promise(operation: Operation) -> None:
     count = 0
     for case in islice(cases(operation), None, None, EVERY):

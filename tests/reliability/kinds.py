@@ -301,7 +301,8 @@ KINDS: dict[str, Kind] = {
             "maintenance, of whose later lists and opens none is done before it fails; what the "
             "client is told is compared with what there is, and after every "
             "few calls of maintenance the whole history is verified.",
-            "Two calls that fail; a disk that says it has written and has not.",
+            "Two calls that fail; a disk that says it has written and has not; deletions, looks at "
+            "a file's status and the making of folders; writing to and closing an open file.",
             cases.storage_that_fails,
             lambda: len(cases.failing_calls()),
             parts=cases.parts_of_failing_calls,

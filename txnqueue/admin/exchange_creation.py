@@ -147,9 +147,11 @@ def create_exchange(client: Client, asked: Asked, *, exist_ok: bool) -> Exchange
     existing = client.cache.topology().exchanges.get(name)
     if existing is None:
         existing = _create(client, info, columns)
+        if existing.exchange_id == exchange_id:
+            return existing  # with nothing read after the append that might fail
     if existing.closing:
         raise exchange_error(model.EXCHANGE_CLOSING, name, existing.exchange_id)
-    if existing.exchange_id != exchange_id and not exist_ok:
+    if not exist_ok:
         raise ExchangeExists(
             f"There is already an exchange {name!r}: pass exist_ok=True to use it.", name=name
         )
