@@ -42,9 +42,9 @@ def forgets_what_was_claimed_ahead(patch: pytest.MonkeyPatch) -> None:
     """Leave what was claimed ahead in flight when the batch before it fails."""
     real = commit.rollback
 
-    def rollback(attempt: Attempt, reason: str | None = None, *, counted: bool = True) -> None:
+    def rollback(attempt: Attempt, reason: str | None = None, **how: bool) -> None:
         if reason != "a batch before it failed":
-            real(attempt, reason, counted=counted)
+            real(attempt, reason, **how)
 
     patch.setattr(commit, "rollback", rollback)
 
