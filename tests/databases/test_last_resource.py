@@ -33,14 +33,6 @@ from txnqueue.transactions.participants import DECISIONS
 _KEYS = (f"key-{n}" for n in itertools.count())
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> str:
-    name = str(tmp_path / "ledger.db")
-    with sqlite3.connect(name) as connection:
-        connection.execute("CREATE TABLE ledger (n integer)")
-    return name
-
-
 def test_an_auxiliary_stands_for_itself(world: World, file: str) -> None:
     connection = sqlite3.connect(file)
     with pytest.raises(ZeroDivisionError), world.manager("A").transaction() as tx:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,14 +17,6 @@ from txnqueue.core.receipt import Status
 from txnqueue.errors import HandlerFailed, InvalidInput, TransactionFinished, TransactionUnknown
 from txnqueue.messages.charges import Fault, fault_of
 from txnqueue.transactions.commit import resolve_doubt
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> str:
-    name = str(tmp_path / "ledger.db")
-    with sqlite3.connect(name) as connection:
-        connection.execute("CREATE TABLE ledger (n integer)")
-    return name
 
 
 class Journal:
@@ -116,12 +107,29 @@ def test_a_transaction_that_was_rolled_back_in_the_database_is_not_committed(
         tx.rollback()
     journal.come_back()
     connection.execute("INSERT INTO ledger VALUES (2)")  # by somebody else, who has it now
-    with pytest.raises(TransactionFinished):
+    with pytest.raises(TransactionFinished, match="roll it back again"):
         tx.commit()
     tx.rollback()
     assert tx.status is Status.ROLLED_BACK
     connection.commit()
     assert values(connection) == [2]
+
+
+def test_a_rollback_that_was_not_begun_changes_nothing_where_no_database_waits(
+    world: World,
+) -> None:
+    manager = world.manager("A")
+    queue = manager.queue("in")
+    queue.send([{"i": 1}])
+    tx = manager.transaction()
+    tx.queue("in").receive(1)
+    journal = Journal(manager)
+    journal.part()
+    with pytest.raises((TransactionUnknown, ConnectionError)):
+        tx.rollback()
+    journal.come_back()
+    assert tx.commit().transaction_id == tx.id
+    assert queue.depth() == 0
 
 
 @pytest.mark.parametrize("lands", [False, True])

@@ -147,6 +147,11 @@ class Attempt:
         return AttemptOwner(self.id, self.attempt_id, self.begun, self.consumer.id)
 
     @property
+    def attempt_name(self) -> str:
+        """The attempt, among all of its id, as errors name it and ``outcome`` takes it (pure)."""
+        return model.attempt_id(self.attempt_id, self.begun)
+
+    @property
     def longest_id(self) -> str:
         """Its id; if it is a batch, the id of one with a large number (pure)."""
         return f"{self.id.rpartition('/')[0]}/{NUMBER_MAX}" if self.is_batch else self.id
@@ -285,7 +290,9 @@ class Attempt:
             return "commit it or roll it back, or begin a new one"
         if self.status is not Status.UNKNOWN:
             return "begin a new one"
-        named = model.attempt_id(self.attempt_id, self.begun)
+        if not self.landing:
+            return "it never commits, but its rollback is not on record: roll it back again"
+        named = self.attempt_name
         return f"it may have committed, ask outcome({self.id!r}, {named!r}), or roll it back"
 
     def promised(self) -> bool:

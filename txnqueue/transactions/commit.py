@@ -177,7 +177,8 @@ def rollback(
             attempt, reason, counted=counted, unless_prepared=unless_prepared and last is None
         )
     except BaseException:
-        if not attempt.landing and attempt.status is not Status.COMMITTED:
+        undecidable = not attempt.landing and attempt.status is not Status.COMMITTED
+        if undecidable and attempt.participants.are_waiting:
             # Nobody can commit it, whatever became of the rollback: so nothing of it stays open.
             attempt.status = Status.UNKNOWN
             attempt.participants.rolled_back(reason or "rolled back", counted=counted)
@@ -290,8 +291,7 @@ def resolve_doubt(attempt: Attempt) -> Status:
     except (TransactionUnknown, HistoryRemoved):
         raise
     except Exception as error:
-        named = model.attempt_id(attempt.attempt_id, attempt.begun)
-        raise in_doubt(attempt.id, named, error) from error
+        raise in_doubt(attempt.id, attempt.attempt_name, error) from error
     return attempt.status
 
 
@@ -368,8 +368,7 @@ def _give_up(attempt: Attempt, error: Exception, *, counted: bool) -> None:
     except Exception as failed:
         if not isinstance(failed, TransactionFinished):
             attempt.status = Status.UNKNOWN
-        named = model.attempt_id(attempt.attempt_id, attempt.begun)
-        raise in_doubt(attempt.id, named, failed) from failed
+        raise in_doubt(attempt.id, attempt.attempt_name, failed) from failed
 
 
 def _check_open(attempt: Attempt) -> None:
@@ -515,7 +514,7 @@ def _in_doubt(attempt: Attempt, last: LastResource) -> TransactionUnknown:
         f"{last.name!r} does not tell whether {attempt.id!r} is committed: call recover() with a "
         "connection to it.",
         transaction_id=attempt.id,
-        attempt=model.attempt_id(attempt.attempt_id, attempt.begun),
+        attempt=attempt.attempt_name,
     )
 
 
