@@ -463,7 +463,7 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
         Raises:
             InvalidInput: This source writes no such offset.
             QueueNotFound: The offset belongs to another queue of the same name.
-            StoreSetBack: The offset's commit is later than the store's last one.
+            StoreSetBack: The offset's commit is later than the store's last one, or is another one.
         """
         given: dict[str, Any] = offset if isinstance(offset, dict) else {}
         commit_seq, mine = given.get("commit_seq"), given.get("append_id", "")

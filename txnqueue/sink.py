@@ -33,6 +33,8 @@ _BATCH = "streaming.sql.batchId"
 _written: dict[tuple[str, str, str], tuple[int, str]] = {}
 """By store, query and target: the batch that a sink of this process wrote last, or writes now, and
 the run of the query."""
+_newest: dict[tuple[str, str, str], tuple[str | None, int]] = {}
+"""By the same: the run of the query, and the newest batch that was committed before it."""
 _lock = threading.Lock()
 _LONGEST_QUERY, _LONGEST_BATCH = "0" * 36, 2**63 - 1
 
@@ -78,8 +80,6 @@ class Sink:
                 name="name",
             )
         self._write = write
-        self._newest: dict[str, tuple[str | None, int]] = {}
-        """By query: the newest batch that was committed here before its run, and the run."""
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Write a micro-batch, unless an earlier run of it was committed.
@@ -115,10 +115,11 @@ class Sink:
 
     def _newest_before(self, batch: _MicroBatch) -> int:
         """Find the newest batch that was committed here before this run of the query; -1: none."""
-        run, newest = self._newest.get(batch.query, ("", -1))
+        key = (self._client.cache.store_id, batch.query, self._target)
+        run, newest = _newest.get(key, ("", -1))
         if run != batch.run:
             newest = _newest_batch(self._client, batch.query, self._target)
-            self._newest[batch.query] = batch.run, newest
+            _newest[key] = batch.run, newest
         return newest
 
 

@@ -66,6 +66,8 @@ def append_at(past: Past, info: QueueInfo, commit_seq: int) -> str | None:
 
     A commit's number says nothing about which of two copies of a store it belongs to.
     """
+    if commit_seq < 0:
+        return None
     both = (_posted(info), EntryFilter(shards=[model.FENCE]))
     found = past.find(*(replace(one, after=commit_seq - 1, upto=commit_seq) for one in both))
     return found[0].append_id if found else None
