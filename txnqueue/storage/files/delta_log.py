@@ -112,7 +112,7 @@ class DeltaLog:
             known = None
         if known is not None and self._mark(known.version + 1) is None:
             return known
-        return _repeated(lambda last: self._read(known, last=last))
+        return repeated(lambda last: self._read(known, last=last))
 
     def followed(self, known: TableVersion) -> TableVersion | None:
         """Read the commits that follow a version, one by one, without listing the folder.
@@ -143,7 +143,7 @@ class DeltaLog:
 
     def commits(self, since: int) -> tuple[LoggedCommit, ...]:
         """Read the descriptions of the commits from a version on, or from the first in the log."""
-        return _repeated(lambda _: self._listed(since))
+        return repeated(lambda _: self._listed(since))
 
     def _listed(self, since: int) -> tuple[LoggedCommit, ...]:
         names = map(_COMMIT.fullmatch, self._list())
@@ -290,8 +290,12 @@ class DeltaLog:
         return [info.base_name for info in found if info.is_file]
 
 
-def _repeated(read: Callable[[bool], Found]) -> Found:
-    """List and read a log, again if it was cleaned up in between; ``read`` is told the last try."""
+def repeated(read: Callable[[bool], Found]) -> Found:
+    """List and read files, again if some are removed in between; ``read`` is told the last try.
+
+    Raises:
+        FileNotFoundError: At each try some were.
+    """
     for last in (False,) * (_TRIES - 1) + (True,):
         try:
             return read(last)

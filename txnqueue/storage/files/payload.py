@@ -18,7 +18,7 @@ from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import FilesNotReadable, OnlyLooking, PayloadRemoved
 from txnqueue.storage.files import calendar, parquet
 from txnqueue.storage.files.arrays import texts
-from txnqueue.storage.files.delta_log import DataFile, DeltaLog, TableVersion
+from txnqueue.storage.files.delta_log import DataFile, DeltaLog, TableVersion, repeated
 from txnqueue.storage.files.entries import lost, path_of
 from txnqueue.storage.files.integrity import damaged, understanding
 from txnqueue.storage.payload import Part, Run, Send, StagedPlace
@@ -39,8 +39,6 @@ _KEYS = pa.schema(
         ("headers", _HEADERS),
     ]
 )
-_TRIES = 3
-"""How often a table is read if maintenance removes files of it meanwhile."""
 _send_id = attrgetter("send_id")
 _Bounds = Mapping[str, tuple[Any, Any]]
 """The known minimum and maximum values of columns."""
@@ -121,7 +119,8 @@ class FilesPayload:
             PayloadRemoved: There is no such table any more.
             StoreCorrupt: A file is damaged, or is missing and needed.
         """
-        for last in (False,) * (_TRIES - 1) + (True,):
+
+        def read(_last: bool) -> list[pa.Table]:  # noqa: FBT001 - as repeated() calls it
             files = [
                 one
                 for one in _newest(log).files.values()
@@ -134,9 +133,12 @@ class FilesPayload:
                 corrupt = lost(log, files)
                 if corrupt is not None:
                     raise corrupt from error
-                if last:  # else maintenance has rewritten or removed it meanwhile
-                    raise PayloadRemoved from error
-        raise AssertionError
+                raise  # maintenance has rewritten or removed it meanwhile
+
+        try:
+            return repeated(read)
+        except FileNotFoundError as error:
+            raise PayloadRemoved from error
 
     def _file(self, path: str, parts: Sequence[Part], wanted: pa.Schema) -> pa.Table:
         """Read the rows of some sends in a file; the parts are sorted by their sends."""
