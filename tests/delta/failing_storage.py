@@ -316,9 +316,9 @@ OPERATIONS: dict[str, Operation] = {
     "send a frame": Operation(_send_frame, _sent),
     "receive, send and commit": Operation(_pass_on, _passed_on, waits=True),
     "change a table": Operation(_change, _changed),
-    "drain": Operation(_drain, _drained, waits=True, decides=False),
-    "receive and accept": Operation(_accept, _accepted, waits=True, decides=False),
-    "create a queue": Operation(_create, _created, decides=False),
+    "drain and send": Operation(_drain, _drained, waits=True, decides=False),
+    "accept a batch": Operation(_accept, _accepted, waits=True, decides=False),
+    "create a new queue": Operation(_create, _created, decides=False),
     "maintain": Operation(_maintain, _maintained, waits=True, decides=False, everywhere=True),
 }
 

@@ -115,9 +115,9 @@ def has_created(manager: QueueManager, task: Task) -> None:
 
 
 LANDED: dict[str, Callable[[QueueManager, Task], None]] = {
-    "receive and accept": has_accepted,
-    "drain": has_drained,
-    "create a queue": has_created,
+    "accept a batch": has_accepted,
+    "drain and send": has_drained,
+    "create a new queue": has_created,
 }
 
 
@@ -142,7 +142,7 @@ def test_what_has_not_happened_was_not_told_of_as_done(
     worker: Worker, name: str, told: str
 ) -> None:
     task = Task("T1", 1, "-")
-    if name != "create a queue":
+    if name != "create a new queue":
         worker._other.queue("in").send([{"n": 1}])
     assert bool(problem(worker, name, task, told=told)) == (told == "ok")
 
@@ -150,9 +150,9 @@ def test_what_has_not_happened_was_not_told_of_as_done(
 def test_a_drain_may_fail_after_a_batch_of_whose_commit_it_has_told(worker: Worker) -> None:
     task = Task("T1", 1, "-", batches=[1])
     has_drained(worker._other, task)
-    assert not problem(worker, "drain", task)
+    assert not problem(worker, "drain and send", task)
     worker._other.queue("in").send([{"n": 1}])
-    assert "nothing was sent" in problem(worker, "drain", task)
+    assert "nothing was sent" in problem(worker, "drain and send", task)
 
 
 def test_an_error_is_told_of_as_it_is(worker: Worker) -> None:

@@ -47,9 +47,9 @@ CALLS_MAX = {
     "send a frame": (14, 10, 14, 42),
     "receive, send and commit": (14, 8, 18, 46),
     "change a table": (14, 8, 38, 42),
-    "drain": (14, 8, 12, 24),
-    "receive and accept": (10, 8, 10, 46),
-    "create a queue": (8, 6, 8, 4),
+    "drain and send": (14, 8, 12, 24),
+    "accept a batch": (10, 8, 10, 46),
+    "create a new queue": (8, 6, 8, 4),
     "maintain": (70, 46, 108, 580),
 }
 """A quarter more creates, renames, lists and opens than each operation was seen to make."""

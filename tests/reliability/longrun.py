@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -59,8 +59,9 @@ def run(
 ) -> Run:
     """Go on with a kind where the last run of it ended, until the time is over.
 
-    A list of cases ends with its last one, and one that has changed begins with its first one.
-    Whatever stops it, what is done is written.
+    A list of cases ends with its last one, and one that has changed begins with its first one: if
+    lists of the kind are kept, with the first one that has not passed yet. Whatever stops it, what
+    is done is written.
 
     Args:
         kind: What is run.
@@ -81,30 +82,52 @@ def run(
     of = listed.of
     found = Run(kind.name, now(), commit(), first, first, of, fingerprint=listed.fingerprint)
     began = written = time.monotonic()
+    known = _known(kind, before, folder) if kind.lists_kept else frozenset()
+    end = None if of is None else (first // of + 1) * of
 
     def over() -> bool:
         return time.monotonic() - began >= seconds or (stop is not None and stop.wanted)
 
-    for n, counts, failed in _each(kind, session, _numbers(first, of, over)):
+    def wanted(number: int) -> bool:
+        return of is None or number % of not in known
+
+    for number, (n, counts, failed) in _each(kind, session, _numbers(first, end, wanted, over)):
         ended = time.monotonic()
+        found.leave_out(number)
         found.add(n, counts, ended - written, failed)
         written = ended
+        results.write(kind.name, [*before, found], folder)
+    if end is not None and not any(map(wanted, range(found.next, end))):
+        found.leave_out(end)
         results.write(kind.name, [*before, found], folder)
     return found
 
 
-def _numbers(first: int, of: int | None, over: Callable[[], bool]) -> Iterator[int]:
-    """Count from a number on until the time is over, or to the end of a list."""
-    for number in itertools.count(first):
+def _known(kind: Kind, before: list[Run], folder: Path) -> Set[int]:
+    """Find which cases passed, in lists of now or before, by their places: if all, all are due."""
+    assert kind.names is not None, "what is known by no name cannot be known again"
+    names = kind.names()
+    results.keep_list(names, folder)
+    passed = results.passed(before, kind.listed(), frozenset(), folder).keys()
+    return passed if len(passed) < len(names) else frozenset()
+
+
+def _numbers(
+    first: int, end: int | None, wanted: Callable[[int], bool], over: Callable[[], bool]
+) -> Iterator[int]:
+    """Count those that are wanted, until the time is over or to the end of a list."""
+    for number in itertools.count(first) if end is None else range(first, end):
+        if not wanted(number):
+            continue
         yield number
-        if over() or (of is not None and (number + 1) % of == 0):
+        if over():
             return
 
 
-def _each(kind: Kind, session: Session, numbers: Iterable[int]) -> Iterator[Done]:
+def _each(kind: Kind, session: Session, numbers: Iterable[int]) -> Iterator[tuple[int, Done]]:
     """Do numbers, in threads if several are done at the same time, and tell of each in order."""
     if kind.side_by_side == 1:
-        yield from (_one(kind, session, number) for number in numbers)
+        yield from ((number, _one(kind, session, number)) for number in numbers)
         return
     idle: SimpleQueue[Session] = SimpleQueue()
     for _ in range(kind.side_by_side):
@@ -118,12 +141,13 @@ def _each(kind: Kind, session: Session, numbers: Iterable[int]) -> Iterator[Done
             idle.put(mine)
 
     with ThreadPoolExecutor(kind.side_by_side) as threads:
-        begun: deque[Future[Done]] = deque()
+        begun: deque[tuple[int, Future[Done]]] = deque()
         for number in numbers:
-            begun.append(threads.submit(do, number))
+            begun.append((number, threads.submit(do, number)))
             if len(begun) == AHEAD * kind.side_by_side:
-                yield begun.popleft().result()
-        yield from (one.result() for one in begun)
+                earliest, one = begun.popleft()
+                yield earliest, one.result()
+        yield from ((number, one.result()) for number, one in begun)
 
 
 def run_again(kind: Kind, session: Session, folder: Path = results.FOLDER) -> list[Again]:

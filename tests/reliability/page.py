@@ -25,6 +25,8 @@ END = "<!-- end -->"
 _FOLDER = re.compile(r"file:/\S*?/(?=(?:journal|archive|payload)/)")
 _DoneAgain = Mapping[tuple[str, int], Again]
 """What came of failures that were repeated, by kind and number."""
+_Passed = Mapping[int, Run]
+"""In which run each case passed that did, by its place in the list."""
 _BETWEEN = re.compile(f"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DOTALL)
 
 
@@ -55,10 +57,11 @@ def _lines(folder: Path) -> Iterator[str]:
     yield "|---|---|---:|---:|---:|---:|---|"
     again = {(one.kind, one.number): one for one in results.read_again(folder)}
     seen = lists.read(folder)
+    passed = {kind: _passed(kind, found, again, folder) for kind, found in done.items()}
     for kind, found in done.items():
-        yield _row(kind, found, again, lists.changed(kind, found, seen))
+        yield _row(kind, found, again, passed[kind], lists.changed(kind, found, seen))
     for kind, found in done.items():
-        yield from _section(kind, found, again, lists.changed(kind, found, seen))
+        yield from _section(kind, found, again, passed[kind], lists.changed(kind, found, seen))
         yield from kind.shown(folder) if kind.shown is not None else ()
     yield from _findings(folder)
     missing = [kind.title for kind, found in runs.items() if not found]
@@ -67,25 +70,27 @@ def _lines(folder: Path) -> Iterator[str]:
         yield f"Not run yet: {'; '.join(missing)}."
 
 
-def _row(kind: Kind, found: list[Run], again: _DoneAgain, changed: Seen | None) -> str:
+def _row(
+    kind: Kind, found: list[Run], again: _DoneAgain, passed: _Passed, changed: Seen | None
+) -> str:
     failed = sum(len(run.failures) for run in found)
     hours = sum(run.seconds for run in found) / 3600
     last = found[-1]
-    cells = [kind.title, kind.store, _often(kind, found, again), str(failed)]
-    bound = _bound(kind, found, again)
+    cells = [kind.title, kind.store, _often(kind, found, again, passed), str(failed)]
+    bound = _bound(kind, found, again, passed)
     is_other = changed is not None and bound.endswith(" of a list")
     cells.append(f"{bound} that has changed since" if is_other else bound)
     cells += [f"{hours:.2f}", f"{last.date[:10]}, {last.commit}"]
     return f"| {' | '.join(cells)} |"
 
 
-def _often(kind: Kind, found: list[Run], again: _DoneAgain) -> str:
+def _often(kind: Kind, found: list[Run], again: _DoneAgain, passed: _Passed) -> str:
     n = found[-1].n if kind.whole else results.total(found)
     if kind.told is not None:
         return f"{kind.told(found, _of(kind, again)).done}, {n:,} {kind.unit}"
     of = _list_of(kind, found)
-    passed = "" if of is None else f"; {len(_passed(kind, found, again)):,} of {of:,}"
-    return f"{n:,} {kind.unit}{passed}"
+    done = "" if of is None else f"; {len(passed):,} of {of:,}"
+    return f"{n:,} {kind.unit}{done}"
 
 
 def _list_of(kind: Kind, found: list[Run]) -> int | None:
@@ -93,11 +98,11 @@ def _list_of(kind: Kind, found: list[Run]) -> int | None:
     return None if kind.found else found[-1].of
 
 
-def _passed(kind: Kind, found: list[Run], again: _DoneAgain) -> set[int]:
+def _passed(kind: Kind, found: list[Run], again: _DoneAgain, folder: Path) -> _Passed:
     """Find what passed of the last run's list, or passes since it failed."""
     failures = [(run, one) for run in found for one in run.failures]
     settled = {one.number for run, one in failures if _is_settled(kind, run, one, again)}
-    return results.passed(found, settled)
+    return results.passed(found, found[-1].listed, settled, folder)
 
 
 def _is_settled(kind: Kind, run: Run, failure: Failure, again: _DoneAgain) -> bool:
@@ -107,7 +112,7 @@ def _is_settled(kind: Kind, run: Run, failure: Failure, again: _DoneAgain) -> bo
     return since is not None and since.passes(run) and not alone
 
 
-def _bound(kind: Kind, found: list[Run], again: _DoneAgain) -> str:
+def _bound(kind: Kind, found: list[Run], again: _DoneAgain, passed: _Passed) -> str:
     """Say how small the share of failures is: not of what is a list, which is all or not."""
     if kind.found:
         return _share(kind, found)
@@ -119,8 +124,7 @@ def _bound(kind: Kind, found: list[Run], again: _DoneAgain) -> str:
     if of is not None:
         if not all(_is_settled(kind, last, one, again) for one in last.failures):
             return "failed in the last run"
-        complete = len(_passed(kind, found, again)) == of
-        return "all of a list" if complete else "a part of a list"
+        return "all of a list" if len(passed) == of else "a part of a list"
     return f"< {results.bound(n):.2g}" if kind.independent else "a list"
 
 
@@ -133,7 +137,7 @@ def _share(kind: Kind, found: list[Run]) -> str:
 
 
 def _section(
-    kind: Kind, found: list[Run], again: _DoneAgain, changed: Seen | None
+    kind: Kind, found: list[Run], again: _DoneAgain, passed: _Passed, changed: Seen | None
 ) -> Iterator[str]:
     yield from ("", f"### {kind.title[0].upper()}{kind.title[1:]}", "", kind.does, "")
     counts = sum((Counter(run.counts) for run in found), Counter[str]())
@@ -143,8 +147,8 @@ def _section(
         said = ", ".join(f"{number:,} {what}" for what, number in counts.items())
         yield from (f"In them: {said}.", "")
     if _list_of(kind, found) is not None and kind.told is None:
-        yield from _about_the_list(found, changed)
-        yield from () if changed else _parts(kind, found, _passed(kind, found, again))
+        yield from _about_the_list(found, passed, changed)
+        yield from () if changed else _parts(kind, found, passed)
     if kind.note:
         yield from (kind.note, "")
     yield f"What it cannot show: {kind.blind}"
@@ -161,14 +165,18 @@ def _section(
             yield f"| {f.number} | {run.commit} | {_literal(f.what)} | {since} |"
 
 
-def _about_the_list(found: list[Run], changed: Seen | None) -> Iterator[str]:
-    """Say what is to be known of a list that changed, or of which little was recorded."""
+def _about_the_list(found: list[Run], passed: _Passed, changed: Seen | None) -> Iterator[str]:
+    """Say when its cases passed, and what is to be known of a list that has changed."""
     last, said = found[-1], list[str]()
-    elsewhere = sum(run.next - run.first for run in found if run.listed != last.listed)
-    if elsewhere:
-        mine = sum(run.next - run.first for run in results.of_last_list(found))
-        lot = f"{mine:,} of its numbers were of the list of the last run"
-        said.append(f"{lot}, {elsewhere:,} of lists before.")
+    if passed:
+        oldest = min(passed.values(), key=lambda run: run.date)
+        said.append(f"Each passed at {oldest.commit}, {oldest.date[:10]}, or later.")
+    earlier = [run for run in passed.values() if run.listed != last.listed]
+    if earlier:
+        said.append(f"{len(earlier):,} passed as cases of the same name in earlier lists.")
+    others = sum(run.next - run.first for run in found if run.listed != last.listed)
+    if others and not earlier:
+        said.append(f"{others:,} numbers of earlier lists do not count here.")
     if last.fingerprint is None:
         said.append("Its list is known by its length alone.")
     if changed is not None:
@@ -178,7 +186,7 @@ def _about_the_list(found: list[Run], changed: Seen | None) -> Iterator[str]:
         yield from (" ".join(said), "")
 
 
-def _parts(kind: Kind, found: list[Run], passed: set[int]) -> Iterator[str]:
+def _parts(kind: Kind, found: list[Run], passed: _Passed) -> Iterator[str]:
     """Say how far each part of a list is, if it is not complete, and still that of the code."""
     parts = kind.parts() if kind.parts is not None else []
     if len(parts) != found[-1].of or len(passed) == len(parts):

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from math import sqrt
 from pathlib import Path
@@ -49,6 +49,8 @@ class Run:
         counts: What happened in them.
         failures: Which numbers failed.
         fingerprint: Which list it is; older lines do not say.
+        left_out: From where to where, before ``next``, numbers were not done: their cases had
+            passed as those of earlier lists.
     """
 
     kind: str
@@ -62,11 +64,24 @@ class Run:
     counts: dict[str, int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     fingerprint: str | None = None
+    left_out: list[list[int]] = field(default_factory=list)
 
     @property
     def listed(self) -> Listed:
         """The list that its numbers are of."""
         return Listed(self.of, self.fingerprint)
+
+    @property
+    def numbers(self) -> Iterator[int]:
+        """The numbers that were done."""
+        left_out = {number for gap in self.left_out for number in range(*gap)}
+        return (number for number in range(self.first, self.next) if number not in left_out)
+
+    def leave_out(self, until: int) -> None:
+        """Record that the next numbers are not done, up to one that is."""
+        if until > self.next:
+            self.left_out.append([self.next, until])
+            self.next = until
 
     def add(self, n: int, counts: Counter[str], seconds: float, failed: str | None) -> None:
         """Record the next number."""
@@ -152,8 +167,9 @@ def write(kind: str, runs: Sequence[Run], folder: Path = FOLDER) -> None:
 
 
 def _line(run: Run) -> dict[str, Any]:
-    """Write a run as it was read: an older one has no fingerprint."""
-    return {name: v for name, v in asdict(run).items() if name != "fingerprint" or v is not None}
+    """Write a run as it was read: an older one has no fingerprint, and few leave something out."""
+    optional = ("fingerprint", "left_out")
+    return {name: v for name, v in asdict(run).items() if name not in optional or v}
 
 
 def read_again(folder: Path = FOLDER) -> list[Again]:
@@ -190,23 +206,59 @@ def first_number(runs: Sequence[Run], listed: Listed) -> int:
     return -(-after // listed.of) * listed.of
 
 
-def of_last_list(runs: Sequence[Run]) -> Sequence[Run]:
-    """Find the runs whose list was that of the last one: older ones by its length alone."""
-    return [run for run in runs if run.listed == runs[-1].listed]
+def keep_list(names: Iterable[str], folder: Path = FOLDER) -> None:
+    """Keep which cases a list has, so that they are known again in other lists.
+
+    Each has a line: the beginning of its name's SHA-256.
+    """
+    listed = list(names)
+    path = _path_of_list(fingerprint(listed), folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{_hashed(name)}\n" for name in listed), encoding="utf-8")
 
 
-def passed(runs: Sequence[Run], settled: Set[int]) -> set[int]:
-    """Find which cases of the last run's list passed, by their places in it.
+def kept_list(listed: Listed, folder: Path = FOLDER) -> list[str]:
+    """Read the cases of a list, each by its hash: none if it is not kept."""
+    path = _path_of_list(str(listed.fingerprint), folder)
+    return path.read_text(encoding="utf-8").split() if path.is_file() else []
+
+
+def _path_of_list(print_of_it: str, folder: Path) -> Path:
+    return folder / "lists" / f"{print_of_it}.txt"
+
+
+def _hashed(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:10]
+
+
+def passed(
+    runs: Sequence[Run], listed: Listed, settled: Set[int], folder: Path = FOLDER
+) -> dict[int, Run]:
+    """Find which cases of a list passed, by their places in it, and in which run last.
+
+    A case of another list is known by its name, if both lists are kept. Cases of a list of which
+    only the length is known are those of another one that is as long and as little known.
 
     Args:
         runs: The runs.
+        listed: The list.
         settled: The numbers that failed, and pass since.
+        folder: Where the lists are.
     """
-    found = set[int]()
-    for run in of_last_list(runs):
+    places = {case: place for place, case in enumerate(kept_list(listed, folder))}
+    found = dict[int, Run]()
+    for run in runs:
+        cases = [] if run.listed == listed else kept_list(run.listed, folder)
+        if run.listed != listed and not (places and cases):
+            continue
         failed = {failure.number for failure in run.failures} - settled
-        for number in range(run.first, run.next):
-            (found.discard if number in failed else found.add)(number % (run.of or number + 1))
+        for number in run.numbers:
+            at = number % (run.of or number + 1)
+            place = places.get(cases[at]) if cases else at
+            if place is not None and number in failed:
+                found.pop(place, None)
+            elif place is not None:
+                found[place] = run
     return found
 
 

@@ -160,6 +160,78 @@ def test_a_list_that_older_lines_do_not_tell_begins_with_its_first_case(
     assert longrun.run(named(["a", "b", "c"]), session, 0, tmp_path).first == 3
 
 
+def kept(names: list[str], run: Act = once) -> Kind:
+    return dataclasses.replace(named(names, run), lists_kept=True)
+
+
+def asked(numbers: list[int], fails: tuple[int, ...] = ()) -> Act:
+    def run(_: Session, number: int) -> tuple[int, Counter[str]]:
+        numbers.append(number)
+        assert number not in fails, "lost"
+        return 1, Counter()
+
+    return run
+
+
+def test_what_passed_in_an_earlier_list_that_is_kept_is_not_done_anew(
+    session: Session, tmp_path: Path
+) -> None:
+    longrun.run(kept(["a", "b", "c", "d"], asked([], fails=(1,))), session, 60, tmp_path)
+    numbers = list[int]()
+    other = ["new", "d", "b", "a", "newer", "c"]
+    run = longrun.run(kept(other, asked(numbers)), session, 60, tmp_path)
+    assert numbers == [6, 8, 10]  # the new ones, and what failed
+    assert (run.first, run.next, run.n, run.left_out) == (6, 12, 3, [[7, 8], [9, 10], [11, 12]])
+    assert results.read("simulator", tmp_path)[-1] == run and list(run.numbers) == numbers
+    before = results.read("simulator", tmp_path)
+    passed = results.passed(before, kept(other).listed(), set(), tmp_path)
+    assert {place: one.first for place, one in passed.items()} == {
+        0: 6, 1: 0, 2: 6, 3: 0, 4: 6, 5: 0,
+    }  # fmt: skip
+    longrun.run(kept(other, asked(numbers)), session, 60, tmp_path)
+    assert numbers[3:] == list(range(12, 18))  # all passed: all are due again
+
+
+def test_a_run_over_what_is_left_can_be_stopped(session: Session, tmp_path: Path) -> None:
+    longrun.run(kept(["a", "b"]), session, 60, tmp_path)
+    other, numbers = ["x", "a", "y", "b", "z"], list[int]()
+    for _ in range(3):
+        longrun.run(kept(other, asked(numbers)), session, 0, tmp_path)
+    assert numbers == [5, 7, 9]
+    assert [run.left_out for run in results.read("simulator", tmp_path)] == [
+        *([], [], [[6, 7]], [[8, 9]])
+    ]
+
+
+def test_what_passed_and_fails_in_a_later_list_is_missing(session: Session, tmp_path: Path) -> None:
+    longrun.run(kept(["a", "b"]), session, 60, tmp_path)
+    longrun.run(kept(["a", "b"], asked([], fails=(3,))), session, 60, tmp_path)
+    longrun.run(kept(["c"]), session, 60, tmp_path)
+    runs = results.read("simulator", tmp_path)
+    listed = kept(["b", "a", "c"]).listed()
+    results.keep_list(["b", "a", "c"], tmp_path)
+    assert set(results.passed(runs, listed, set(), tmp_path)) == {1, 2}
+    assert set(results.passed(runs, listed, {3}, tmp_path)) == {0, 1, 2}
+
+
+def test_the_page_says_how_much_passed_in_earlier_lists(session: Session, tmp_path: Path) -> None:
+    one = dataclasses.replace(
+        KINDS["crash-matrix-delta"], run=once, names=lambda: ["a", "b"], total=lambda: 2
+    )
+    old = longrun.run(one, session, 60, tmp_path)
+    other = dataclasses.replace(one, names=lambda: ["b", "c", "a"], total=lambda: 3)
+    longrun.run(other, session, 60, tmp_path)
+    text = shown(tmp_path)
+    assert "| 6 cells; 3 of 3 | 0 | all of a list |" in text
+    assert f"Each passed at {old.commit}, {old.date[:10]}, or later. 2 passed as cases" in text
+
+
+def test_every_list_is_kept_that_a_result_is_counted_by() -> None:
+    for one in KINDS.values():
+        for run in results.read(one.name) if one.lists_kept else ():
+            assert run.fingerprint is None or len(results.kept_list(run.listed)) == run.of
+
+
 def test_what_is_drawn_from_a_list_is_not_drawn_again_because_that_has_changed(
     session: Session, tmp_path: Path
 ) -> None:
@@ -272,7 +344,7 @@ def test_numbers_of_another_list_do_not_complete_one(tmp_path: Path) -> None:
     results.write("interrupts", runs, tmp_path)
     text = shown(tmp_path)
     assert "| 6,709 places; 1 of 6,709 | 0 | a part of a list |" in text
-    assert "1 of its numbers were of the list of the last run, 6,708 of lists before." in text
+    assert "6,708 numbers of earlier lists do not count here." in text
     assert "known by its length alone" in text
 
 
