@@ -40,7 +40,12 @@ def queue(manager: QueueManager) -> Any:
     return manager.create_queue(f"q{next(_NUMBERS)}", "i long", dead_letter=False)
 
 
-@pytest.fixture(params=["files", "table"])
+KINDS = ["files", "table"]
+BY_FILES = pytest.mark.parametrize("kind", KINDS if LONG else KINDS[:1], indirect=True)
+"""For what both kinds of frames have alike: one of them by default."""
+
+
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """On what frames stand: on files, or on the table, where no log can be read."""
     if request.param == "table":
@@ -126,7 +131,7 @@ def test_both_kinds_of_frames_show_the_same(
     assert of_files.orderBy(by_id).collect() == of_table.orderBy(by_id).collect()
 
 
-@pytest.mark.parametrize("kind", ["files", "table"] if LONG else ["files"], indirect=True)
+@BY_FILES
 def test_a_frame_of_long_ago_has_every_message_or_fails(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -184,6 +189,7 @@ def test_a_frame_has_every_message_or_fails(
         batch.df.where("i < 3").collect()
 
 
+@BY_FILES
 def test_a_frame_shows_moved_messages_beside_those_that_were_sent(
     spark: Any, manager: QueueManager, queue: Any, kind: str
 ) -> None:
@@ -197,6 +203,7 @@ def test_a_frame_shows_moved_messages_beside_those_that_were_sent(
     assert sorted(map(tuple, rows), key=str) == sorted(expected, key=str)
 
 
+@BY_FILES
 def test_a_column_that_the_first_queue_got_later_with_another_type_is_another_one(
     manager: QueueManager, kind: str
 ) -> None:
@@ -233,6 +240,7 @@ def test_what_is_moved_is_in_the_lanes_of_its_keys_whatever_their_type(
     assert len(lanes) == 8 and len({lane for _, lane in lanes}) > 1
 
 
+@BY_FILES
 def test_messages_that_stand_in_two_queues_are_shown_in_each(
     spark: Any, manager: QueueManager, kind: str
 ) -> None:
@@ -321,6 +329,7 @@ def test_a_frame_follows_files_that_were_rewritten(spark: Any, root: str, queue:
         assert sorted(row.i for row in frame.collect()) == wanted
 
 
+@BY_FILES
 def test_a_null_where_none_may_be_fails(spark: Any, manager: QueueManager, kind: str) -> None:
     """Somebody has taken the constraint away, behind the back of a client that knows it."""
     queue = manager.create_queue(f"q{next(_NUMBERS)}", "i long NOT NULL", dead_letter=False)

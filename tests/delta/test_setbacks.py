@@ -99,7 +99,7 @@ def test_an_older_copy_in_the_place_of_a_store_is_told(kept: Kept) -> None:
     assert txnqueue.look(str(kept.root)).queue("q").depth() == 0
 
 
-@pytest.mark.parametrize("more", [2, 3])
+@pytest.mark.parametrize("more", [2, 3] if LONG else [2])
 def test_an_older_copy_that_others_went_on_from_is_told(kept: Kept, more: int) -> None:
     """Its versions are as many as those that the driver knows, or more, and are others."""
     older = kept.root.with_name("older")

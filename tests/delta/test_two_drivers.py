@@ -26,7 +26,7 @@ from txnqueue import QueueManager
 from txnqueue.core import model
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-KILLS = {"own": 100, "attached": 100} if LONG else {"attached": 5}
+KILLS = {"own": 100, "attached": 100} if LONG else {"attached": 4}
 """By whose Java it is: one of its own takes half a minute to start, and dies by default in the
 demo, on the cluster and in a branch."""
 SENDS = 200 if LONG else 8

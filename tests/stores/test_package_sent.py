@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("pyspark")
 from pyspark import cloudpickle
 
+from tests.conftest import LONG
 from tests.drivers import without_the_library
 from txnqueue import QueueDataSource
 from txnqueue.platform import package
@@ -76,7 +77,7 @@ def beside_others(alone: Path, folder: Path) -> str:
     return str(folder / "all.zip" / "lib")
 
 
-@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize("more", [False, True] if LONG else [True])
 def test_what_came_from_a_file_brings_the_package_along_and_reads_with_it(
     tmp_path: Path, alone: Path, more: bool
 ) -> None:
