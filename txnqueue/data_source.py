@@ -146,7 +146,7 @@ class QueueDataSource(DataSource):
         columns = StructType()
         for field in StructType.fromJson(dict(described.described)).fields:
             # Arrow takes no null struct whose fields must not be null: it looks at these alone.
-            columns.add(field.name, stored_type(field.dataType), True, field.metadata)
+            columns.add(field.name, stored_type(field.dataType), metadata=field.metadata)
         added = zip(_ADDED, (LongType(), IntegerType(), StringType()), strict=True)
         for name, kind in added:
             columns = columns.add(name, kind)
