@@ -164,7 +164,7 @@ def test_a_beat_between_the_settlement_of_a_part_and_its_reply_holds_the_rest(
     batch = orders.receive()
     tries, extend = list[Any](), settlement.extend
 
-    def counted(*given: Any) -> int:
+    def counted(*given: Any) -> Any:
         try:
             return extend(*given)
         finally:
@@ -217,7 +217,7 @@ def test_a_beat_that_meets_what_was_settled_meanwhile_does_not_stop_for_the_rest
     batch = orders.receive()
     listed, settled, extend = threading.Event(), threading.Event(), settlement.extend
 
-    def late(*given: Any) -> int:
+    def late(*given: Any) -> Any:
         if not listed.is_set():
             listed.set()
             assert settled.wait(30)

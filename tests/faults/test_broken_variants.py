@@ -239,13 +239,14 @@ def queue_before_owner(patch: pytest.MonkeyPatch) -> None:
         self: Any, fold: QueueState, owner: Any, now_ms: int, *, closely: bool = False
     ) -> Any:
         found = self._candidates(fold, owner, now_ms, closely=closely)
-        states = self._client.states.key_states(c.attempt.key for c, _ in found if c.attempt)
+        attempts = (one.claim.attempt for one in found)
+        states = self._client.states.key_states(a.key for a in attempts if a is not None)
         superseded: dict[int, list[Claim]] = {}
         tombstones: dict[str, Any] = {}
-        for claim, over in found:
-            if not takeover.may_end(claim, states, now_ms, lease_over=over):
+        for one in found:
+            if not one.may_end(states, now_ms):
                 continue
-            holder = claim.attempt
+            claim, holder = one.claim, one.claim.attempt
             if holder is None or states[holder.key].decided(holder.attempt):
                 superseded.setdefault(claim.lane, []).append(claim)
             else:

@@ -312,7 +312,7 @@ class Dispatches:
         with self._forgetting_lost():
             for side, mine in settlement.by_client(client, held):
                 deadline_ms = settlement.extend(side, mine, seconds)
-                for one in mine:
+                for one in mine if deadline_ms is not None else ():
                     one.claim.deadline_ms = deadline_ms
         return Reply(count=len(self._dispatched))
 
