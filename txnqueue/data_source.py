@@ -430,7 +430,8 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
         rows_max = getattr(limit, "max_rows", None)
         if rows_max is None:
             return _offset(looked, last)
-        return _offset(looked, _filled(postings(looked.past, looked.info, begun), rows_max, last))
+        found = (one for one in postings(looked.past, looked.info, begun) if one.commit_seq <= last)
+        return _offset(looked, _filled(list(found), rows_max, last))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note where the query ends: without that, Spark reads everything in one batch."""

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 Handler = Callable[[Batch, Transaction], object]
+_AT_WORK = 3
+"""A drain has at most so many batches that are not decided."""
 
 
 class Drain:
@@ -108,7 +110,7 @@ class Drain:
         self._last_error: Exception | None = None
         self._applied = True
         self._of_others = self._dead_lettered = 0
-        self._current: Attempt | None = None
+        self._counting: list[Attempt] = []
 
     def run(
         self,
@@ -302,10 +304,11 @@ class Drain:
         attempt = self._run.begin(number)
         room = self._room(*pending)
         attempt.ahead = self._ahead
-        self._dead_lettered += self._current.dead_lettered if self._current is not None else 0
-        self._current = attempt
+        self._counting.append(attempt)  # its handler receives too, after the next one has begun
+        while len(self._counting) > _AT_WORK:
+            self._dead_lettered += self._counting.pop(0).dead_lettered
         begun = [tx for tx in self._begun if tx.status is Status.ACTIVE]
-        self._begun = [*begun[-3:], attempt]
+        self._begun = [*begun[-_AT_WORK:], attempt]
         return Wanted(
             self._run.number if number is None else number,
             attempt,
@@ -451,8 +454,7 @@ class Drain:
             finished,
             last_error=self._last_error,
             applied=self._applied,
-            dead_lettered=self._dead_lettered
-            + (self._current.dead_lettered if self._current is not None else 0),
+            dead_lettered=self._dead_lettered + sum(one.dead_lettered for one in self._counting),
         )
 
     def _log(self, event: str, tx: Attempt | None, **details: object) -> None:

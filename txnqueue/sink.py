@@ -237,7 +237,8 @@ class _MicroBatch:
         Raises:
             InvalidInput: One was.
         """
-        if self.batch <= newest:
+        # One of this number is this batch, whose commit by another run has landed by now.
+        if self.batch < newest:
             raise self._planned_anew(
                 f"Batch {newest} of the query was written here, and this is batch {self.batch}"
             )

@@ -436,3 +436,11 @@ def test_a_heartbeat_beats_for_one_block() -> None:
         pass
     with pytest.raises(InvalidInput, match="one block"), beating:
         pass
+
+
+def test_a_batch_that_another_run_committed_meanwhile_is_of_the_same_checkpoint() -> None:
+    batch = _MicroBatch("query", 7, None, None)
+    batch.check_is_after(6)
+    batch.check_is_after(7)
+    with pytest.raises(InvalidInput, match="Batch 8 of the query was written here"):
+        batch.check_is_after(8)

@@ -426,3 +426,21 @@ def test_a_lease_that_is_over_gives_a_drain_nothing_of_its_own(world: World) -> 
         assert (result.messages, result.last_error, handled) == (6, None, list(range(6)))
         handled.clear()
         orders.send(rows(*range(6)))
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_dead_letters_that_a_handler_finds_are_counted(world: World, ahead: int) -> None:
+    orders = world.queue(lanes=1)
+    bad = world.manager().create_queue(world.name("bad"), "n long", deliveries_max=1)
+    orders.send(rows(1, 2, 3))
+    bad.send([{"n": 1}])
+    bad.receive(1)
+    world.lease_over()  # it has been delivered as often as it may
+    consumer = opened(world, orders, "at the end")
+
+    def handler(batch: Any, tx: Any) -> None:
+        if numbers(batch) == [2]:  # the batch after it has been described by now
+            tx.queue(bad.name).receive(1)
+
+    assert consumer.drain(handler, batch_size=1, ahead=ahead).dead_lettered == 1
+    assert bad.depth() == 0

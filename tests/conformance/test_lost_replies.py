@@ -537,3 +537,30 @@ def test_a_lease_ends_when_the_extension_says_that_landed(
     assert batch.held_until.timestamp() * 1_000 == extended.body["deadline"]
     world.clock.advance(11)
     assert batch.lease_over
+
+
+def test_a_kept_lease_ends_as_the_commit_says_that_landed(
+    world: World, manager: QueueManager, journal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is interrupted after it has landed, and called again much later."""
+    orders = manager.queue(world.queue(lease_seconds=60).name)
+    orders.send(rows(1))
+    tx = manager.transaction()
+    batch = orders.receive(transaction=tx)
+    batch.keep()
+    append = journal.append
+
+    def interrupted(units: Any, metadata: Any) -> Any:
+        append(units, metadata)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(journal, "append", interrupted)
+        tx.commit()
+    world.clock.advance(50)
+    assert tx.commit() is not None
+    kept = [e for landed, _ in world.store.journal.commits for e in landed if e.kind == model.KEPT]
+    assert batch.held_until is not None
+    assert [batch.held_until.timestamp() * 1_000] == [entry.body["deadline"] for entry in kept]
+    world.clock.advance(11)
+    assert batch.lease_over

@@ -190,6 +190,26 @@ def test_a_decision_through_an_old_handle_does_not_decide_another_attempt(world:
 
 
 @in_memory
+def test_an_id_that_was_committed_is_so_whatever_an_earlier_attempt_had_prepared(
+    world: World,
+) -> None:
+    orders, other = world.queue(), world.manager("c")
+    orders.send(rows(1))
+    old = prepare(world, orders)
+    other.rollback(old.id)
+    with world.manager("d").transaction(old.id) as tx:
+        tx.queue(orders.name).send(rows(2))
+    receipt = other.commit(old.id)
+    assert tx.receipt is not None and receipt.commit_seq == tx.receipt.commit_seq
+    for decide in (
+        lambda: other.rollback(old.id),
+        lambda: other.decide_heuristically(old.id, commit=False, reason="gone"),
+    ):
+        with pytest.raises(TransactionFinished, match="already committed"):
+            decide()
+
+
+@in_memory
 @pytest.mark.parametrize("commit", [True, False], ids=["committed", "rolled back"])
 def test_who_settles_the_rest_of_what_a_prepared_one_settles_waits_for_it(
     world: World, commit: bool

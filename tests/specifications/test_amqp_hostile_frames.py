@@ -42,6 +42,7 @@ from txnqueue.protocols.amqp import (
 from txnqueue.protocols.amqp.frame_codec import FrameCodec
 from txnqueue.protocols.amqp.frames import Close, End, FrameReader
 from txnqueue.protocols.amqp.peer import Peer
+from txnqueue.protocols.amqp.performatives import Transfer
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, memory_manager
 
@@ -219,6 +220,30 @@ def test_what_such_a_client_asks_for_happens_if_it_says_nothing_else(
     client = Client()
     client.say(*usual(client.txn_id))
     assert left(client, caplog) == ([1, 2, 8, IN_TRANSACTION], True)
+
+
+@pytest.mark.rule("S1-43")
+def test_what_a_discharge_gives_up_in_another_session_is_told_before_its_answer() -> None:
+    client, uint = Client(), VALUES.uint
+    client.peer._connection.payload_max = 4
+    acquiring = (uint(0), uint(0), uint(1), None, False, False, {"txn-id": client.txn_id})
+    client.say(
+        octets(BEGIN, None, uint(0), uint(1), uint(100)),
+        attach(0, Role.RECEIVER, "orders", None),
+        octets(FLOW, uint(0), uint(1), uint(0), uint(100), *acquiring),
+        channel=1,
+    )
+    sent = [frame for frame in client.told() if isinstance(frame, Transfer)]
+    assert [frame.more for frame in sent] == [True]
+    failed = message(Discharge(client.txn_id, fail=True))
+    client.say(octets(TRANSFER, uint(0), uint(1), b"c") + failed)
+    told = [
+        type(frame).__name__
+        for frame in client.told()
+        if (isinstance(frame, Transfer) and frame.aborted)
+        or (isinstance(frame, Disposition) and frame.role is Role.RECEIVER)
+    ]
+    assert told == ["Transfer", "Disposition"]
 
 
 def test_a_tick_that_comes_while_messages_are_sent_is_done_afterwards(

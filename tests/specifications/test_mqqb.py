@@ -19,6 +19,7 @@ from tests.conformance.conftest import (
     rows,
 )
 from tests.conftest import LONG
+from tests.databases.hiding import Hiding
 from tests.faults.interrupts import Interrupt
 from tests.inside import client_of
 from tests.silence import interrupted, lands_later, unanswered
@@ -395,6 +396,72 @@ def test_a_commit_in_doubt_has_no_status_until_it_is_known(world: World, landed:
     assert again is (OK if landed else SEQUENCE)
     assert len(mqqb.seen) == int(landed)
     assert mqqb.orders.depth() == (2 if landed else 3)
+
+
+@in_memory
+@pytest.mark.rule("S3-02")
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_decision_in_doubt_of_what_another_driver_prepared_is_found_out(
+    world: World, lands: bool, commit: bool
+) -> None:
+    mqqb = Mqqb(world)
+    mqqb.local.create_transaction("transfer 17")
+    mqqb.local.dequeue_message(mqqb.position(0), "priced", "transfer 17")
+    assert mqqb.local.transaction_prepare("transfer 17") is OK
+    restarted = mqqb.again("b")
+    decide = restarted.transaction_commit if commit else restarted.transaction_abort
+    with unanswered(world.store.journal, lands=lands), pytest.raises(TransactionUnknown):
+        decide("transfer 17")
+    assert "transfer 17" in restarted.transaction_collection
+    assert decide("transfer 17") is OK
+    assert "transfer 17" not in restarted.transaction_collection
+    assert mqqb.orders.depth() == (2 if commit else 3)
+    reasons = [e.reason for e in mqqb.seen if isinstance(e, MessagePositionDeleted)]
+    assert reasons == (["priced"] if commit else [])
+    assert decide("transfer 17") is SEQUENCE
+
+
+@in_memory
+@pytest.mark.parametrize("commit", [True, False])
+def test_databases_take_part_in_the_decision_of_what_was_prepared_here(
+    mqqb: Mqqb, commit: bool
+) -> None:
+    class Database(Hiding):
+        def tpc_commit(self, xid: Any = None) -> None:
+            super().tpc_commit(xid or self._xid)
+
+        def tpc_rollback(self, xid: Any = None) -> None:
+            super().tpc_rollback(xid or self._xid)
+
+    local, database = mqqb.local, Database()
+    transaction = local.create_transaction()
+    assert transaction.core is not None
+    transaction.core.enlist("ledger", database)
+    local.enqueue_message(mqqb.other.name, {"n": 7, "key": None}, transaction.identifier)
+    assert local.transaction_prepare(transaction) is OK and len(database.prepared) == 1
+    decide = local.transaction_commit if commit else local.transaction_abort
+    assert decide(transaction) is OK
+    assert (len(database.prepared), len(database.committed)) == (0, int(commit))
+
+
+@in_memory
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_decision_of_ones_own_does_not_decide_another_attempt(mqqb: Mqqb, commit: bool) -> None:
+    local, world = mqqb.local, mqqb.world
+    transaction = local.create_transaction(world.name("transfer"))
+    local.enqueue_message(mqqb.other.name, {"n": 7, "key": None}, transaction.identifier)
+    assert local.transaction_prepare(transaction) is OK
+    with unanswered(world.store.journal, lands=False), pytest.raises(TransactionUnknown):
+        local.transaction_commit(transaction)
+    other = world.manager("c")
+    other.rollback(transaction.identifier)
+    with other.transaction(transaction.identifier) as tx:
+        tx.queue(mqqb.other.name).send(rows(8))
+        tx.prepare()
+    decide = local.transaction_commit if commit else local.transaction_abort
+    assert decide(transaction) is (SEQUENCE if commit else OK)
+    assert other.outcome(transaction.identifier).status.value == "prepared"
 
 
 @in_memory

@@ -199,6 +199,21 @@ def test_a_limit_never_tears_a_commit(root: str) -> None:
     assert sum(sizes) == len(read(reader, reader.partitions(reader.initialOffset(), end)))
 
 
+def test_a_query_that_reads_what_there_is_ends_there(root: str) -> None:
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
+    reader = stream(root)
+    begin, end = reader.initialOffset(), reader.latestOffset()
+    first = reader.latestOffset(begin, ReadMaxRows(1))
+    assert first["commit_seq"] < end["commit_seq"]
+    reader.prepareForTriggerAvailableNow()
+    assert reader._upto == end["commit_seq"]
+    reader._upto = first["commit_seq"]  # as if all else had come since
+    count = len(read(reader, reader.partitions(begin, first)))
+    assert reader.latestOffset(begin, ReadMaxRows(count + 1)) == first
+    assert reader.latestOffset(first, ReadMaxRows(1_000)) == first
+
+
 def test_a_stream_begins_where_it_is_told_to(root: str) -> None:
     latest = stream(root, startingAfter="latest")
     assert latest.initialOffset() == latest.latestOffset()

@@ -444,7 +444,7 @@ def _decide_prepared(
     if commit:
         attempt.receipt = receipt
         if receipt is not None:
-            attempt.work.decided_later(by_then_ms(receipt.committed_at))
+            attempt.work.decided_at(by_then_ms(receipt.committed_at))
         _carry_out(attempt)
         if receipt is not None and attempt.participants:
             attempt.receipt = receipt = _after_databases(attempt, receipt)
@@ -466,6 +466,7 @@ def _happened(attempt: Attempt, decision: Entry) -> Receipt:
     follows = bool(attempt.changes or attempt.participants)
     attempt.receipt = Receipt.of(decision, applied=not follows)
     attempt.status = Status.COMMITTED
+    attempt.work.decided_at(decision.recorded_at_ms)
     _carry_out(attempt)
     if follows and not attempt.rehearsed:
         attempt.receipt = Receipt.of(decision, applied=follow(attempt.client, decision))

@@ -88,8 +88,8 @@ def decide_prepared(
         wanted_attempts = list(state.prepared) if attempt is None else [attempt]
         wanted_attempts += [] if branch is None else [branch.attempt]
         decisions = [state.decisions[a] for a in wanted_attempts if a in state.decisions]
-        if not decisions and attempt is None:
-            decisions = _decided_unprepared(state)
+        if attempt is None and (state.committed is not None or not decisions):
+            decisions = _decision_of_key(state)
         if not decisions:
             beginning = archive.decisions_beginning_of(client.store.journal)
             if beginning >= 0 and not is_branch(key):  # entries of branches are never removed
@@ -144,8 +144,8 @@ def forget(client: Client, key: str) -> None:
     client.land(plan, "forget", transaction_id=key)
 
 
-def _decided_unprepared(state: TransactionState) -> list[Entry]:
-    """Return the decision of a key whose attempts were decided without being prepared, if any.
+def _decision_of_key(state: TransactionState) -> list[Entry]:
+    """Return the decision of a key, whichever of its attempts was decided, if any.
 
     A commit is final for the key; without one the last rollback is the answer.
     """

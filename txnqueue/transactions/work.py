@@ -162,10 +162,11 @@ class Work:
             )
         ]
 
-    def decided_later(self, at_ms: int) -> None:
-        """Let the leases of kept messages begin when prepared work was committed, as they do.
+    def decided_at(self, at_ms: int) -> None:
+        """Let the leases of kept messages begin when the work was committed, as they do.
 
-        One that was extended since it was prepared ends then, if that is later.
+        That is later than prepared work was sealed, and earlier than a commit was planned last of
+        which an earlier try has landed. One that was extended since ends then, if that is later.
         """
         for one in (one for account in self.accounts if account.keeping for one in account.held):
             claim, sealed_until_ms = one.claim, self.kept_until_ms.get(name_of(one))

@@ -223,11 +223,18 @@ class Peer:
             self._tell_all()  # other sessions may have worked in transactions that end with it
             return
         self.changed = self.changed or isinstance(frame, Transfer | Disposition)
+        answers, failed = list[Frame](), None
         try:
             for told in channel.take(frame):
-                self._send(told, channel.number)
+                answers.append(told)
         except AmqpError as error:
-            self._end(channel, error.error)
+            failed = error.error
+        # A discharge is answered after what it gives up in other sessions is (S1-43).
+        self._tell_all(but=channel)
+        for told in answers:
+            self._send(told, channel.number)
+        if failed is not None:
+            self._end(channel, failed)
         self._tell_all()
 
     def _end(self, channel: Channel, error: Error | None = None) -> None:
@@ -240,9 +247,11 @@ class Peer:
         channel.session.end()
         self._send(End(error), channel.number)
 
-    def _tell_all(self) -> None:
-        """Send what the sessions have to say."""
+    def _tell_all(self, but: Channel | None = None) -> None:
+        """Send what the sessions have to say, but for one of them."""
         for channel in self._channels.values():
+            if channel is but:
+                continue
             told = channel.wire(channel.session.frames())
             for frame in () if channel.ended else told:
                 self._send(frame, channel.number)

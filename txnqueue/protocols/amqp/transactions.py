@@ -500,7 +500,7 @@ class LiveTransaction:
         """Stage the messages held in memory; if that fails, it can no longer be committed."""
         try:
             self._stage()
-        except Exception as error:
+        except BaseException as error:  # what was staged would be staged again
             self.doom(f"A message could not be staged: {error}")
             self.postings, self.posted_octets = {}, 0
             raise

@@ -71,7 +71,7 @@ class LocalQueueManager(Operations):
             self._own.pop(identifier, None)
             return RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
         effects = Effects(self._client, transaction)
-        transaction.asked = True
+        self._ask(transaction)
         if not self._committed(transaction):
             self._own.pop(identifier, None)
             return RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
@@ -92,9 +92,9 @@ class LocalQueueManager(Operations):
             self._own.pop(identifier, None)
             return RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
         effects = Effects(self._client, transaction)
-        transaction.asked = True
+        self._ask(transaction)
         try:
-            if transaction.core is None or transaction.core.status is Status.PREPARED:
+            if transaction.core is None:
                 self.manager.rollback(identifier, "aborted")
             else:
                 transaction.core.rollback("aborted")
@@ -107,18 +107,21 @@ class LocalQueueManager(Operations):
 
     # -------------------------------------------------------------------------- helpers
 
+    def _ask(self, transaction: Transaction) -> None:
+        """Note that a decision is asked for: if it is in doubt, a repeated request finds out."""
+        transaction.asked = True
+        self._own.setdefault(transaction.identifier, transaction)
+
     def _decided(
         self, transaction: Transaction, effects: Effects, *, abort: bool = False
     ) -> RStatus:
         """Process a decided transaction, unless a concurrent request does."""
-        begun_here = transaction.core is not None
         try:
-            if begun_here and self._own.pop(transaction.identifier, None) is None:
+            if self._own.pop(transaction.identifier, None) is None:
                 return RStatus.MQ_ERROR_TRANSACTION_SEQUENCE
             self._process(transaction, effects, abort=abort)
         except BaseException:  # interrupted: a repeated request processes the other operations
-            if begun_here:
-                self._own[transaction.identifier] = transaction
+            self._own[transaction.identifier] = transaction
             raise
         return RStatus.MQ_OK
 
@@ -155,7 +158,7 @@ class LocalQueueManager(Operations):
         if core is not None and core.status is Status.UNKNOWN and self._has_not_happened(core):
             return False
         try:
-            if core is None or core.status is Status.PREPARED:
+            if core is None:
                 self.manager.commit(transaction.identifier)
             else:
                 core.commit()

@@ -311,9 +311,10 @@ class Dispatches:
         held = list({id(one._held): one._held for one in self._all()}.values())
         with self._forgetting_lost():
             for side, mine in settlement.by_client(client, held):
-                deadline_ms = settlement.extend(side, mine, seconds)
-                for one in mine if deadline_ms is not None else ():
-                    one.claim.deadline_ms = deadline_ms
+                until_ms = settlement.extend(side, mine, seconds)
+                if until_ms is not None:
+                    for one in mine:
+                        one.claim.deadline_ms = until_ms
         return Reply(count=len(self._dispatched))
 
     def _settle(self, found: list[Dispatch], settle: Settle) -> None:
