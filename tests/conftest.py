@@ -55,6 +55,9 @@ INTERPRETED = {
 """Queries of a few rows take longer to compile than to run. The demo, the notebooks, the command
 line and the long run have what users have."""
 
+SHOWN = 30
+"""So many folders and files are listed with what they cost."""
+
 # How long an example takes says how busy the machine is, and nothing about the library.
 hypothesis.settings.register_profile("txnqueue", deadline=None)
 hypothesis.settings.load_profile("txnqueue")
@@ -116,12 +119,16 @@ def same_active_session() -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what each folder cost: ``tests/README.md`` keeps these sums."""
-    seconds: defaultdict[str, float] = defaultdict(float)
+    """Show what each folder cost (``tests/README.md`` keeps these sums), and each dear file."""
+    folders: defaultdict[str, float] = defaultdict(float)
+    files: defaultdict[str, float] = defaultdict(float)
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
-                seconds["/".join(report.nodeid.split("/")[:2])] += report.duration
-    terminalreporter.section("seconds by folder")
-    for folder, total in sorted(seconds.items(), key=lambda one: -one[1]):
-        terminalreporter.line(f"{total:8.0f}  {folder}")
+                file = report.nodeid.partition("::")[0]
+                files[file] += report.duration
+                folders["/".join(file.split("/")[:2])] += report.duration
+    for title, found in (("folder", folders), ("file", files)):
+        terminalreporter.section(f"seconds by {title}")
+        for name, total in sorted(found.items(), key=lambda one: -one[1])[:SHOWN]:
+            terminalreporter.line(f"{total:8.0f}  {name}")

@@ -639,7 +639,8 @@ def extend_leases(
         waiting += pending.values()
         for one in claims:
             left_out = name_of(one) in pending or name_of(one) in known
-            if one.info.transient == held[0].info.transient and not left_out:
+            mine = one.info.transient == held[0].info.transient and not left_out
+            if mine and deadline_ms is not None:
                 one.claim.deadline_ms = deadline_ms
     if waiting:
         raise waiting[0]

@@ -37,7 +37,7 @@ from txnqueue.storage.files.store import FilesStore
 from txnqueue.storage.journal.sessions import is_connect
 from txnqueue.storage.payload.described import Described
 from txnqueue.storage.payload.rows import check_instants
-from txnqueue.storage.payload.types import IN_UTC
+from txnqueue.storage.payload.types import IN_UTC, stored_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,8 +143,10 @@ class QueueDataSource(DataSource):
                 "itself: read this queue with history.as_of(...).messages().",
                 name=min(taken),
             )
-        fields = [{**field, "nullable": True} for field in described.described["fields"]]
-        columns = StructType.fromJson({"type": "struct", "fields": fields})
+        columns = StructType()
+        for field in StructType.fromJson(dict(described.described)).fields:
+            # Arrow takes no null struct whose fields must not be null: it looks at these alone.
+            columns.add(field.name, stored_type(field.dataType), metadata=field.metadata)
         added = zip(_ADDED, (LongType(), IntegerType(), StringType()), strict=True)
         for name, kind in added:
             columns = columns.add(name, kind)
@@ -556,12 +558,16 @@ def _compared(
 
 
 def _rounds(given: DataType, there: DataType) -> bool:
-    """Return whether Arrow would round values without an error (pure)."""
-    from pyspark.sql.types import DecimalType, DoubleType, FloatType
+    """Return whether Arrow would round values, or cut them off, without an error (pure)."""
+    from pyspark.sql import types
 
-    if isinstance(there, DecimalType):
-        return isinstance(given, FloatType | DoubleType)
-    return isinstance(there, DoubleType) and isinstance(given, FloatType)
+    if isinstance(there, types.DecimalType):
+        return isinstance(given, types.FloatType | types.DoubleType)
+    if isinstance(there, types.DoubleType):
+        return isinstance(given, types.FloatType | types.DecimalType)
+    if isinstance(there, types.TimestampType | types.TimestampNTZType):
+        return isinstance(given, types.DateType)
+    return isinstance(there, types.FloatType) and isinstance(given, types.DecimalType)
 
 
 def _filled(found: Sequence[Posting], rows_max: int, last: int) -> int:

@@ -17,6 +17,7 @@ from tests.conformance.conftest import (
     on_delta_when_long,
     rows,
 )
+from tests.conformance.working import Branch
 from tests.faults.injection import (
     Crash,
     Fault,
@@ -323,6 +324,25 @@ def test_what_was_prepared_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert manager.erase(queue.name, ANNA, reason="r").undecided == 1
     manager.commit("order-1")
     assert numbers(queue.receive(1)) == [1]
+
+
+@in_memory
+def test_what_a_branch_sent_and_rolled_back_is_erased_beside_messages_that_wait(
+    world: World,
+) -> None:
+    queue, busy, manager = world.queue(), world.queue("busy"), world.manager("clerk")
+    queue.send(rows(2, key="bert"))
+    branch = Branch(world, "worker")
+    branch.queue(queue).send(rows(1, key="anna"))
+    branch.decide(commit=False)
+    assert manager.erase(queue.name, ANNA, reason="r").undecided == 1
+    for n in range(client_of(manager).cache.slice_width):
+        busy.send(rows(n))
+    world.clock.advance(2 * DAY)
+    manager.maintain(transaction_seconds_max=0, payload_retention_days=0)
+    done = manager.erase(queue.name, ANNA, reason="r")
+    assert (done.erased, done.undecided) == (1, 0)
+    assert numbers(queue.receive(9)) == [2] and manager.history.verify().ok
 
 
 @in_memory

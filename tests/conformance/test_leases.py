@@ -247,6 +247,22 @@ def test_a_lease_that_a_decided_transaction_had_bound_is_released(world: World) 
     assert operator.history.verify().ok
 
 
+@in_memory
+def test_leases_that_one_transaction_settled_in_part_end_each_for_itself(world: World) -> None:
+    queue = world.queue()
+    queue.send(rows(1, 2, 3, 4))
+    first, second = (queue.receive(2) for _ in range(2))
+    with beside(queue) as tx:
+        first.accept(matching=pick(first, 1), transaction=tx)
+        second.accept(matching=pick(second, 3), transaction=tx)
+    second.extend_lease(3_600)
+    world.lease_over()
+    other = world.open(queue, "b")
+    assert numbers(other.receive(9)) == [2]
+    assert numbers(other.receive(9)) == [] and second.accept() == 1
+    assert world.manager("op").history.verify().ok
+
+
 def check_fenced(queue: Any, taken: Any) -> None:
     """Check that a client can neither settle what it took, nor receive more."""
     with pytest.raises(LeaseLost):

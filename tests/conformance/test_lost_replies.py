@@ -18,6 +18,7 @@ from txnqueue.errors import (
     TransactionFinished,
     TransactionUnknown,
 )
+from txnqueue.messages import removal
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import plain_schema
@@ -494,3 +495,45 @@ def test_who_is_fenced_while_a_claim_is_in_doubt_is_told_whether_it_may_land(
     with pytest.raises(TransactionUnknown if lane == "another" else LeaseLost):
         orders.receive(1)
     assert append(*late.pop()).won[0] is (lane == "another")
+
+
+@pytest.mark.parametrize("what", ["purge", "move", "redrive", "move in a transaction"])
+def test_what_takes_several_appends_goes_on_after_one_that_landed_late(
+    world: World, manager: QueueManager, journal: Any, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(removal, "REMOVALS_MAX", 2)
+    orders, other = (manager.queue(world.queue(word, lanes=1).name) for word in ("q", "other"))
+    for n in (1, 2, 3):
+        (other if what == "redrive" else orders).send(rows(n))
+    if what == "redrive":
+        other.move(orders)
+    tx = manager.transaction()
+    acts = {
+        "purge": orders.purge,
+        "move": lambda: orders.move(other),
+        "redrive": orders.redrive,
+        "move in a transaction": lambda: orders.move(other, transaction=tx),
+    }
+    journal.faults = ["late"]
+    assert acts[what]() == 3 and not journal.faults
+    tx.commit()
+    assert (orders.depth(), other.depth()) == (0, 0 if what == "purge" else 3)
+    assert manager.history.verify().ok
+
+
+def test_a_lease_ends_when_the_extension_says_that_landed(
+    world: World, manager: QueueManager, journal: Any
+) -> None:
+    _, batch = received(world, manager)
+    journal.faults, journal.meanwhile = ["late"], lambda: world.clock.advance(50)
+    batch.extend_lease(60)
+    (extended,) = (
+        entry
+        for landed, _ in world.store.journal.commits
+        for entry in landed
+        if entry.kind == model.LEASE_EXTENDED
+    )
+    assert batch.held_until is not None
+    assert batch.held_until.timestamp() * 1_000 == extended.body["deadline"]
+    world.clock.advance(11)
+    assert batch.lease_over

@@ -544,6 +544,32 @@ def test_payload_that_a_prepared_transaction_names_stays(world: World) -> None:
     assert numbers(world.open(queue, "fresh").receive(1)) == [42]
 
 
+@in_memory
+@pytest.mark.parametrize("end", ["commit", "rollback", "operator"])
+def test_payload_of_a_branch_is_removed_once_it_is_decided_and_consumed(
+    world: World, end: str
+) -> None:
+    queue, keeper = world.queue(), world.manager("keeper")
+    branch = Branch(world, "worker")
+    branch.queue(queue).send(rows(42))
+    if end == "operator":
+        branch.prepare()
+        keeper.decide_heuristically(branch.id, commit=True, reason="gone")
+        branch.channel.forget(branch.xid)
+    else:
+        branch.decide(commit=end == "commit")
+    assert numbers(queue.receive(9)) == ([] if end == "rollback" else [42])
+    payload, owner = world.store.payload, queue.info.payload_id
+    assert payload.slices(owner)
+    fill_slice(world)
+    for _ in range(2):
+        world.clock.advance(30 * DAY)
+        world.open(queue, "late").receive(9).accept()
+        keeper.maintain(**AT_ONCE)
+    assert not payload.slices(owner)
+    assert keeper.history.verify().ok
+
+
 def fill_slice(world: World) -> None:
     """Let so many versions pass that a slice is over."""
     journal = world.store.journal

@@ -171,6 +171,23 @@ def test_a_claim_in_a_transaction_holds_the_horizon_until_its_lease_is_over(
     assert retention.next_horizon([recorded(7, 50)], [log.fold], now_ms, 100) == expected
 
 
+@pytest.mark.parametrize("ended", [model.COMMITTED, model.ROLLED_BACK])
+def test_what_a_decided_transaction_left_of_a_lease_does_not_hold_the_horizon(ended: str) -> None:
+    log = Log()
+    log.post((0, 1))
+    log.claim(owner=TX)
+    decision = entry("transaction/0", "x", ended, 6, attempt=TX.attempt)
+    assert retention.next_horizon([decision, recorded(7, 50)], [log.fold], 1_999, 100) == 7
+
+
+def test_a_transaction_that_the_horizon_has_passed_does_not_hold_it() -> None:
+    log = Log()
+    log.post((0, 1))
+    log.claim(owner=TX)
+    before = entry(model.FENCE, "horizon", model.HORIZON_ADVANCED, 4, begun=TX.begun + 1)
+    assert retention.next_horizon([before, recorded(7, 50)], [log.fold], 1_999, 100) == 7
+
+
 def test_a_slice_may_go_that_ends_below_the_horizon_and_is_not_named() -> None:
     assert retention.droppable([4, 0, 1, 2], [0], 200, 100) == [1]
     assert retention.droppable([4, 0, 1, 2], [0], 199, 100) == []

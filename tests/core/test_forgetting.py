@@ -221,3 +221,14 @@ def test_who_owns_rows_staged_for_tables_is_known_after_the_changes_have_left() 
     before = dataclasses.replace(advanced(5, None), body={"staging": ["older"]})
     assert retention.staging_owners([before, sent, change]) == {"older", "staged"}
     assert retention.named_slices([change, sent, by_key]) == {"staged": {3}, "orders": {3}}
+
+
+@pytest.mark.parametrize("decided", [None, model.COMMITTED, model.ROLLED_BACK])
+def test_a_manifest_names_payload_until_it_is_decided(decided: str | None) -> None:
+    posted = {"kind": model.POSTED, "body": {"payload": "orders", "slice": 3}}
+    body = {"manifest": {"entries": [posted]}}
+    found = [Entry("transaction/0", "x", model.PREPARED, attempt="a", body=body)]
+    found += [Entry("transaction/0", "x", decided, attempt="a")] if decided else []
+    other = Entry("transaction/0", "x", model.COMMITTED, attempt="b")
+    for order in ([*found, other], [other, *reversed(found)]):
+        assert retention.named_slices(order) == ({} if decided else {"orders": {3}})

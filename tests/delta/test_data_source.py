@@ -185,6 +185,27 @@ def test_a_schema_that_would_round_values_is_refused(spark: Any, manager: QueueM
     with pytest.raises(InvalidInput, match=r"'z' .* is decimal\(20,2\)"):
         source.reader(schema_from(spark, "z array<double>")).partitions()
     assert source.reader(schema_from(spark, "x double, y double")).partitions()
+    for of_real in ("x decimal(38,18)", "y decimal(10,1)"):
+        with pytest.raises(InvalidInput, match="would round its values"):
+            source.reader(schema_from(spark, of_real)).partitions()
+    moments = manager.create_queue("moments", "at timestamp, there array<timestamp_ntz>")
+    source = QueueDataSource({"path": manager.root, "queue": moments.name})
+    for days in ("at date", "there array<date>"):
+        with pytest.raises(InvalidInput, match="would round its values"):
+            source.reader(schema_from(spark, days)).partitions()
+
+
+def test_what_is_null_may_have_fields_that_must_not_be(spark: Any, manager: QueueManager) -> None:
+    columns = "n long, s struct<a: int NOT NULL>, l array<struct<a: int NOT NULL>>"
+    queue = manager.create_queue("inside", f"{columns}, m map<string, struct<a: int NOT NULL>>")
+    queue.send([{"n": 1, "s": {"a": 1}, "l": [{"a": 1}], "m": {"k": {"a": 1}}}])
+    queue.send([{"n": 2, "s": None, "l": [None], "m": {"k": None}}])
+    frame = spark.read.format("txnqueue").option("queue", queue.name).load(manager.root)
+    found = {row.n: row.asDict(recursive=True) for row in frame.collect()}
+    assert {n: (row["s"], row["l"], row["m"]) for n, row in found.items()} == {
+        1: ({"a": 1}, [{"a": 1}], {"k": {"a": 1}}),
+        2: (None, [None], {"k": None}),
+    }
 
 
 @pytest.mark.skipif(not LONG, reason="four processes with a Java of their own")

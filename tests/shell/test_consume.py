@@ -512,6 +512,22 @@ def test_spark_counts_the_lines_of_a_query_as_the_file_does() -> None:
     assert step.placed.split("\n").index("+ x") == 6  # the seventh line
 
 
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("SELECT 1; -- all", "SELECT 1"),
+        ("SELECT 1 ;-- all; or none\n-- next", "SELECT 1"),
+        ("SELECT ';' AS a; -- it's all", "SELECT ';' AS a"),
+        ("SELECT 1 AS `a;--b`", "SELECT 1 AS `a;--b`"),
+        ("SELECT 'a; -- b'", "SELECT 'a; -- b'"),
+        ("SELECT 1 -- all", "SELECT 1 -- all"),
+    ],
+)
+def test_a_query_may_end_with_a_semicolon_and_a_remark(text: str, query: str) -> None:
+    (step,) = handlers.parse(f"-- send: a\n{text}\n")
+    assert step.query == query
+
+
 def test_a_sql_file_may_begin_with_a_mark_and_its_texts_stay_as_they_are(tmp_path: Path) -> None:
     file = tmp_path / "of_windows.sql"
     query = "SELECT * FROM batch WHERE note = 'a\x0b\x85\u2028b'"

@@ -281,8 +281,7 @@ class _Search:
         }
 
     def _prepared(self) -> retention.Slices:
-        entries = self._client.cache.transaction_entries()
-        return retention.named_slices(e for e in entries if e.kind == model.PREPARED)
+        return retention.named_slices(self._client.cache.transaction_entries())
 
 
 def _by_send(posted: Iterable[Entry]) -> dict[tuple[str, str], tuple[Range, ...]]:

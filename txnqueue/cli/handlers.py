@@ -45,6 +45,7 @@ Handler = Callable[["Batch", "Transaction"], object]
 VIEW = "batch"
 _DIRECTIVE = re.compile(r"--\s*(send|reject|append|merge)\s*:\s*(.+?)\s*$", re.IGNORECASE)
 _MERGE = re.compile(r"(\S+)\s+on\s+(.+)", re.IGNORECASE)
+_END = re.compile(r";\s*--[^\n]*\Z")
 
 _MISTAKES = (
     ArithmeticError,
@@ -316,13 +317,21 @@ def parse(text: str, file: str = "the file") -> list[SqlStep]:
     return [_step(verb, target, "\n".join(lines), file) for verb, target, lines in blocks]
 
 
+def _unended(query: str) -> str:
+    """Remove the semicolon that ends a query, with a remark behind it (pure)."""
+    ends = _END.search(query)
+    if ends is not None and all(query[: ends.start()].count(quote) % 2 == 0 for quote in "'\"`"):
+        query = query[: ends.start()]  # else it may stand in a text
+    return query.removesuffix(";").strip()
+
+
 def _step(verb: str, target: str, query: str, file: str) -> SqlStep:
     """Read one query, which stands behind as many line feeds as in the file."""
     line = query[: -len(query.lstrip()) or None].count("\n") + 1
     lines = query.strip().split("\n")
     while lines and (not lines[-1].strip() or lines[-1].strip().startswith("--")):
         lines.pop()  # remarks about what follows
-    query = "\n".join(lines).strip().removesuffix(";").strip()
+    query = _unended("\n".join(lines).strip())
     if not query:
         raise InvalidInput(f"{file}: there is no query below '-- {verb}: {target}'.", name="sql")
     if verb != "merge":

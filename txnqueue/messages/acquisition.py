@@ -241,13 +241,14 @@ class _Taker(ClaimPlanner):
     def plan(self, lost: int) -> Plan | None:
         """Plan the claims of all wanted messages; None if there are none."""
         with self.client.lock:
-            return self._plan_claims()
+            return self._plan_claims(lost)
 
-    def _plan_claims(self) -> Plan | None:
+    def _plan_claims(self, lost: int) -> Plan | None:
         client, info = self.client, self.info
         fold, stamp = client.states.for_update(info), client.stamp()
         owner = self._owner(fold)
-        self.more, left = False, self.limit
+        left = self.limit
+        self.more = lost > 0  # if an earlier try has landed after all, this plan is not carried out
         plan = Plan()
         chosen: list[Selection] = []
         places: dict[int, int] = {}

@@ -120,13 +120,13 @@ def remove(
         found = [s for s in segments if s.position.place[0] <= upto and among(s)]
         return iter(found) if selector is None else selector.of_lane(lane, found)
 
-    def plan(_lost: int) -> Plan | None:
+    def plan(lost: int) -> Plan | None:
         with client.lock:
-            return plan_now()
+            return plan_now(lost)
 
-    def plan_now() -> Plan | None:
+    def plan_now(lost: int) -> Plan | None:
         nonlocal more
-        more = False
+        more = lost > 0  # if an earlier try has landed after all, this plan is not carried out
         fold, stamp = client.states.for_update(info), client.stamp()
         found = Plan()
         left_out = duplicates.left_out(client, info, fold)

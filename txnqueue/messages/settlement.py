@@ -367,7 +367,7 @@ def extend(
     seconds: float,
     pending: dict[Name, SettlementPending] | None = None,
     lost: dict[Name, LeaseLost] | None = None,
-) -> int:
+) -> int | None:
     """Extend the leases of claims to some seconds from now, by one append.
 
     Args:
@@ -379,12 +379,10 @@ def extend(
         lost: Takes the claims that are lost in the same way.
 
     Returns:
-        The new deadline, in milliseconds.
+        The new deadline, in milliseconds: that of the try that landed. None: nothing was extended.
     """
-    deadline_ms = 0
 
     def plan(_lost: int) -> Plan | None:
-        nonlocal deadline_ms
         if pending is not None:
             pending.clear()
         stamp = side.stamp()
@@ -400,8 +398,9 @@ def extend(
         )
         return found if found.entries else None
 
-    side.land(plan, "extend lease", queue=mine[0].info.name)
-    return deadline_ms
+    landed = side.land(plan, "extend lease", queue=mine[0].info.name)
+    extended = (e for e in (landed.entries if landed else ()) if e.kind == model.LEASE_EXTENDED)
+    return min((entry.body["deadline"] for entry in extended), default=None)
 
 
 def check_ours(side: Client, mine: Sequence[HeldClaim]) -> None:

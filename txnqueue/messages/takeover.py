@@ -108,6 +108,31 @@ class Takeover:
         return RIVAL if is_rival else RESTARTED
 
 
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A claim that may have ended.
+
+    Attributes:
+        claim: The claim.
+        over: Whether its own lease is over for the taker.
+        shared: Whether another lease of the same attempt runs.
+    """
+
+    claim: Claim
+    over: bool
+    shared: bool
+
+    def may_end(self, states: dict[str, TransactionState], now_ms: int) -> bool:
+        """Return whether the taker may end it.
+
+        An undecided transaction lives as long as one of its leases. What a decided one has left of
+        the leases that it settled in part are leases again, each for itself.
+        """
+        attempt = self.claim.attempt
+        alone = attempt is None or not self.shared or states[attempt.key].is_over(attempt)
+        return may_end(self.claim, states, now_ms, lease_over=self.over and alone)
+
+
 class Takeovers:
     """Finds the claims of a queue that a receive may end.
 
@@ -143,21 +168,18 @@ class Takeovers:
         """
         found = self._candidates(fold, owner, now_ms, closely=closely)
         states = self._client.states.key_states(
-            c.attempt.key for c, _ in found if c.attempt is not None
+            one.claim.attempt.key for one in found if one.claim.attempt is not None
         )
-        if any(
-            c.attempt is not None and may_end(c, states, now_ms, lease_over=over)
-            for c, over in found
-        ):
+        if any(one.claim.attempt is not None and one.may_end(states, now_ms) for one in found):
             fold = self._client.states.fold(self._info)
             found = self._candidates(fold, owner, now_ms, closely=closely)
         superseded: dict[int, list[Claim]] = {}
         tombstones: dict[str, tuple[AttemptOwner, list[Claim]]] = {}
-        for claim, over in found:
-            attempt = claim.attempt
+        for one in found:
+            claim, attempt = one.claim, one.claim.attempt
             if attempt is not None and attempt.key not in states:
                 continue  # the claim landed between the two readings
-            if not may_end(claim, states, now_ms, lease_over=over):
+            if not one.may_end(states, now_ms):
                 continue
             if attempt is None or states[attempt.key].is_over(attempt):
                 superseded.setdefault(claim.lane, []).append(claim)
@@ -178,12 +200,12 @@ class Takeovers:
 
     def _candidates(
         self, fold: QueueState, taker: Owner, now_ms: int, *, closely: bool
-    ) -> list[tuple[Claim, bool]]:
-        """List the claims that may have ended, and whether their leases are over.
+    ) -> list[_Candidate]:
+        """List the claims that may have ended.
 
-        A transaction lives as long as one of its leases. But no lease limits a branch, and the
-        claims of a decided transaction are void whatever their leases: so a branch is always
-        looked up, a plain transaction with a running lease only ``closely``.
+        No lease limits a branch, and the claims of a decided transaction are void whatever their
+        leases: so a branch is always looked up, a plain transaction with a running lease only
+        ``closely``.
         """
         alive = {c.attempt_id for c in fold.claims() if not c.takeable(now_ms, taker)}
         ours = self._ours(taker)
@@ -193,9 +215,9 @@ class Takeovers:
             if attempt is not None and attempt.attempt in ours:
                 continue
             shared = attempt is not None and attempt.attempt in alive
-            over = claim.takeable(now_ms, taker) and not shared
+            over = claim.takeable(now_ms, taker)
             if over or (acquirer is not None and (closely or acquirer.is_branch)):
-                found.append((claim, over))
+                found.append(_Candidate(claim, over, shared))
         return found
 
     def asks_closely(self, fold: QueueState, taker: Owner, now_ms: int) -> bool:

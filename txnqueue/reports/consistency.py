@@ -714,7 +714,7 @@ class Payload:
         return self._client.store.payload.rows(owner, places) == _count_of(places)
 
     def _named(self) -> retention.Slices:
-        kinds = [model.POSTED, model.CHANGE_DECIDED, model.PREPARED]
+        kinds = [model.POSTED, model.CHANGE_DECIDED, model.PREPARED, *model.DECISIONS]
         journal = self._client.store.journal
         return retention.named_slices(journal.stream(Order.COMMIT, EntryFilter(kinds=kinds)))
 

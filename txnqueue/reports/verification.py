@@ -147,11 +147,12 @@ def _checked(client: Client, past: Past) -> _Checked:
     problems, beginning = Problems(), past.beginning
     numbers, pins = Numbers(beginning, problems), defaultdict[str, dict[int, list[int]]](dict)
     departures, history = Departures(client.store, beginning, problems), _History(past)
-    live, declared, needed = retention.Slices(), list[Entry](), Named(beginning, problems)
+    live, declared = retention.NamedPayload(), list[Entry]()
+    needed = Named(beginning, problems)
     for entry, here in history.by_stream():
         numbers.see(entry)
         if here:
-            retention.name_slices(live, entry)
+            live.see(entry)
             needed.note(entry)
             if entry.shard == model.CATALOG:
                 declared.append(entry)
@@ -170,7 +171,7 @@ def _checked(client: Client, past: Past) -> _Checked:
         **{one.payload_id: f"exchange {one.name}" for one in exchanges},
         **{one.payload_id: f"queue {one.name}" for one in queues.values()},
     }
-    payload, landings = Payload(client, owners, live, problems), Landings()
+    payload, landings = Payload(client, owners, live.slices, problems), Landings()
     places = Places(problems)
     for entry in history.by_commit():
         for check in (places, landings, needed, manifests, moves, changes, replay, payload):

@@ -33,7 +33,8 @@ def next_horizon(
     All entries below it were recorded before the cutoff, and work that began after the cutoff
     began above it. An entry recorded in the future, by a clock that is ahead, was recorded at the
     latest at the smallest clock of a later version. A transaction whose claims are still held
-    holds the horizon back, and so does a branch until it is prepared or decided.
+    holds the horizon back until it is decided, and so does a branch until it is prepared or
+    decided.
 
     Args:
         entries: The journal.
@@ -51,13 +52,17 @@ def next_horizon(
         by_ms = min(by_ms, recorded_ms)
         young = entry.version if recorded_ms > cutoff_ms else young
     old = max((e.version for e in found if young is None or e.version < young), default=-1)
+    horizon = model.horizon(found)
+    decided = {entry.attempt for entry in found if entry.kind in model.DECISIONS}
     held = [
         claim.attempt.begun
         for fold in folds
         for claim in fold.claims()
-        if claim.attempt is not None and claim.ends_at_ms(now_ms) > now_ms
+        # What is left of a claim that an attempt has settled in part stays bound to it.
+        if claim.attempt is not None and claim.attempt.attempt not in decided
+        if claim.attempt.begun >= horizon and claim.ends_at_ms(now_ms) > now_ms
     ]
-    return min([old, *held, *_open_branches(found, model.horizon(found))])
+    return min([old, *held, *_open_branches(found, horizon)])
 
 
 def beginning(
@@ -200,19 +205,45 @@ def finished(entries: Iterable[Entry], horizon: int) -> list[Entry]:
 
 
 def named_slices(entries: Iterable[Entry]) -> Slices:
-    """Find the payload that entries name: positions, prepared manifests, changes of tables."""
-    found: Slices = {}
+    """Find the payload that entries name, as ``NamedPayload`` collects it."""
+    named = NamedPayload()
     for entry in entries:
-        name_slices(found, entry)
-    return found
+        named.see(entry)
+    return named.slices
 
 
-def name_slices(found: Slices, entry: Entry) -> None:
-    """Add the payload that an entry names to what others name."""
-    _name(found, entry.kind, entry.body)
-    if entry.kind == model.PREPARED:
-        for data in entry.body["manifest"]["entries"]:
-            _name(found, data["kind"], data["body"])
+class NamedPayload:
+    """Collects the payload that entries name: positions, changes of tables, undecided manifests.
+
+    What a decision posted names its payload itself. The manifest does not: that of a branch stays
+    in the journal as long as anybody may ask for the branch. The order of the entries is free.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._named: Slices = {}
+        self._decided: set[str | None] = set()
+        self._prepared: dict[str | None, Entry] = {}
+
+    def see(self, entry: Entry) -> None:
+        """Record the next entry."""
+        if entry.kind == model.PREPARED:
+            if entry.attempt not in self._decided:
+                self._prepared[entry.attempt] = entry
+        elif entry.kind in model.DECISIONS:
+            self._decided.add(entry.attempt)
+            self._prepared.pop(entry.attempt, None)
+        else:
+            _name(self._named, entry.kind, entry.body)
+
+    @property
+    def slices(self) -> Slices:
+        """The slices, by owner."""
+        found = {owner: set(numbers) for owner, numbers in self._named.items()}
+        for prepared in self._prepared.values():
+            for data in prepared.body["manifest"]["entries"]:
+                _name(found, data["kind"], data["body"])
+        return found
 
 
 def _name(found: Slices, kind: str, body: Mapping[str, Any]) -> None:
