@@ -107,9 +107,10 @@ def lines(folder: Path) -> Iterator[str]:
         "of a process and 63 after the eighteenth. Of Java 3,072 MB are the heap; what else it "
         "has is below, by its own account. It grows by what its thorough compiler writes, by less "
         "with each slice: in 45 minutes of one process from 28 MB to 50, where the code of the "
-        "quick compiler stayed between 100 and 105. The tests make it wait until a method has run "
-        "six times as often as by default, so that it is at work for longer. Java has room for "
-        "512 MB of code. "
+        "quick compiler stayed between 100 and 105. Up to the afternoon of 2026-11-28 it waited "
+        "until a method had run six times as often as by default, as in the tests, and was at "
+        "work for longer; since then it compiles when it does for users. Java has room for 512 MB "
+        "of code. "
         "Most of the threads are of Spark's pools for blocks and broadcasts, of up to 100, 100 and "
         "128, which keep one for a minute after its work."
     )
