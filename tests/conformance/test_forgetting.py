@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -155,6 +155,33 @@ def test_what_is_past_its_retention_is_removed_and_asking_for_it_is_refused(worl
     assert steps == ["sent", "claimed", "released", "claimed", "accepted"]
     if world.has_frames:
         check_views(world, keeper, queue)
+
+
+@on_delta_when_long
+def test_what_was_not_decided_in_time_is_told_as_rolled_back(world: World) -> None:
+    queue, busy, keeper = world.queue(lanes=1), world.queue("busy"), world.manager("keeper")
+    queue.send(rows(1))
+    tx = world.manager("dying").transaction(world.name("lost"))
+    assert numbers(tx.queue(queue.name).receive(1)) == [1]
+
+    def told() -> set[str]:
+        found = list(keeper.history.as_of().transactions().rows())
+        found += map(asdict, keeper.history.report(verify=False).figures.attempts)
+        if world.has_frames:
+            keeper.create_views("now_")
+            found += [row.asDict() for row in world.spark.table("now_transactions").collect()]
+        return {row["status"] for row in found if row["transaction_id"] == tx.id}
+
+    consume(world, busy, 2)
+    assert told() == {"pending"}
+    world.clock.advance(DAY)
+    for n in range(3, 6):
+        consume(world, busy, n)
+        age(world, keeper)
+    assert told() == {"rolled_back"}
+    assert keeper.outcome(tx.id).status is not Status.COMMITTED
+    assert numbers(world.open(queue, "fresh").receive(1)) == [1]
+    assert told() == {"rolled_back"}
 
 
 def check_views(world: World, keeper: Any, queue: Any) -> None:

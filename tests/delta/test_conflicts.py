@@ -175,7 +175,7 @@ def test_what_lands_before_the_bar_has_its_effect(journals: Any, name: str) -> N
     assert meet(journals, barring, first) == (True, True)
 
 
-@pytest.mark.parametrize("way", ["one way", "the other way"])
+@pytest.mark.parametrize("way", ["one way", "the other way"] if LONG else ["one way"])
 @pytest.mark.parametrize("name", APART)
 def test_appends_that_need_not_meet_both_land(journals: Any, name: str, way: str) -> None:
     before, first, second = APART[name](f"{name} {way}")
@@ -247,7 +247,7 @@ def test_of_a_group_each_unit_goes_in_by_itself(journals: Any) -> None:
     assert answer.won == (True, False)
 
 
-@pytest.mark.parametrize("number", range(12 if LONG else 3))
+@pytest.mark.parametrize("number", range(12 if LONG else 2))
 def test_clients_that_create_a_store_at_the_same_time_have_one_together(
     spark: Any, root: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +269,7 @@ def test_clients_that_create_a_store_at_the_same_time_have_one_together(
     assert manager.history.verify().ok
 
 
-@pytest.mark.parametrize("locked", [True, False])
+@pytest.mark.parametrize("locked", [True, False] if LONG else [False])
 @pytest.mark.parametrize("what", ["journal", "archive", "payload"])
 def test_a_table_that_was_begun_and_left_is_made_whole(
     spark: Any, root: str, what: str, locked: bool

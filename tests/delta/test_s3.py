@@ -85,7 +85,8 @@ def test_two_drivers_send_and_consume_at_the_same_time(lake: Lake) -> None:
     assert sum(taken) == 4, taken
     sent = [0, 1, 100, 101]
     assert lake.two.do("audit", root) == {"in": [], "out": sent, "proof": ""}
-    assert lake.one.do("maintain", root) is True
+    if LONG:  # a minute
+        assert lake.one.do("maintain", root) is True
     seen = lake.look(root)
     assert sorted(row["i"] for row in seen.queue("out").peek_messages(100)) == sent
 

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import LONG
 from tests.faults.forgetting import CHECKS, days_go_by
 
-SEEDS = 2_000 if LONG else 12
+SEEDS = 2_000 if LONG else 8
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -25,7 +25,7 @@ from tests.faults.clients import ACTIONS, Client
 from tests.faults.reference import LEASE_SECONDS
 from tests.faults.simulation import Simulation, simulate
 
-SEEDS, CHUNKS = (20_000 if LONG else 200), 20
+SEEDS, CHUNKS = (20_000 if LONG else 120), 20
 
 TOTALS: Counter[str] = Counter()
 SEEN = (

@@ -88,13 +88,6 @@ class Past:
         self._refresh()
         return self.beginning
 
-    def horizon(self) -> int:
-        """Read how far the horizon had advanced; -1 if no entry was ever removed."""
-        if self.beginning < 0:
-            return -1
-        advanced = EntryFilter(shards=[model.FENCE], kinds=[model.HORIZON_ADVANCED])
-        return model.horizon(self.find(advanced))
-
     def catalog(self) -> list[Entry]:
         """Read the catalog's entries, which never leave the journal, in commit order.
 

@@ -191,7 +191,7 @@ def _read(
     names = {queue_id: info.name for queue_id, info in ever.items()}
     depths = Depths(ever.values(), after, newest.commit_seq, beginning)
     runs, causes, events = Runs(names), Causes(names), Events(names)
-    attempts = Attempts(after, past.horizon(), past.beginning)
+    attempts = Attempts(after, past.beginning)
     changes, heuristics = FollowedChanges(after), Heuristics(after)
     for entry in past.stream(Order.COMMIT):
         inside = entry.commit_seq > after

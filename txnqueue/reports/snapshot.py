@@ -265,18 +265,20 @@ class Snapshot:
     def _transactions(self) -> list[TransactionRow]:
         found: dict[str, Entry] = {}
         rank = {model.PREPARED: 1, model.ROLLED_BACK: 2, model.COMMITTED: 2}
+        horizon = -1
         for entry in self._past.stream(Order.COMMIT):
+            if entry.kind == model.HORIZON_ADVANCED:
+                horizon = max(horizon, entry.begun or 0)
             if entry.attempt is None:
                 continue
             before = found.get(entry.attempt)
             if before is None or rank.get(before.kind, 0) < rank.get(entry.kind, 0):
                 found[entry.attempt] = replace(entry, body={}, ranges=())
-        horizon = self._past.horizon()
         return [
             {
                 "transaction_id": entry.transaction_key,
                 "attempt": attempt,
-                "status": entry.kind if entry.kind in rank else "pending",
+                "status": entry.kind if entry.kind in rank else _undecided(entry, horizon),
                 **author_of(entry),
                 "commit_seq": entry.commit_seq if entry.kind in model.DECISIONS else None,
             }
@@ -434,3 +436,11 @@ def author_of(entry: Entry) -> Author:
         "run_id": entry.run_id,
         "recorded_at": instant(entry.recorded_at_ms),
     }
+
+
+def _undecided(entry: Entry, horizon: int) -> str:
+    """Tell of an attempt without a decision whether it can still have one: below the horizon, not.
+
+    It is rolled back then, as ``outcome`` says of it, though nobody has written that down.
+    """
+    return model.ROLLED_BACK if (entry.begun or 0) < horizon else "pending"

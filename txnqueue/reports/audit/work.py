@@ -112,27 +112,27 @@ class _AttemptSums:
         elif entry.kind == model.CHANGE_DECIDED:
             self.changes += 1
 
-    @property
-    def status(self) -> str:
-        """What has become of it."""
+    def status(self, horizon: int) -> str:
+        """Tell what has become of it: below the horizon only what was prepared is decided."""
         if self.decision is not None:
             return self.decision.kind
-        return model.PREPARED if self.prepared else "pending"
+        if self.prepared:
+            return model.PREPARED
+        return model.ROLLED_BACK if (self.newest.begun or 0) < horizon else "pending"
 
 
 class Attempts:
     """Follows attempts of transactions; of those that had ended before only the ids are kept."""
 
-    def __init__(self, after: int, horizon: int, beginning: int) -> None:
+    def __init__(self, after: int, beginning: int) -> None:
         """Begin before the first entry.
 
         Args:
             after: The commit_seq of the first moment.
-            horizon: Below this version only what was prepared is decided.
             beginning: Of older versions than this decisions may have been removed.
         """
-        self._after = after
-        self._horizon, self._beginning = horizon, beginning
+        self._after, self._beginning = after, beginning
+        self._horizon = -1
         self._open: dict[str, _AttemptSums] = {}
         self._ended: list[_AttemptSums] = []
         self._over: set[str] = set()
@@ -140,6 +140,8 @@ class Attempts:
 
     def see(self, entry: Entry) -> None:
         """Record the next entry, in commit order, also from before the first moment."""
+        if entry.kind == model.HORIZON_ADVANCED:
+            self._horizon = max(self._horizon, entry.begun or 0)
         if entry.attempt is None:
             return
         self._forget_ended(entry.commit_seq)
@@ -163,7 +165,7 @@ class Attempts:
             yield AttemptLine(
                 transaction_id=said.transaction_key or "",
                 attempt=said.attempt or "",
-                status=sums.status,
+                status=sums.status(self._horizon),
                 reason=said.reason,
                 actor=said.actor,
                 run_id=model.run_of(said),

@@ -119,9 +119,11 @@ def transactions(names: TableNames, commit_seq: int | None) -> str:
     prepared, decided = literal(model.PREPARED), literals(sorted(model.DECISIONS))
     advanced = f"shard = {literal(model.FENCE)} AND kind = {literal(model.HORIZON_ADVANCED)}"
     horizon = f"SELECT max(begun) FROM ({entries_query(names, commit_seq, advanced)})"
+    gone = literal(model.ROLLED_BACK)  # nobody can decide it any more
     return (
         "SELECT transaction_key AS transaction_id, attempt,\n"
-        "  if(rank = 0, 'pending', kind) AS status, reason, actor, run_id, recorded_at,\n"
+        f"  if(rank > 0, kind, if(begun < ({horizon}), {gone}, 'pending')) AS status,\n"
+        "  reason, actor, run_id, recorded_at,\n"
         "  if(rank = 2, commit_seq, NULL) AS commit_seq\n"
         "FROM (\n"
         "  SELECT *, row_number() OVER (PARTITION BY attempt ORDER BY rank DESC, place) AS first\n"
