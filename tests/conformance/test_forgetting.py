@@ -165,7 +165,7 @@ def test_what_was_not_decided_in_time_is_told_as_rolled_back(world: World) -> No
     assert numbers(tx.queue(queue.name).receive(1)) == [1]
 
     def told() -> set[str]:
-        found = list(keeper.history.as_of().transactions().rows())
+        found: list[Any] = list(keeper.history.as_of().transactions().rows())
         found += map(asdict, keeper.history.report(verify=False).figures.attempts)
         if world.has_frames:
             keeper.create_views("now_")
