@@ -46,6 +46,7 @@ from txnqueue.protocols.amqp import (
 )
 from txnqueue.protocols.amqp.connection import Connection
 from txnqueue.protocols.amqp.links import CREDIT
+from txnqueue.protocols.amqp.messages import stage
 from txnqueue.protocols.amqp.transactions import OutgoingDelivery
 from txnqueue.protocols.amqp.types import AmqpValue
 from txnqueue.queue import Queue
@@ -1697,6 +1698,29 @@ def test_the_transactions_of_a_connection_share_the_memory_for_their_messages(
     assert pipe.discharge(first) == ("amqp:transaction:rollback" if fails else "accepted")
     assert pipe.discharge(second) == "accepted" and handle in pipe.session.links
     assert scene.waiting() == [*([] if fails else range(7)), *range(10, 15)]
+
+
+@in_memory
+def test_an_interrupt_while_another_transaction_is_staged_posts_nothing_twice(
+    world: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("txnqueue.protocols.amqp.transactions.POSTED_OCTETS_MAX", 5_000)
+    scene = Scene(world)
+    pipe = Pipeline(scene.resource.connect())
+    handle, first, second = pipe.sender(scene.name), pipe.declare(), pipe.declare()
+    for n in range(7):
+        pipe.transfer(handle, message(n), first, settled=True)
+
+    def interrupted(*given: Any) -> None:
+        stage(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("txnqueue.protocols.amqp.transactions.stage", interrupted)
+        for n in range(10, 15):
+            pipe.transfer(handle, message(n), second, settled=True)
+    assert pipe.discharge(first) == "amqp:transaction:rollback"
+    assert not set(scene.waiting()) & set(range(7))
 
 
 @in_memory

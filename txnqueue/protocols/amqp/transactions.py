@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from txnqueue.client.append import in_doubt
 from txnqueue.core import ranges
-from txnqueue.core.settings import REASON_LENGTH_MAX
+from txnqueue.core.settings import REASON_LENGTH_MAX, describe_error
 from txnqueue.errors import (
     AlreadySettled,
     HistoryRemoved,
@@ -501,7 +501,7 @@ class LiveTransaction:
         try:
             self._stage()
         except BaseException as error:  # what was staged would be staged again
-            self.doom(f"A message could not be staged: {error}")
+            self.doom(f"A message could not be staged: {describe_error(error)}")
             self.postings, self.posted_octets = {}, 0
             raise
 
