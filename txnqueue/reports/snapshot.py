@@ -24,6 +24,7 @@ from txnqueue.core.settings import (
 from txnqueue.core.state import QueueState, catalog
 from txnqueue.core.state.topology import KINDS as EXCHANGE_KINDS
 from txnqueue.core.state.topology import Topology, binding_of
+from txnqueue.core.state.transaction import undecided
 from txnqueue.errors import InvalidInput
 from txnqueue.messages.parts import part_of
 from txnqueue.reports.postings import Posting
@@ -268,7 +269,7 @@ class Snapshot:
         horizon = -1
         for entry in self._past.stream(Order.COMMIT):
             if entry.kind == model.HORIZON_ADVANCED:
-                horizon = max(horizon, entry.begun or 0)
+                horizon = max(horizon, model.horizon([entry]))
             if entry.attempt is None:
                 continue
             before = found.get(entry.attempt)
@@ -278,7 +279,7 @@ class Snapshot:
             {
                 "transaction_id": entry.transaction_key,
                 "attempt": attempt,
-                "status": entry.kind if entry.kind in rank else _undecided(entry, horizon),
+                "status": entry.kind if entry.kind in rank else undecided(entry.begun, horizon),
                 **author_of(entry),
                 "commit_seq": entry.commit_seq if entry.kind in model.DECISIONS else None,
             }
@@ -436,11 +437,3 @@ def author_of(entry: Entry) -> Author:
         "run_id": entry.run_id,
         "recorded_at": instant(entry.recorded_at_ms),
     }
-
-
-def _undecided(entry: Entry, horizon: int) -> str:
-    """Tell of an attempt without a decision whether it can still have one: below the horizon, not.
-
-    It is rolled back then, as ``outcome`` says of it, though nobody has written that down.
-    """
-    return model.ROLLED_BACK if (entry.begun or 0) < horizon else "pending"

@@ -13,6 +13,14 @@ from txnqueue.core.state.positions import AttemptOwner
 from txnqueue.errors import StoreCorrupt
 
 
+def undecided(begun: int | None, horizon: int) -> str:
+    """Tell of an attempt without a decision whether it can still have one: below the horizon, not.
+
+    It is rolled back then, as ``outcome`` says of it, though nobody has written that down.
+    """
+    return model.ROLLED_BACK if (begun or 0) < horizon else "pending"
+
+
 @dataclass(slots=True)
 class TransactionState:
     """The journal's entries of one transaction key, over all its attempts.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from txnqueue.core import model
 from txnqueue.core.instants import instant
 from txnqueue.core.model import Entry
+from txnqueue.core.state.transaction import undecided
 from txnqueue.reports.audit.figures import AttemptLine, Cause, Event, RunLine
 
 EVENTS_MAX = 100_000
@@ -118,7 +119,7 @@ class _AttemptSums:
             return self.decision.kind
         if self.prepared:
             return model.PREPARED
-        return model.ROLLED_BACK if (self.newest.begun or 0) < horizon else "pending"
+        return undecided(self.newest.begun, horizon)
 
 
 class Attempts:
@@ -141,7 +142,7 @@ class Attempts:
     def see(self, entry: Entry) -> None:
         """Record the next entry, in commit order, also from before the first moment."""
         if entry.kind == model.HORIZON_ADVANCED:
-            self._horizon = max(self._horizon, entry.begun or 0)
+            self._horizon = max(self._horizon, model.horizon([entry]))
         if entry.attempt is None:
             return
         self._forget_ended(entry.commit_seq)

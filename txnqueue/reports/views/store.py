@@ -122,17 +122,18 @@ def transactions(names: TableNames, commit_seq: int | None) -> str:
     gone = literal(model.ROLLED_BACK)  # nobody can decide it any more
     return (
         "SELECT transaction_key AS transaction_id, attempt,\n"
-        f"  if(rank > 0, kind, if(begun < ({horizon}), {gone}, 'pending')) AS status,\n"
+        f"  if(rank > 0, kind, if(is_over, {gone}, 'pending')) AS status,\n"
         "  reason, actor, run_id, recorded_at,\n"
         "  if(rank = 2, commit_seq, NULL) AS commit_seq\n"
         "FROM (\n"
         "  SELECT *, row_number() OVER (PARTITION BY attempt ORDER BY rank DESC, place) AS first\n"
         "  FROM (SELECT *,\n"
-        f"    if(kind IN ({decided}), 2, if(kind = {prepared}, 1, 0)) AS rank\n"
+        f"    if(kind IN ({decided}), 2, if(kind = {prepared}, 1, 0)) AS rank,\n"
+        f"    begun < ({horizon}) AS is_over\n"
         f"  FROM ({entries_query(names, commit_seq, 'attempt IS NOT NULL')}))\n"
         ") WHERE first = 1\n"
         "-- of what claimed so long ago the decision may have been removed\n"
-        f"  AND NOT (rank = 0 AND version < {_beginning(names)} AND begun < ({horizon}))"
+        f"  AND NOT (rank = 0 AND version < {_beginning(names)} AND is_over)"
     )
 
 
