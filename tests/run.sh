@@ -57,7 +57,7 @@ core="$core tests/delta/test_cost.py tests/delta/test_maintenance.py tests/delta
 core="$core tests/delta/test_ranges.py tests/delta/test_commit_times.py"
 core="$core tests/delta/test_storage_calls.py"
 servers="tests/delta/test_s3.py tests/delta/test_connect.py tests/delta/test_connect_sessions.py"
-shell="tests/reports tests/shell"
+pages="tests/reports tests/shell"
 named="$core $servers"
 elsewhere=$(find tests -mindepth 1 -maxdepth 1 -name '[a-z]*' -type d ! -name conformance \
     ! -name reports ! -name shell ! -name delta | sort | xargs)
@@ -66,7 +66,7 @@ parts="\
 the rest on Delta: -m spark tests/delta ${named//tests\//--ignore=tests/}
 the core on Delta, and all else on Spark: -m spark $core $elsewhere
 in memory: -m 'not spark'
-the reports, the demo, the notebooks and the pages: -m spark $shell
+the reports, the demo, the notebooks and the pages: -m spark $pages
 S3 and Connect: -m spark $servers"
 
 if [ $# -gt 0 ]; then

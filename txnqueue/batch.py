@@ -637,10 +637,11 @@ def extend_leases(
         pending: dict[Name, SettlementPending] = {}
         deadline_ms = settlement.extend(client, held, seconds, pending, lost)
         waiting += pending.values()
+        if deadline_ms is None:  # all of it waits, or is lost
+            continue
         for one in claims:
             left_out = name_of(one) in pending or name_of(one) in known
-            mine = one.info.transient == held[0].info.transient and not left_out
-            if mine and deadline_ms is not None:
+            if one.info.transient == held[0].info.transient and not left_out:
                 one.claim.deadline_ms = deadline_ms
     if waiting:
         raise waiting[0]

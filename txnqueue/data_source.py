@@ -430,8 +430,8 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
         rows_max = getattr(limit, "max_rows", None)
         if rows_max is None:
             return _offset(looked, last)
-        found = (one for one in postings(looked.past, looked.info, begun) if one.commit_seq <= last)
-        return _offset(looked, _filled(list(found), rows_max, last))
+        found = [one for one in postings(looked.past, looked.info, begun) if one.commit_seq <= last]
+        return _offset(looked, _filled(found, rows_max, last))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note where the query ends: without that, Spark reads everything in one batch."""
@@ -562,13 +562,14 @@ def _rounds(given: DataType, there: DataType) -> bool:
     """Return whether Arrow would round values, or cut them off, without an error (pure)."""
     from pyspark.sql import types
 
-    if isinstance(there, types.DecimalType):
-        return isinstance(given, types.FloatType | types.DoubleType)
-    if isinstance(there, types.DoubleType):
-        return isinstance(given, types.FloatType | types.DecimalType)
-    if isinstance(there, types.TimestampType | types.TimestampNTZType):
-        return isinstance(given, types.DateType)
-    return isinstance(there, types.FloatType) and isinstance(given, types.DecimalType)
+    coarser: dict[type[DataType], tuple[type[DataType], ...]] = {
+        types.DecimalType: (types.FloatType, types.DoubleType),
+        types.DoubleType: (types.FloatType, types.DecimalType),
+        types.FloatType: (types.DecimalType,),
+        types.TimestampType: (types.DateType,),
+        types.TimestampNTZType: (types.DateType,),
+    }
+    return isinstance(given, coarser.get(type(there), ()))
 
 
 def _filled(found: Sequence[Posting], rows_max: int, last: int) -> int:

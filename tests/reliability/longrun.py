@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tests.reliability import results
 from tests.reliability.kinds import Kind
-from tests.reliability.results import Again, Failure, Run
+from tests.reliability.results import Again, Failure, Listed, Run
 from tests.reliability.session import Session
 
 LINE_MAX = 300
@@ -82,7 +82,7 @@ def run(
     of = listed.of
     found = Run(kind.name, now(), commit(), first, first, of, fingerprint=listed.fingerprint)
     began = written = time.monotonic()
-    known = _known(kind, before, folder) if kind.lists_kept else frozenset()
+    known = _known(kind, listed, before, folder) if kind.lists_kept else frozenset()
     end = None if of is None else (first // of + 1) * of
 
     def over() -> bool:
@@ -103,13 +103,12 @@ def run(
     return found
 
 
-def _known(kind: Kind, before: list[Run], folder: Path) -> Set[int]:
+def _known(kind: Kind, listed: Listed, before: list[Run], folder: Path) -> Set[int]:
     """Find which cases passed, in lists of now or before, by their places: if all, all are due."""
     assert kind.names is not None, "what is known by no name cannot be known again"
-    names = kind.names()
-    results.keep_list(names, folder)
-    passed = results.passed(before, kind.listed(), frozenset(), folder).keys()
-    return passed if len(passed) < len(names) else frozenset()
+    results.keep_list(kind.names(), folder)
+    passed = results.passed(before, listed, frozenset(), folder).keys()
+    return passed if len(passed) != listed.of else frozenset()
 
 
 def _numbers(

@@ -317,7 +317,7 @@ def parse(text: str, file: str = "the file") -> list[SqlStep]:
     return [_step(verb, target, "\n".join(lines), file) for verb, target, lines in blocks]
 
 
-def _unended(query: str) -> str:
+def _without_end(query: str) -> str:
     """Remove the semicolon that ends a query, with a remark behind it (pure)."""
     ends = _END.search(query)
     if ends is not None and all(query[: ends.start()].count(quote) % 2 == 0 for quote in "'\"`"):
@@ -331,7 +331,7 @@ def _step(verb: str, target: str, query: str, file: str) -> SqlStep:
     lines = query.strip().split("\n")
     while lines and (not lines[-1].strip() or lines[-1].strip().startswith("--")):
         lines.pop()  # remarks about what follows
-    query = _unended("\n".join(lines).strip())
+    query = _without_end("\n".join(lines).strip())
     if not query:
         raise InvalidInput(f"{file}: there is no query below '-- {verb}: {target}'.", name="sql")
     if verb != "merge":

@@ -165,8 +165,9 @@ class Work:
     def decided_at(self, at_ms: int) -> None:
         """Let the leases of kept messages begin when the work was committed, as they do.
 
-        That is later than prepared work was sealed, and earlier than a commit was planned last of
-        which an earlier try has landed. One that was extended since ends then, if that is later.
+        Prepared work is committed later than it was sealed. If an earlier try of a commit has
+        landed, that was earlier than the last one was sealed. A lease that was extended since
+        ends when the extension says, if that is later.
         """
         for one in (one for account in self.accounts if account.keeping for one in account.held):
             claim, sealed_until_ms = one.claim, self.kept_until_ms.get(name_of(one))

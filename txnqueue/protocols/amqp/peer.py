@@ -223,19 +223,18 @@ class Peer:
             self._tell_all()  # other sessions may have worked in transactions that end with it
             return
         self.changed = self.changed or isinstance(frame, Transfer | Disposition)
-        answers, failed = list[Frame](), None
         try:
-            for told in channel.take(frame):
-                answers.append(told)
+            answers = channel.take(frame)
         except AmqpError as error:
-            failed = error.error
-        # A discharge is answered after what it gives up in other sessions is (S1-43).
-        self._tell_all(but=channel)
+            self._end(channel, error.error)
+            self._tell_all()
+            return
+        for other in self._channels.values():
+            if other is not channel:  # what a discharge gives up there comes before it (S1-43)
+                self._tell(other)
         for told in answers:
             self._send(told, channel.number)
-        if failed is not None:
-            self._end(channel, failed)
-        self._tell_all()
+        self._tell(channel)
 
     def _end(self, channel: Channel, error: Error | None = None) -> None:
         """End a session, unless this end has already done so."""
@@ -247,14 +246,16 @@ class Peer:
         channel.session.end()
         self._send(End(error), channel.number)
 
-    def _tell_all(self, but: Channel | None = None) -> None:
-        """Send what the sessions have to say, but for one of them."""
+    def _tell_all(self) -> None:
+        """Send what the sessions have to say."""
         for channel in self._channels.values():
-            if channel is but:
-                continue
-            told = channel.wire(channel.session.frames())
-            for frame in () if channel.ended else told:
-                self._send(frame, channel.number)
+            self._tell(channel)
+
+    def _tell(self, channel: Channel) -> None:
+        """Send what a session has to say."""
+        told = channel.wire(channel.session.frames())
+        for frame in () if channel.ended else told:
+            self._send(frame, channel.number)
 
     def _send(self, frame: Frame, channel: int = 0) -> None:
         if not self.closed:
