@@ -58,9 +58,9 @@ REMEDIES = {
 """What errors advise a program to call, and what to type instead."""
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 _ASK_OUTCOME = re.compile(
-    r"""manager\.outcome\(('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?:, attempt='[^']*')?\)"""
+    r"""manager\.outcome\(('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?:, attempt='([^']*)')?\)"""
 )
-"""The same with the id of a transaction in doubt."""
+"""The same with the id, and the attempt, of a transaction in doubt."""
 
 
 class Output(str, enum.Enum):
@@ -266,9 +266,13 @@ def in_the_shell(message: str) -> str:
     """Say what to type where an error says what to call."""
     for call, typed in REMEDIES.items():
         message = message.replace(call, typed)
-    return _ASK_OUTCOME.sub(
-        lambda call: f"txnqueue outcome {shlex.quote(ast.literal_eval(call[1]))}", message
-    )
+    return _ASK_OUTCOME.sub(_asking_outcome, message)
+
+
+def _asking_outcome(call: re.Match[str]) -> str:
+    """Say what to type to ask for the outcome of an attempt: the id alone may name others."""
+    attempt = ["--attempt", call[2]] if call[2] else []
+    return shlex.join(["txnqueue", "outcome", *attempt, "--", ast.literal_eval(call[1])])
 
 
 def complain(message: str) -> None:

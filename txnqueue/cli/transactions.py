@@ -16,6 +16,10 @@ _Change = Annotated[
     str, typer.Argument(help="The id of the change, as shown by recover.", show_default=False)
 ]
 
+_Attempt = Annotated[
+    str | None, typer.Option(help="One attempt of it, by its name in an error message.")
+]
+
 
 @command("outcome", looks=True)
 def outcome(
@@ -23,9 +27,10 @@ def outcome(
     transaction_id: Annotated[
         str, typer.Argument(help="Its id, or the name in an error message.", show_default=False)
     ],
+    attempt: _Attempt = None,
 ) -> None:
     """Show the outcome of a transaction; exit code 76 if nothing is decided."""
-    found = session.looking.outcome(transaction_id)
+    found = session.looking.outcome(transaction_id, attempt)
     status = found.status.value
     values = {
         "transaction_id": transaction_id,
@@ -77,9 +82,10 @@ def rollback(
     session: OpenStore,
     transaction_id: Annotated[str, typer.Argument(help="Its id.", show_default=False)],
     reason: Annotated[str, typer.Option(help="The reason; recorded in the history.")],
+    attempt: _Attempt = None,
 ) -> None:
     """Roll back a transaction that is prepared, or hangs and holds messages."""
-    session.manager.rollback(transaction_id, reason)
+    session.manager.rollback(transaction_id, reason, attempt)
     session.printer.fact(
         {"transaction_id": transaction_id, "status": "rolled_back", "reason": reason},
         f"{transaction_id} is rolled back.",
