@@ -37,7 +37,13 @@ from txnqueue import errors  # noqa: E402
 from txnqueue.cli.console import Options, exit_code  # noqa: E402
 from txnqueue.cli.files import read_file, read_yaml, spelled_out  # noqa: E402
 from txnqueue.cli.main import app  # noqa: E402
-from txnqueue.cli.presentation import REMEDIES, Printer, in_the_shell, json_for  # noqa: E402
+from txnqueue.cli.presentation import (  # noqa: E402
+    REMEDIES,
+    Output,
+    Printer,
+    in_the_shell,
+    json_for,
+)
 from txnqueue.client.append import in_doubt  # noqa: E402
 from txnqueue.core.markup import printable  # noqa: E402
 from txnqueue.core.model import attempt_id  # noqa: E402
@@ -524,6 +530,7 @@ def test_recover_names_what_it_aborted_and_what_waits(shell: Any, three: str) ->
         "databases": [],
         "drops": [],
         "exchange_drops": [],
+        "erasing": [],
     }
     assert shell.json("recover")[0]["aborted"] == []
     assert "waiting for a decision: waiting" in shell("recover").stdout
@@ -743,6 +750,19 @@ def test_maps_become_objects_by_the_type_of_their_column(shell: Any) -> None:
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
     assert printable("a\x1b[31mb") == "a\\x1b[31mb"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_other_programs_run_is_printed_exactly_unless_a_person_looks(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    """A statement with another letter in a name would be one about another column."""
+    text, shown = "SELECT `montant\xa0total\x1b`;\n\n", StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr(sys, "stdout", shown)
+    Printer(Output.TABLE).script({"statement": text}, text)
+    assert ("\x1b" in shown.getvalue()) is not terminal
+    assert terminal or shown.getvalue() == text
 
 
 def test_a_line_of_json_has_no_control_characters_and_stays_one_line(shell: Any) -> None:

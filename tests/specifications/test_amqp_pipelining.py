@@ -698,7 +698,7 @@ def test_what_would_go_settled_waits_for_a_discharge_in_doubt(
     """The discharge did not accept it; what is sent meanwhile would be accepted by nothing."""
     scene = Scene(world)
     scene.orders.send([row(1), row(2)])
-    pipe, txn_id, handle = acquired_settled(scene, window=window, link_credit=2)
+    pipe, txn_id, _ = acquired_settled(scene, window=window, link_credit=2)
     with unanswered(world.store.journal, lands=landed):
         asked = pipe.transfer(pipe.control, (AmqpValue(Discharge(txn_id, False)),))
         pipe.frames.clear()

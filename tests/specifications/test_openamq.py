@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest

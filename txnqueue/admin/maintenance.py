@@ -195,7 +195,9 @@ class _Run:
             found = retention.next_horizon(entries, folds, now_ms, cutoff_ms)
             target = max(found, model.horizon(entries))
             each = zip(infos, folds, strict=True)
-            due = [i for i, fold in each if any(_is_due(fold, n, target, now_ms) for n in fold.lanes)]
+            due = [
+                i for i, fold in each if any(_is_due(fold, n, target, now_ms) for n in fold.lanes)
+            ]
         return target, due
 
     def _abort_overdue(self, infos: Sequence[QueueInfo]) -> bool:

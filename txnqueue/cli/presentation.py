@@ -126,6 +126,16 @@ class Printer:
         else:
             self._show(_page(), Text(printable(sentence)), soft_wrap=True)
 
+    def script(self, values: Mapping[str, Any], text: str) -> None:
+        """Print what other programs run: a JSON object, or exactly the text.
+
+        On a terminal it is printed as everything else is, because its letters may control that.
+        """
+        if self.output is Output.JSON or sys.stdout.isatty():
+            self.fact(values, text.removesuffix("\n"))
+        else:
+            self.text(text)
+
     def text(self, text: str) -> None:
         """Print a text of another format as it is."""
         self._write(text)

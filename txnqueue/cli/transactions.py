@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from txnqueue.cli.arguments import Queue
-from txnqueue.cli.console import IN_DOUBT, NOT_APPLIED, OpenStore, command
+from txnqueue.cli.console import IN_DOUBT, NOT_APPLIED, TRY_AGAIN, OpenStore, command
 from txnqueue.cli.presentation import receipt_values, told_of_drop, told_of_exchange_drop
 from txnqueue.core.receipt import Status
 
@@ -59,6 +59,7 @@ def recover(session: OpenStore) -> None:
         "databases": list(found.databases),
         "drops": [asdict(drop) for drop in found.drops],
         "exchange_drops": [asdict(drop) for drop in found.exchange_drops],
+        "erasing": list(found.erasing),
     }
     lines = [f"{len(found.aborted)} transactions aborted, {found.released} messages released."]
     lines += [f"aborted: {key}" for key in found.aborted]
@@ -72,9 +73,12 @@ def recover(session: OpenStore) -> None:
     lines += [f"the database {name} has not confirmed a commit" for name in found.databases]
     lines += [told_of_drop(drop) for drop in found.drops]
     lines += [told_of_exchange_drop(drop) for drop in found.exchange_drops]
+    lines += [f"not erased yet, run it again: rows of {owner}" for owner in found.erasing]
     session.printer.fact(values, "\n".join(lines))
     if found.waiting:
         raise typer.Exit(NOT_APPLIED)
+    if found.erasing:
+        raise typer.Exit(TRY_AGAIN)
 
 
 @command("rollback")

@@ -17,7 +17,6 @@ from txnqueue.core.receipt import Status as Outcome
 from txnqueue.core.settings import check_flag
 from txnqueue.errors import (
     InvalidInput,
-    LeaseLost,
     TransactionAborted,
     TransactionFinished,
     TransactionNotGiven,
