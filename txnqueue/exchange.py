@@ -366,7 +366,7 @@ class Exchange:
             tx.add_sends(sends)
             return published
 
-        published = stage(self._client, rows, self.name, note, kept=kept)
+        published = stage(self._client, tx, rows, self.name, note, kept=kept)
         if inside is None and published.queues:
             return replace(published, receipt=commit_alone(tx))
         return published

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def send_to_queues(attempt: Attempt, rows: Mapping[str, Rows]) -> dict[str, SendResult]:
     """Stage rows for several queues side by side, and record all of them, or none.
 
-    What is kept in memory takes no time, and a lock that others need: it is staged last.
+    What is kept in memory takes no time, and a lock that others need: it is staged last, and
+    another thread that decides the transaction gets both kinds or none.
 
     Args:
         attempt: Sends them.
@@ -40,21 +41,23 @@ def send_to_queues(attempt: Attempt, rows: Mapping[str, Rows]) -> dict[str, Send
             recorded.append(send)
             attempt.add_send(send)
 
+    def stage_those(*, durable: bool) -> None:
+        names = [name for name in queues if queues[name].info.settings.durable == durable]
+        acts = [partial(stage_with, queues[name], rows[name], attempt, record) for name in names]
+        found = side_by_side(attempt.client.store.spark if durable else None, acts)
+        staged.update(zip(names, found, strict=True))
+
     try:
-        for durable in (True, False):
-            names = [name for name in queues if queues[name].info.settings.durable == durable]
-            acts = [
-                partial(stage_with, queues[name], rows[name], attempt, record) for name in names
-            ]
-            found = side_by_side(attempt.client.store.spark if durable else None, acts)
-            staged.update(zip(names, found, strict=True))
-        results = {
-            name: SendResult(staged[name].count, staged[name].send_id, attempt.id, None)
-            for name in queues
-        }
-        kept = [send for send in staged.values() if send.runs and not send.info.transient]
-        recorded += kept
-        attempt.add_sends(kept)
+        stage_those(durable=True)
+        with attempt.adding():
+            stage_those(durable=False)
+            results = {
+                name: SendResult(staged[name].count, staged[name].send_id, attempt.id, None)
+                for name in queues
+            }
+            kept = [send for send in staged.values() if send.runs and not send.info.transient]
+            recorded += kept
+            attempt.add_sends(kept)
     except BaseException:
         attempt.take_back(recorded)
         raise

@@ -16,7 +16,7 @@ from txnqueue.core.settings import (
 )
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.messages.send import staged_runs
-from txnqueue.storage.payload import Send
+from txnqueue.storage.payload import STAGING, STAGING_DIGITS, Send
 from txnqueue.storage.payload.frames import check_not_streaming
 from txnqueue.storage.tables import (
     APPEND,
@@ -253,7 +253,8 @@ class TableChanges:
                 check_instants(column, target.schema, target.name)
         plain, staged = _under_plain_names(given, columns)
         types = ",".join(sql_type(column.dataType) for column in staged.fields)
-        payload_id = f"change-{hashlib.md5(types.encode(), usedforsecurity=False).hexdigest()[:12]}"
+        digest = hashlib.md5(types.encode(), usedforsecurity=False).hexdigest()
+        payload_id = f"{STAGING}{digest[:STAGING_DIGITS]}"
         client.create_staging(payload_id, staged)
         note = {"transaction_id": tx.id, "table": self._name, **client.author()}
         send_id = client.runtime.new_id()

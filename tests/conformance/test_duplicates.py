@@ -18,7 +18,7 @@ from tests.conformance.test_removing import state_of
 from tests.inside import client_of
 from txnqueue.core import ranges
 from txnqueue.core.planning import claims
-from txnqueue.core.state import duplicates
+from txnqueue.core.state import compaction, duplicates
 from txnqueue.errors import InvalidInput, LimitExceeded, PayloadRemoved, SchemaMismatch
 from txnqueue.queue import Queue
 from txnqueue.storage.payload import arrangement
@@ -304,6 +304,26 @@ def test_very_many_duplicates_leave_in_several_appends(
         send(queue, (n, "b"))
     send(queue, (77, "y"))
     assert all_of(queue) == [77]  # one call, several appends
+
+
+@in_memory
+def test_a_lane_with_very_many_duplicates_is_compacted_once_the_window_has_passed(
+    world: World, ids: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a compaction lets them go: if they kept it off, its log would grow for ever."""
+    monkeypatch.setattr(compaction, "RUNS_MAX", 5)
+    monkeypatch.setattr(compaction, "LEFT_OUT_MAX", 5)
+    queue = queue_of(world, lanes=1)
+    for n in [*range(8), *range(8)]:
+        send(queue, (n, f"k{n}"))
+    assert all_of(queue) == list(range(8))
+    keeper = world.manager("keeper")
+    world.clock.advance(WINDOW)
+    assert keeper.maintain(transaction_seconds_max=1.0).compacted == 0
+    world.clock.advance(2 * 3_600)
+    assert keeper.maintain(transaction_seconds_max=1.0).compacted == 1
+    send(queue, (20, "k1"))
+    assert all_of(world.open(queue, "cold")) == [20]
 
 
 @in_memory

@@ -611,8 +611,9 @@ def test_others_that_always_write_leave_the_deletion_to_the_next(
             world.manager("clerk").erase(scene.queue.name, ANNA, reason="r")
         proved(world.manager("auditor"))
         assert "erasure" in str(world.manager("keeper").maintain().skipped)
-        world.manager("keeper").recover()
-    world.manager("keeper").maintain()
+        owner = scene.queue.info.payload_id
+        assert world.manager("keeper").recover().erasing == (owner,)
+    assert world.manager("keeper").recover().erasing == ()
     scene.check(done=True)
 
 

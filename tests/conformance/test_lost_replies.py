@@ -122,6 +122,33 @@ def test_a_commit_that_nobody_answered_is_in_doubt_and_its_id_tells(
     assert orders.depth() == 1
 
 
+@pytest.mark.parametrize("fault", ["silence", "asleep"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_what_lies_behind_a_receive_in_doubt_in_an_ordered_lane_waits_for_it(
+    world: World, manager: QueueManager, journal: Any, inside: bool, fault: str
+) -> None:
+    """Nobody was given its messages; those behind them must not be handled first."""
+    queue = world.queue(ordered=True)
+    orders = manager.queue(queue.name)
+    orders.send(rows(1, 2, 3, 4))
+    tx = manager.transaction() if inside else None
+    if tx is not None:
+        assert len(orders.receive(1, transaction=tx)) == 1
+    journal.faults = [fault]
+    with pytest.raises(TransactionUnknown):
+        orders.receive(1, transaction=tx)
+    if fault == "asleep":  # it lands now, or what is received here has barred it
+        journal.land_late()
+    first = 2 if inside else 1
+    got = numbers(orders.receive(4, transaction=tx))
+    assert got in ([], [first, *range(first + 1, 5)])
+    if tx is not None:
+        tx.commit()
+    world.lease_over()
+    left = numbers(orders.receive(4)) + numbers(orders.receive(4))
+    assert got + left == list(range(first, 5))
+
+
 def received(world: World, manager: QueueManager, count: int = 1) -> tuple[Queue, Batch]:
     """Send so many messages, and receive them outside a transaction."""
     orders = manager.queue(world.queue().name)

@@ -19,6 +19,7 @@ from txnqueue.messages.selector import Selector
 from txnqueue.storage.payload import arrangement
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import memory_manager, plain_schema
+from txnqueue.transactions.transient import TransientWork
 
 
 class Watched:
@@ -131,6 +132,77 @@ def test_work_that_comes_too_late_for_the_commit_of_another_thread_is_refused(
     assert [row["n"] for row in bills.peek_messages(9)] == [7]
     world.clock.advance(10 * 86_400)
     assert numbers(orders.receive()) == [1], "what was acquired comes back"
+
+
+@pytest.mark.parametrize("work", ["send", "receive", "accept"])
+def test_work_that_comes_while_another_thread_commits_in_memory_is_in_it_or_is_refused(
+    world: World, manager: QueueManager, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    """The commit looks into the journal first; then it would leave out what is to be kept."""
+    orders = manager.create_queue("orders", "n long, key string", dead_letter=False)
+    bills = manager.create_queue("bills", "n long, key string", dead_letter=False)
+    orders.send(rows(1, 2))
+    held = orders.receive(1)
+    tx = manager.transaction("named")
+    bills.send(rows(7), durable=False, transaction=tx)
+    look = TransientWork._look
+    acts: dict[str, Callable[[], Any]] = {
+        "send": lambda: bills.send(rows(8), transaction=tx),
+        "receive": lambda: orders.receive(1, transaction=tx),
+        "accept": lambda: held.accept(transaction=tx),
+    }
+
+    def refused() -> str:
+        with pytest.raises(TransactionFinished) as caught:
+            acts[work]()
+        return str(caught.value)
+
+    def meanwhile(self: Any) -> None:
+        monkeypatch.setattr(TransientWork, "_look", look)
+        assert "takes no more work" in in_another_thread(refused)
+        look(self)
+
+    monkeypatch.setattr(TransientWork, "_look", meanwhile)
+    tx.commit()
+    assert TransientWork._look is look
+    assert [row["n"] for row in bills.peek_messages(9)] == [7]
+    world.clock.advance(10 * 86_400)
+    assert sorted(numbers(orders.receive()) + numbers(orders.receive())) == [1, 2]
+
+
+def test_a_commit_and_a_send_in_memory_do_not_wait_for_each_other(
+    manager: QueueManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each needs the transaction and the memory: both take them in one order."""
+    bills = manager.create_queue("bills", "n long, key string", dead_letter=False)
+    tx = manager.transaction("named")
+    bills.send(rows(7), transaction=tx)
+    memory = client_of(manager).store.transient.payload
+    stage, told = memory.stage, list[Any]()
+    committing, waits = threading.Thread(target=lambda: told.append(tx.commit())), threading.Event()
+    prepare = TransientWork.prepare
+
+    def prepared(self: Any) -> None:
+        waits.set()
+        prepare(self)
+
+    def slowly(*given: Any) -> Any:
+        committing.start()
+        waits.wait(0.2)  # does not come if the commit waits for this send
+        return stage(*given)
+
+    monkeypatch.setattr(TransientWork, "prepare", prepared)
+    monkeypatch.setattr(memory, "stage", slowly)
+    sending = threading.Thread(
+        target=lambda: bills.send(rows(8), durable=False, transaction=tx), daemon=True
+    )
+    committing.daemon = True
+    sending.start()
+    for thread in (sending, committing):
+        thread.join(10)
+        assert not thread.is_alive()
+    assert sorted(row["n"] for row in bills.peek_messages(9)) == [7, 8]
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("settle", ["at once", "in a transaction"])

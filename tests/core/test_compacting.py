@@ -213,6 +213,10 @@ def test_a_position_that_is_missing_is_an_error() -> None:
         log.cold({position_id})
 
 
+def is_due(log: CompactedLog, log_max: int, per_run: int = 2) -> bool:
+    return compaction.is_due(log.fold, log.fold.lanes[0], 0, log_max, per_run)
+
+
 def test_a_compaction_pays_when_the_log_is_much_longer_than_it() -> None:
     log = CompactedLog()
     log.post((0, 99))
@@ -220,17 +224,17 @@ def test_a_compaction_pays_when_the_log_is_much_longer_than_it() -> None:
         log.settle(log.claim(10), model.RELEASED)
     lane = log.fold.lanes[0]
     assert lane.log == 20
-    assert compaction.is_due(lane, 20)
-    assert not compaction.is_due(lane, 21)
+    assert is_due(log, 20)
+    assert not is_due(log, 21)
     assert len(lane.available) == 2
-    assert compaction.is_due(lane, 20, per_run=10)
-    assert not compaction.is_due(lane, 20, per_run=11)
+    assert is_due(log, 20, per_run=10)
+    assert not is_due(log, 20, per_run=11)
     log.compact()
     assert (lane.log, log.cold().lanes[0].log) == (0, 0)
     for _ in range(40):  # many pieces in flight: as long as the log that it would replace
         log.claim(1)
     assert lane.log == 40
-    assert not compaction.is_due(lane, 20)
+    assert not is_due(log, 20)
 
 
 def test_a_compaction_that_would_name_many_pieces_that_wait_does_not_pay() -> None:
@@ -243,13 +247,13 @@ def test_a_compaction_that_would_name_many_pieces_that_wait_does_not_pay() -> No
     lane = log.fold.lanes[0]
     runs = len(lane.available)
     assert runs > pieces - 1 and not lane.claims
-    assert compaction.is_due(lane, lane.log, per_run=lane.log // runs)
-    assert not compaction.is_due(lane, lane.log, per_run=lane.log // runs + 1)
+    assert is_due(log, lane.log, per_run=lane.log // runs)
+    assert not is_due(log, lane.log, per_run=lane.log // runs + 1)
     for most, pays in ((runs, True), (runs - 1, False)):
         with mock.patch.object(compaction, "RUNS_MAX", most):
-            assert compaction.is_due(lane, lane.log, per_run=1) == pays
+            assert is_due(log, lane.log, per_run=1) == pays
     log.post((0, 9))  # nobody has touched it: it is not written out
-    assert compaction.is_due(lane, lane.log, per_run=lane.log // runs)
+    assert is_due(log, lane.log, per_run=lane.log // runs)
 
 
 def test_a_fold_starts_at_the_newest_compaction_whatever_the_order_of_reading() -> None:

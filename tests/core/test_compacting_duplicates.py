@@ -190,11 +190,33 @@ def test_what_a_compaction_drops_is_not_read_by_a_client_whose_clock_is_behind()
     assert [arrival.position for arrival in known.to_look_at(left, 0)] == [left]
 
 
+def with_duplicates(count: int) -> QueueState:
+    """Make a queue whose lane has had so many duplicates, posted at the first instant."""
+    fold = QueueState("q", 1, WINDOW_MS)
+    fold.lanes[0].log = 20
+    fold.lanes[0].duplicates = {(f"a{n}", 0): (1, ((0, 0),)) for n in range(count)}
+    return fold
+
+
+PASSED_MS = 1 + CLOCKS_APART_MS + WINDOW_MS
+
+
 @pytest.mark.parametrize(("told", "pays"), [(10, True), (11, False)])
 def test_a_compaction_that_would_name_many_duplicates_does_not_pay(told: int, pays: bool) -> None:
-    lane = LaneState(0, log=20)
-    lane.duplicates = {(f"a{n}", 0): (1, ((0, 0),)) for n in range(told)}
-    assert compacting.is_due(lane, 20) is pays
+    fold = with_duplicates(told)
+    assert compacting.is_due(fold, fold.lanes[0], PASSED_MS - 1, 20) is pays
+    assert compacting.is_due(fold, fold.lanes[0], PASSED_MS, 20), "it would name none of them"
+
+
+@pytest.mark.parametrize(("most", "due"), [(11, True), (10, False)])
+def test_a_compaction_of_very_many_duplicates_waits_until_the_window_has_passed(
+    monkeypatch: pytest.MonkeyPatch, most: int, due: bool
+) -> None:
+    fold = with_duplicates(11)
+    monkeypatch.setattr(compacting, "RUNS_MAX", 0)
+    monkeypatch.setattr(compacting, "LEFT_OUT_MAX", most)
+    assert compacting.is_due(fold, fold.lanes[0], PASSED_MS - 1, 1, 1) is due
+    assert compacting.is_due(fold, fold.lanes[0], PASSED_MS, 1, 1)
 
 
 def test_after_a_clock_that_was_ahead_what_is_recent_is_told_by_the_present_one() -> None:

@@ -32,6 +32,7 @@ class Everything:
         self.random = random.Random(seed)
         self.window_ms = self.random.choice((60_000, HOUR_MS, 5 * HOUR_MS))
         self.now_ms = 10**9
+        self.slow = self.random.choice((0, 0, 1, 3))  # so many wait for long
         self.log: list[tuple[str, Position, list[str], tuple[tuple[int, int], ...]]] = []
         self.names: dict[int, list[str]] = {}
         self.standing: dict[int, Position] = {}
@@ -79,7 +80,7 @@ class Everything:
 
     def claim(self) -> int:
         """Let a client look at a position, and take it away."""
-        number = self.random.choice(list(self.standing)[:5])
+        number = self.random.choice(list(self.standing)[self.slow : self.slow + 5])
         position, client = self.standing.pop(number), self.random.choice(self.clients)
         if not client.looked_at(position.position_id):
             arrivals = client.to_look_at(position, self.now_ms)
@@ -103,9 +104,10 @@ def test_everybody_finds_the_same_duplicates(seed: int, monkeypatch: pytest.Monk
         world.now_ms += world.random.choice((0, 1_000, 60_000, HOUR_MS // 4))
         if chance < 0.05:
             world.clients[world.random.randrange(2)] = world.cold()
-        elif chance < 0.5 or not world.standing:
+        elif chance < 0.5 or len(world.standing) <= world.slow:
             world.post()
         else:
+            world.slow *= world.random.random() > 0.02
             found += world.claim()
     assert found > 10
     assert all(twice for client in world.clients for twice in client._found.values())
@@ -133,6 +135,24 @@ def test_old_positions_are_forgotten_and_looked_for_seldom(monkeypatch: pytest.M
         client.posted(position_of(n, 2, n * HOUR_MS, None), None)
         client.retired((f"a{n}", 0))
     assert len(client._arrivals) < 50
+
+
+def test_what_waits_for_long_keeps_only_what_it_may_repeat() -> None:
+    """A message with a delay of a month must not keep a month's ids."""
+    client, waits = Duplicates(HOUR_MS), position_of(50, 1, 50 * HOUR_MS, None)
+    for n in range(50):
+        client.posted(position_of(n, 2, n * HOUR_MS, None), None)
+    client.posted(waits, None)
+    for n in range(51, 1_000):
+        client.posted(position_of(n, 2, n * HOUR_MS, None), None)
+    for n in range(1_000):
+        if n != 50:
+            client.retired((f"a{n}", 0))
+    last = position_of(1_000, 1, 1_000 * HOUR_MS, None)
+    client.posted(last, None)
+    left = [one.position.place[0] for one in client.to_look_at(last, 1_000 * HOUR_MS)]
+    # The hour before it, and the hour by which clocks differ; the same for what is still to come.
+    assert left == [50, 51, 999, 1_000]
 
 
 def test_two_ids_have_two_digests_and_null_has_none() -> None:

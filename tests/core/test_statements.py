@@ -42,7 +42,7 @@ from txnqueue.storage.journal import statements as statements_module
 from txnqueue.storage.journal.exceptions import surely_not_begun
 from txnqueue.storage.journal.log import CommitLog, _Begun
 from txnqueue.storage.journal.sessions import APPLICATION, in_current_catalog
-from txnqueue.storage.journal.statements import THREADS_MAX, TRIES_MAX, Statements
+from txnqueue.storage.journal.statements import THREADS_MAX, TRIES_MAX, Statements, seconds_of
 from txnqueue.storage.journal.tables import TableNames
 from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.delta import DeltaPayload
@@ -735,3 +735,22 @@ def test_a_schema_without_a_catalog_is_in_the_current_one(
 ) -> None:
     spark: Any = SimpleNamespace(catalog=SimpleNamespace(currentCatalog=lambda: current))
     assert in_current_catalog(spark, root) == meant
+
+
+@pytest.mark.parametrize(
+    ("interval", "seconds"),
+    [
+        ("interval 7 days", 604_800),
+        ("1 week 1 day", 691_200),
+        ("INTERVAL 14 days  12 hours", 1_252_800),
+        ("interval 90 minutes 30 second", 5_430),
+        ("interval 1 milliseconds", 0.001),
+        ("interval 1 month", None),
+        ("interval 7 daysish", None),
+        ("interval -1 days", None),
+        ("for ever", None),
+    ],
+)
+def test_an_interval_of_delta_is_read(interval: str, seconds: float | None) -> None:
+    """One that is not would keep what is deleted on the disk for ever."""
+    assert seconds_of(interval) == seconds

@@ -149,6 +149,25 @@ def test_payload_tables_that_no_queue_got_are_listed_and_stay(
     assert payload.removed_files(queue.info.payload_id) == 0
     assert QueueManager(spark, root).queue("Q.one").depth() == 1
     assert [m["i"] for m in queue.receive(1).messages()] == [1]
+    if place == "a schema":  # its oldest commit says nothing, as once the first one left the log
+        spark.sql("CREATE TABLE orphans.txnqueue_payload_change_0123456789ab (i long) USING delta")
+        assert "change-0123456789ab" in payload.orphans(())
+
+
+def test_how_long_a_table_keeps_deleted_files_is_read_however_it_is_said(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Otherwise what is erased would never leave the disk, and nobody would be told until when."""
+    manager = QueueManager(spark, str(tmp_path))
+    queue = manager.create_queue("people", "name string", dead_letter=False)
+    queue.send([{"name": "anna"}])
+    queue.receive().accept()
+    payload: Any = client_of(manager).store.payload
+    table = payload._statements.names.payload(queue.info.payload_id)
+    longer = f"SET TBLPROPERTIES ('{RETENTION}' = 'interval 14 days 12 hours')"
+    for said, days in ((longer, 14.5), (f"UNSET TBLPROPERTIES ('{RETENTION}')", 7.0)):
+        spark.sql(f"ALTER TABLE {table} {said}").collect()
+        assert payload.files_kept_seconds(queue.info.payload_id) == days * DAY
 
 
 @pytest.mark.skipif(not LONG, reason="a long run; in memory it is shown always")

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from tests.faults.world import World
+from tests.inside import client_of
+from tests.silence import unanswered
 from txnqueue import Status
-from txnqueue.errors import Busy, TransactionAborted
+from txnqueue.errors import Busy, TransactionAborted, TransactionUnknown
 from txnqueue.messages.takeover import LEASE_OVER, RIVAL
 
 BOTH = ("A", "B")
@@ -224,6 +226,27 @@ def test_an_error_after_the_handler_has_decided_is_told(world: World, decide: st
     assert len(runs) == 1
     status = Status.COMMITTED if decide == "commit" else Status.PREPARED
     assert manager.outcome("load").status is status
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_call_outside_the_transaction_whose_outcome_is_in_doubt_is_not_repeated(
+    world: World, lands: bool
+) -> None:
+    """It may have happened; only its caller can find out."""
+    manager, runs = world.manager("A"), list[str]()
+    journal = client_of(manager).store.journal
+
+    def handler(tx: Any) -> None:
+        runs.append(tx.id)
+        tx.queue("in").send([{"i": 1}])
+        with unanswered(journal, lands=lands):
+            manager.queue("out").send([{"i": 2}], transaction=None)
+
+    with pytest.raises(TransactionUnknown) as caught:
+        manager.run_transaction(handler, transaction_id="load")
+    assert len(runs) == 1
+    assert manager.outcome(caught.value.transaction_id).status is not Status.UNKNOWN
+    assert (manager.queue("in").depth(), manager.queue("out").depth()) == (0, int(lands))
 
 
 def test_behind_more_dead_letters_than_a_claim_removes_there_is_the_next_message(

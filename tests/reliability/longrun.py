@@ -80,9 +80,11 @@ def run(
     sampled = bool(kind.found)
     first = results.next_number(before) if sampled else results.first_number(before, listed)
     of = listed.of
+    known = _known(kind, listed, before, folder) if kind.lists_kept else frozenset()
+    if known and of and not set(range(first % of)) <= known:
+        first = -(-first // of) * of  # some of those before have not passed: they come first
     found = Run(kind.name, now(), commit(), first, first, of, fingerprint=listed.fingerprint)
     began = written = time.monotonic()
-    known = _known(kind, listed, before, folder) if kind.lists_kept else frozenset()
     end = None if of is None else (first // of + 1) * of
 
     def over() -> bool:

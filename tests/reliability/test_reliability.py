@@ -203,6 +203,18 @@ def test_a_run_over_what_is_left_can_be_stopped(session: Session, tmp_path: Path
     ]
 
 
+def test_what_has_not_passed_comes_first_though_a_run_was_beyond_it(
+    session: Session, tmp_path: Path
+) -> None:
+    """As where a run of the present list began with what an earlier list had done."""
+    results.keep_list(["a", "b", "c"], tmp_path)
+    earlier = Run("simulator", "today", "abc", 1, 2, of=3, fingerprint=results.fingerprint("abc"))
+    results.write("simulator", [earlier], tmp_path)
+    numbers = list[int]()
+    longrun.run(kept(["a", "b", "c"], asked(numbers)), session, 60, tmp_path)
+    assert numbers == [3, 5]
+
+
 def test_what_passed_and_fails_in_a_later_list_is_missing(session: Session, tmp_path: Path) -> None:
     longrun.run(kept(["a", "b"]), session, 60, tmp_path)
     longrun.run(kept(["a", "b"], asked([], fails=(3,))), session, 60, tmp_path)

@@ -232,6 +232,19 @@ def test_what_a_drain_did_is_told_by_its_run() -> None:
     assert said.sent == 1
 
 
+def test_what_is_moved_in_a_transaction_is_not_received() -> None:
+    shop = Shop(0, steps=0)
+    job = shop.client("a")
+    job._client.runtime.run_id = "tidy"
+    job.queue("orders").send([{"n": n} for n in range(3)])
+    with job.transaction() as tx:
+        job.queue("orders").receive(1, transaction=tx)
+        assert job.queue("orders").move("payments", transaction=tx) == 2
+    figures = job.history.report(verify=False).figures
+    (tidy,) = [run for run in figures.runs if run.run_id == "tidy"]
+    assert (tidy.received, tidy.accepted) == (1, 1)
+
+
 def test_what_an_operator_decided_is_on_record_until_it_is_forgotten() -> None:
     shop = Shop(0, steps=0)
     tx = shop.manager.transaction("bank/1")

@@ -32,11 +32,18 @@ from pyspark.sql.types import (  # noqa: E402
 )
 from typer.testing import CliRunner  # noqa: E402
 
+from tests.conformance.test_answers import Doubt  # noqa: E402
 from txnqueue import errors  # noqa: E402
 from txnqueue.cli.console import Options, exit_code  # noqa: E402
 from txnqueue.cli.files import read_file, read_yaml, spelled_out  # noqa: E402
 from txnqueue.cli.main import app  # noqa: E402
-from txnqueue.cli.presentation import REMEDIES, Printer, in_the_shell, json_for  # noqa: E402
+from txnqueue.cli.presentation import (  # noqa: E402
+    REMEDIES,
+    Output,
+    Printer,
+    in_the_shell,
+    json_for,
+)
 from txnqueue.client.append import in_doubt  # noqa: E402
 from txnqueue.core.markup import printable  # noqa: E402
 from txnqueue.core.model import attempt_id  # noqa: E402
@@ -243,7 +250,37 @@ def test_errors_say_what_to_type_and_not_what_to_call(shell: Any, tmp_path: Path
 def test_an_error_in_doubt_says_what_to_type(key: str, attempt: str | None) -> None:
     said = in_the_shell(str(in_doubt(key, attempt, None)))
     typed = said.partition(": ask ")[2].removesuffix(" before trying again.")
-    assert shlex.split(typed) == ["txnqueue", "outcome", key]
+    named = [] if attempt is None else ["--attempt", attempt]
+    assert shlex.split(typed) == ["txnqueue", "outcome", *named, "--", key]
+
+
+def test_what_an_error_in_doubt_says_to_type_asks_for_that_attempt() -> None:
+    """Another one of the same id was rolled back, and this one lands later."""
+    doubt, shell = Doubt(), Shell()
+    shell.store, shell.clock = doubt.store, doubt.clock
+    typed = in_the_shell(str(doubt.error)).partition(": ask ")[2]
+    asked = shlex.split(typed.removesuffix(" before trying again."))[1:]
+    asked.insert(1, "--output=json")
+    assert shell("outcome", "job").stdout.startswith("job: rolled_back")
+    assert json.loads(shell(*asked, code=76).stdout)["status"] == "undecided"
+    doubt.injector.flush()
+    assert json.loads(shell(*asked).stdout)["status"] == "committed"
+
+
+def test_an_attempt_in_doubt_is_rolled_back_by_its_name() -> None:
+    doubt, shell = Doubt(), Shell()
+    shell.store, shell.clock = doubt.store, doubt.clock
+    named = ["--attempt", doubt.error.attempt]
+    shell("rollback", "job", "--reason", "it must not land", *named)
+    doubt.injector.flush()
+    assert shell.json("outcome", "job", *named)[0]["status"] == "rolled_back"
+
+
+@pytest.mark.parametrize("key", ["-x", "--reason"])
+def test_an_id_may_begin_with_a_dash(shell: Any, key: str) -> None:
+    typed = in_the_shell(str(in_doubt(key, None, None))).partition(": ask ")[2]
+    said = shell(*shlex.split(typed.removesuffix(" before trying again."))[1:], code=76)
+    assert "undecided" in said.stdout
 
 
 def test_an_unexpected_error_of_java_is_said_in_javas_words(shell: Any) -> None:
@@ -493,6 +530,7 @@ def test_recover_names_what_it_aborted_and_what_waits(shell: Any, three: str) ->
         "databases": [],
         "drops": [],
         "exchange_drops": [],
+        "erasing": [],
     }
     assert shell.json("recover")[0]["aborted"] == []
     assert "waiting for a decision: waiting" in shell("recover").stdout
@@ -712,6 +750,19 @@ def test_maps_become_objects_by_the_type_of_their_column(shell: Any) -> None:
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
     assert printable("a\x1b[31mb") == "a\\x1b[31mb"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_other_programs_run_is_printed_exactly_unless_a_person_looks(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    """A statement with another letter in a name would be one about another column."""
+    text, shown = "SELECT `montant\xa0total\x1b`;\n\n", StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr(sys, "stdout", shown)
+    Printer(Output.TABLE).script({"statement": text}, text)
+    assert ("\x1b" in shown.getvalue()) is not terminal
+    assert terminal or shown.getvalue() == text
 
 
 def test_a_line_of_json_has_no_control_characters_and_stays_one_line(shell: Any) -> None:

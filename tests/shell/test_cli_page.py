@@ -6,6 +6,7 @@ What a clock or the store numbers is compared by its shape; every other characte
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -187,9 +188,23 @@ def test_the_queries_of_the_page_route_a_batch(spark: Any, tmp_path: Path) -> No
         spark.sql("DROP SCHEMA gold CASCADE")
 
 
-def test_the_script_for_a_scheduler_can_be_read_by_bash() -> None:
+@pytest.mark.parametrize(("sent", "step"), [(0, 0), (75, 75), (76, 75), (2, 1), (130, 1)])
+def test_the_step_of_a_scheduler_is_done_only_if_the_file_is_sent(
+    tmp_path: Path, sent: int, step: int
+) -> None:
+    """Whatever other commands answer: an earlier attempt may be the one that was rolled back."""
     (script,) = blocks("bash")
-    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    stub = tmp_path / "txnqueue"
+    stub.write_text(f'#!/bin/bash\n[ "$1" = send ] && exit {sent}\nexit 0\n')
+    stub.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+
+    def ended(**given: str) -> int:
+        env = {"PATH": path, **given}
+        return subprocess.run(["bash"], check=False, input=script, text=True, env=env).returncode
+
+    assert ended(RUN_ID="monday", FILE="orders.csv") == step
+    assert ended(FILE="orders.csv") not in (0, 75)
 
 
 def test_every_command_is_on_the_page_and_no_other() -> None:

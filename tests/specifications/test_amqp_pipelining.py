@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import in_memory, on_delta_when_long
-from tests.silence import interrupted
+from tests.silence import interrupted, unanswered
 from tests.specifications.controllers import Pipeline, Scene, condition, message, row
 from txnqueue.protocols.amqp import (
     Accepted,
@@ -18,6 +18,7 @@ from txnqueue.protocols.amqp import (
     Attach,
     Described,
     Detach,
+    Discharge,
     Disposition,
     Error,
     Flow,
@@ -685,6 +686,30 @@ def acquired_settled(scene: Any, *, window: int, link_credit: int) -> tuple[Pipe
     handle = pipe.attach(Role.RECEIVER, source=Source(scene.name), snd_settle_mode=mode)
     pipe.do(Flow(handle=handle, link_credit=link_credit, properties={"txn-id": txn_id}))
     return pipe, txn_id, handle
+
+
+@in_memory
+@pytest.mark.rule("S1-41", "S1-43")
+@pytest.mark.parametrize("landed", [True, False])
+@pytest.mark.parametrize("window", [1, 4])
+def test_what_would_go_settled_waits_for_a_discharge_in_doubt(
+    world: Any, landed: bool, window: int
+) -> None:
+    """The discharge did not accept it; what is sent meanwhile would be accepted by nothing."""
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    pipe, txn_id, _ = acquired_settled(scene, window=window, link_credit=2)
+    with unanswered(world.store.journal, lands=landed):
+        asked = pipe.transfer(pipe.control, (AmqpValue(Discharge(txn_id, False)),))
+        pipe.frames.clear()
+        pipe.do(Flow(incoming_window=1000))
+    assert not [one for one in pipe.frames if isinstance(one, Transfer)]
+    pipe.session.connection.tick()
+    pipe.session.connection.pump()
+    pipe.frames += pipe.session.frames()
+    assert isinstance(pipe.outcomes()[asked], Accepted if landed else Rejected)
+    assert scene.orders.in_flight() == 0
+    assert scene.orders.depth() == 0 or not landed
 
 
 @in_memory

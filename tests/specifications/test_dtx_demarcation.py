@@ -25,7 +25,14 @@ from txnqueue.errors import (
     TransactionFinished,
     TransactionNotGiven,
 )
-from txnqueue.protocols.dtx import AccessTicket, ChannelException, ReplyCode, XaStatus, Xid
+from txnqueue.protocols.dtx import (
+    AccessTicket,
+    ChannelException,
+    ReplyCode,
+    XaStatus,
+    Xid,
+    demarcation,
+)
 
 rule = pytest.mark.rule
 
@@ -159,6 +166,31 @@ def test_what_others_have_resumed_is_not_said_to_be_suspended(world: World) -> N
     with refused(404) as caught:
         channel.end(xid)
     assert "does not work in" in str(caught.value)
+
+
+@in_memory
+@rule("S4-11")
+def test_a_channel_forgets_the_suspended_work_that_others_have_resumed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction manager may suspend on one channel and resume on another, for years."""
+    monkeypatch.setattr(demarcation, "SUSPENDED_COUNT", 2)
+    dtx = Dtx(world)
+    channel, other, kept = dtx.channel(), dtx.channel("b"), dtx.xid()
+    channel._looked_at_count = 2
+    channel.start(kept)
+    channel.end(kept, suspend=True)
+    for _ in range(5):
+        xid = dtx.xid()
+        channel.start(xid)
+        channel.end(xid, suspend=True)
+        other.start(xid, resume=True)
+        other.end(xid)
+        other.rollback(xid)
+    assert kept in channel._suspended and len(channel._suspended) <= 3
+    channel.start(kept, resume=True)
+    channel.end(kept)
+    assert channel.commit(kept, one_phase=True) is XaStatus.OK
 
 
 @in_memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -538,6 +539,52 @@ def test_messages_that_were_lost_abort_the_commit_alone(world: World) -> None:
     channel.send(broker.bills.name, rows(5))
     channel.commit()
     assert broker.waiting(broker.bills) == [5]
+
+
+@rule("S0-14", "S0-15")
+@in_memory
+@pytest.mark.parametrize("how", ["extend_lease", "ack", "unget", "reject"])
+def test_an_acknowledgement_that_is_lost_aborts_the_commit_whoever_noticed_it(
+    world: World, how: str
+) -> None:
+    """A call about another message finds out; what was sent with the first must not go alone."""
+    broker = Broker(world, lease_seconds=60)
+    channel, other = broker.channel(), broker.channel("b")
+    got(broker, channel, 1, 2)
+    channel.ack(1)
+    channel.send(broker.bills.name, rows(10))
+    world.clock.advance(61)
+    assert carried(other.dispatch(broker.orders.name)) == [1, 2]
+    calls: dict[str, Callable[[], object]] = {
+        "extend_lease": lambda: channel.extend_lease(100),
+        "ack": lambda: channel.ack(2, transacted=False),
+        "unget": lambda: channel.unget(2),
+        "reject": lambda: channel.reject(2),
+    }
+    with pytest.raises(LeaseLost):
+        calls[how]()
+    assert [one.acknowledged for one in channel.dispatch_list] == [True]
+    with pytest.raises(LeaseLost):
+        channel.commit()
+    assert (channel.dispatch_list, broker.waiting(broker.bills)) == ([], [])
+    channel.send(broker.bills.name, rows(11))
+    channel.commit()
+    assert broker.waiting(broker.bills) == [11]
+
+
+@rule("S0-14", "S0-15")
+@in_memory
+def test_an_acknowledgement_that_is_lost_leaves_with_the_rollback(world: World) -> None:
+    broker = Broker(world, lease_seconds=60)
+    channel, other = broker.channel(), broker.channel("b")
+    got(broker, channel, 1, 2)
+    channel.ack(1)
+    world.clock.advance(61)
+    other.dispatch(broker.orders.name)
+    channel.rollback()
+    with pytest.raises(LeaseLost):
+        channel.ack(2, transacted=False)
+    assert channel.dispatch_list == []
 
 
 @rule("S0-15", "S0-18")

@@ -63,7 +63,8 @@ FOR_USERS = {
     "duplicate_window_seconds durable group_by lanes lease_seconds message_id ordered "
     "redelivery_delay_seconds redelivery_delay_seconds_max",
     "Receipt": "applied commit_seq committed_at journal_version transaction_id",
-    "RecoveryResult": "aborted databases drops exchange_drops heuristic prepared released waiting",
+    "RecoveryResult": "aborted databases drops erasing exchange_drops heuristic prepared "
+    "released waiting",
     "RetryPolicy": "attempts_max seconds_max wait_seconds_first wait_seconds_max",
     "Rollback": "reason transaction",
     "SendResult": "count receipt send_id transaction_id",

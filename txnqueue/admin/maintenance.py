@@ -195,7 +195,9 @@ class _Run:
             found = retention.next_horizon(entries, folds, now_ms, cutoff_ms)
             target = max(found, model.horizon(entries))
             each = zip(infos, folds, strict=True)
-            due = [i for i, fold in each if any(_is_due(fold, n, target) for n in fold.lanes)]
+            due = [
+                i for i, fold in each if any(_is_due(fold, n, target, now_ms) for n in fold.lanes)
+            ]
         return target, due
 
     def _abort_overdue(self, infos: Sequence[QueueInfo]) -> bool:
@@ -224,8 +226,8 @@ class _Run:
             due.clear()
             with self._client.lock:
                 fold = self._client.states.fold(info)
-                due.extend(n for n in fold.lanes if _is_due(fold, n, target))
                 stamp = self._client.stamp()
+                due.extend(n for n in fold.lanes if _is_due(fold, n, target, stamp.now_ms))
                 found = sum((compaction.compact(fold, n, stamp) for n in due), Plan())
             return found if found.entries else None
 
@@ -478,7 +480,7 @@ class _Run:
         return {**about, "queue": None, **self._client.author()}
 
 
-def _is_due(fold: QueueState, number: int, target: int) -> bool:
+def _is_due(fold: QueueState, number: int, target: int, now_ms: int) -> bool:
     """Return whether a compaction lets entries of a lane leave, now or in the next maintenance."""
     lane = fold.lanes[number]
-    return lane.log > 0 and lane.log_from <= target and compaction.is_due(lane, 1, 0)
+    return lane.log > 0 and lane.log_from <= target and compaction.is_due(fold, lane, now_ms, 1, 0)

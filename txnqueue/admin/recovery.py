@@ -51,6 +51,8 @@ class RecoveryResult(Facts):
         heuristic: Transactions that an operator decided and that are not forgotten yet.
         drops: Queues whose drop was begun: gone now, or held back by prepared transactions.
         exchange_drops: Exchanges whose drop was begun, likewise.
+        erasing: Payload tables in which rows that are recorded as erased may still be, because
+            they could not be deleted now; the next ``erase``, ``maintain`` or ``recover`` tries.
     """
 
     aborted: tuple[str, ...]
@@ -61,6 +63,7 @@ class RecoveryResult(Facts):
     heuristic: tuple[str, ...] = ()
     drops: tuple[QueueDropResult, ...] = ()
     exchange_drops: tuple[ExchangeDropResult, ...] = ()
+    erasing: tuple[str, ...] = ()
 
 
 def recover(
@@ -84,7 +87,7 @@ def recover(
     follow_decisions(client, abort=None)
     told = tuple(client.confirmations)  # they ride on the next append, whichever that is
     found = client.cache.survey()
-    erasure.finish(client, found.erasures)  # a failure here does not stop the rest
+    left = erasure.finish(client, found.erasures)  # a failure here does not stop the rest
     held_up = Applier(client).apply(known=found.changes)
     overdue, given_back = abort_overdue(client, found)
     aborted, released = _abort_abandoned(client, found)
@@ -98,6 +101,7 @@ def recover(
         found.heuristic,
         tuple(drop.finish_queue(client, info) for info in found.closing),
         tuple(drop.finish_exchange(client, info) for info in found.closing_exchanges),
+        tuple(left),
     )
 
 

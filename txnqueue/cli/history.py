@@ -272,4 +272,4 @@ def sql(
     if what != "views":
         raise typer.BadParameter("write: txnqueue sql views")
     for name, text in session.manager.view_statements(prefix, as_of).items():
-        session.printer.fact({"view": name, "statement": text}, f"{text};\n")
+        session.printer.script({"view": name, "statement": text}, f"{text};\n\n")

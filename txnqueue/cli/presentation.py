@@ -58,9 +58,9 @@ REMEDIES = {
 """What errors advise a program to call, and what to type instead."""
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 _ASK_OUTCOME = re.compile(
-    r"""manager\.outcome\(('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?:, attempt='[^']*')?\)"""
+    r"""manager\.outcome\(('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?:, attempt='([^']*)')?\)"""
 )
-"""The same with the id of a transaction in doubt."""
+"""The same with the id, and the attempt, of a transaction in doubt."""
 
 
 class Output(str, enum.Enum):
@@ -125,6 +125,16 @@ class Printer:
             self._flush()
         else:
             self._show(_page(), Text(printable(sentence)), soft_wrap=True)
+
+    def script(self, values: Mapping[str, Any], text: str) -> None:
+        """Print what other programs run: a JSON object, or exactly the text.
+
+        On a terminal it is printed as everything else is, because its letters may control that.
+        """
+        if self.output is Output.JSON or sys.stdout.isatty():
+            self.fact(values, text.removesuffix("\n"))
+        else:
+            self.text(text)
 
     def text(self, text: str) -> None:
         """Print a text of another format as it is."""
@@ -266,9 +276,13 @@ def in_the_shell(message: str) -> str:
     """Say what to type where an error says what to call."""
     for call, typed in REMEDIES.items():
         message = message.replace(call, typed)
-    return _ASK_OUTCOME.sub(
-        lambda call: f"txnqueue outcome {shlex.quote(ast.literal_eval(call[1]))}", message
-    )
+    return _ASK_OUTCOME.sub(_asking_outcome, message)
+
+
+def _asking_outcome(call: re.Match[str]) -> str:
+    """Say what to type to ask for the outcome of an attempt: the id alone may name others."""
+    attempt = ["--attempt", call[2]] if call[2] else []
+    return shlex.join(["txnqueue", "outcome", *attempt, "--", ast.literal_eval(call[1])])
 
 
 def complain(message: str) -> None:

@@ -8,12 +8,16 @@ from typing import Annotated
 import typer
 
 from txnqueue.cli.arguments import Queue
-from txnqueue.cli.console import IN_DOUBT, NOT_APPLIED, OpenStore, command
+from txnqueue.cli.console import IN_DOUBT, NOT_APPLIED, TRY_AGAIN, OpenStore, command
 from txnqueue.cli.presentation import receipt_values, told_of_drop, told_of_exchange_drop
 from txnqueue.core.receipt import Status
 
 _Change = Annotated[
     str, typer.Argument(help="The id of the change, as shown by recover.", show_default=False)
+]
+
+_Attempt = Annotated[
+    str | None, typer.Option(help="One attempt of it, by its name in an error message.")
 ]
 
 
@@ -23,9 +27,10 @@ def outcome(
     transaction_id: Annotated[
         str, typer.Argument(help="Its id, or the name in an error message.", show_default=False)
     ],
+    attempt: _Attempt = None,
 ) -> None:
     """Show the outcome of a transaction; exit code 76 if nothing is decided."""
-    found = session.looking.outcome(transaction_id)
+    found = session.looking.outcome(transaction_id, attempt)
     status = found.status.value
     values = {
         "transaction_id": transaction_id,
@@ -54,6 +59,7 @@ def recover(session: OpenStore) -> None:
         "databases": list(found.databases),
         "drops": [asdict(drop) for drop in found.drops],
         "exchange_drops": [asdict(drop) for drop in found.exchange_drops],
+        "erasing": list(found.erasing),
     }
     lines = [f"{len(found.aborted)} transactions aborted, {found.released} messages released."]
     lines += [f"aborted: {key}" for key in found.aborted]
@@ -67,9 +73,12 @@ def recover(session: OpenStore) -> None:
     lines += [f"the database {name} has not confirmed a commit" for name in found.databases]
     lines += [told_of_drop(drop) for drop in found.drops]
     lines += [told_of_exchange_drop(drop) for drop in found.exchange_drops]
+    lines += [f"not erased yet, run it again: rows of {owner}" for owner in found.erasing]
     session.printer.fact(values, "\n".join(lines))
     if found.waiting:
         raise typer.Exit(NOT_APPLIED)
+    if found.erasing:
+        raise typer.Exit(TRY_AGAIN)
 
 
 @command("rollback")
@@ -77,9 +86,10 @@ def rollback(
     session: OpenStore,
     transaction_id: Annotated[str, typer.Argument(help="Its id.", show_default=False)],
     reason: Annotated[str, typer.Option(help="The reason; recorded in the history.")],
+    attempt: _Attempt = None,
 ) -> None:
     """Roll back a transaction that is prepared, or hangs and holds messages."""
-    session.manager.rollback(transaction_id, reason)
+    session.manager.rollback(transaction_id, reason, attempt)
     session.printer.fact(
         {"transaction_id": transaction_id, "status": "rolled_back", "reason": reason},
         f"{transaction_id} is rolled back.",

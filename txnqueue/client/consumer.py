@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import AttemptOwner, Claim, LeaseOwner, Owner, QueueState
@@ -29,6 +29,7 @@ class Consumer:
         self.id = consumer_id
         self._opened_ms = opened_ms
         self._epochs: dict[tuple[str, bool], int] = {}
+        self._missed: dict[tuple[str, bool], set[tuple[int, int]]] = {}
 
     def owner(self, info: QueueInfo, fold: QueueState) -> LeaseOwner:
         """Return the owner of this consumer's leases on a queue, with its epoch there.
@@ -58,8 +59,22 @@ class Consumer:
             )
         return LeaseOwner(self.id, epoch)
 
+    def miss(self, info: QueueInfo, claims: Iterable[tuple[int, int]]) -> None:
+        """Record claims that nobody is given, because their call failed or was interrupted.
+
+        Each may have landed, or land later. Nobody can settle its messages: they come back when its
+        lease or its attempt ends, and only then those behind them in an ordered lane may go. In
+        other queues nothing waits for them.
+
+        Args:
+            info: The queue, or its transient part.
+            claims: Their names: lane and sequence number.
+        """
+        if info.settings.ordered:
+            self._missed.setdefault((info.queue_id, info.transient), set()).update(claims)
+
     def others(self, info: QueueInfo, fold: QueueState, own: Collection[str] = ()) -> list[Claim]:
-        """List the claims that are not this consumer's own.
+        """List the claims that are not this consumer's own, or that it was never given.
 
         Those of an earlier opening of the id are among them: what can be taken over ends before
         other messages of an ordered lane are received, and a prepared transaction waits for its
@@ -71,9 +86,12 @@ class Consumer:
             fold: Its newest state.
             own: The attempts of the transactions that are its own here.
         """
-        epoch = self._epochs.get((info.queue_id, info.transient), 0)
-        me = LeaseOwner(self.id, epoch)
-        return [claim for claim in fold.claims() if not _is_own(claim.owner, me, own)]
+        part = info.queue_id, info.transient
+        me, missed = LeaseOwner(self.id, self._epochs.get(part, 0)), self._missed.get(part, set())
+        for lane, sequence in list(missed):  # other threads may add some
+            if fold.lanes[lane].next_sequence > sequence and not fold.claim(lane, sequence):
+                missed.discard((lane, sequence))  # it has ended, or never landed
+        return [c for c in fold.claims() if c.name in missed or not _is_own(c.owner, me, own)]
 
 
 def _is_own(owner: Owner, me: LeaseOwner, attempts: Collection[str]) -> bool:

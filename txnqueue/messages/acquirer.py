@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from txnqueue.client.client import Client
@@ -33,6 +34,9 @@ class Acquirer(Protocol):
 
     def check_active(self) -> None:
         """Check that the attempt takes more work."""
+
+    def adding(self) -> AbstractContextManager[None]:
+        """Add work in a block; another thread that wants to decide the attempt waits meanwhile."""
 
     def claiming(self, *, transient: bool = False) -> None:
         """Record that a claim is about to be appended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from txnqueue.client.client import Client, QueuePart
@@ -13,6 +13,7 @@ from txnqueue.core.planning import Disposition, Plan, lane_conditions, settlemen
 from txnqueue.core.settings import LEASE_SECONDS_MAX, QueueInfo, check_number
 from txnqueue.core.state import AttemptOwner
 from txnqueue.core.state.branch import Branch
+from txnqueue.errors import Busy
 from txnqueue.messages.acquirer import Acquirer
 from txnqueue.messages.claim import ClaimPlanner, HeldClaim, Wanting
 from txnqueue.messages.settlement import by_client
@@ -152,19 +153,32 @@ def _stays_alone(one: HeldClaim) -> bool:
 def _claimed(planner: ClaimPlanner, info: QueueInfo) -> list[HeldClaim]:
     transaction = planner.transaction
     while True:
-        landed = planner.client.land(
-            planner.plan,
-            "claim",
-            transaction_id=transaction.id if transaction else None,
-            queue=info.name,
-        )
-        if landed is None:
-            return []
-        held = planner.held(landed.entries)
+        try:
+            landed = planner.client.land(
+                planner.plan,
+                "claim",
+                transaction_id=transaction.id if transaction else None,
+                queue=info.name,
+            )
+            if landed is None:
+                return []
+            held = planner.held(landed.entries)
+        except Busy:  # certainly nothing landed
+            raise
+        except BaseException:
+            planner.miss()
+            raise
         if held or not any(entry.kind in _REMOVING for entry in landed.entries):
             return held
 
         # Only what nobody gets was found: there may be other messages behind it.
+
+
+def miss(client: Client, held: Iterable[HeldClaim], acquirer: Acquirer | None) -> None:
+    """Record that nobody is given the messages of claims that landed."""
+    consumer = client.consumer if acquirer is None else acquirer.consumer
+    for one in held:
+        consumer.miss(one.info, [one.claim.name])
 
 
 def give_back(client: Client, held: Sequence[HeldClaim]) -> list[HeldClaim]:
@@ -257,7 +271,7 @@ def claim(
             )
             held += _claimed(planner, info)
         except BaseException:
-            give_back(client, held[len(before) :])
+            miss(client, give_back(client, held[len(before) :]), acquirer)
             raise
     return held
 

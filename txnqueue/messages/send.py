@@ -52,12 +52,19 @@ def is_kept(durable: object, tx: Acquirer, name: str, *, otherwise: bool) -> boo
 
 
 def stage(
-    client: Client, rows: object, name: str, note: Callable[[Client, object], T], *, kept: bool
+    client: Client,
+    tx: Acquirer,
+    rows: object,
+    name: str,
+    note: Callable[[Client, object], T],
+    *,
+    kept: bool,
 ) -> T:
     """Stage rows and record them in the transaction, before the memory can be tidied.
 
     Args:
         client: The client of the store.
+        tx: The transaction.
         rows: The rows that a user sends.
         name: The queue or exchange that they are sent to.
         note: Given the client of the durable or transient part and the rows, stages and records
@@ -66,12 +73,13 @@ def stage(
 
     Raises:
         LimitExceeded: There is no room for the rows in memory.
+        TransactionFinished: Another thread has decided the transaction.
     """
     if kept:
         return note(client, rows)
     store = client.store.transient
     rows = store.brought_here(rows, name)
-    with store.lock:
+    with tx.adding(), store.lock:  # in the order in which a commit takes them
         return note(client.transient, rows)
 
 
@@ -167,7 +175,7 @@ def staged(
             (record or tx.add_send)(found)
         return found
 
-    return stage(client, rows, info.name, take_note, kept=durable)
+    return stage(client, tx, rows, info.name, take_note, kept=durable)
 
 
 def _staged(side: Client, info: QueueInfo, send: Send, rows: object) -> StagedSend:

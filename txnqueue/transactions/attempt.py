@@ -121,8 +121,10 @@ class Attempt:
         self.begun = -1
         self.work = Work()
         self._adding = threading.RLock()
-        """Held while work is added, and while it is closed: no work comes between."""
+        """Held while work is added, and while it is closed: no work comes between. Whoever needs
+        the lock of the memory, too, takes that inside of this one."""
         self._closed = False
+        """Whether it takes no more work, because it is about to be decided."""
         self.decision: Entry | None = None
         self.participants = Participants(self)
         self.claimed = False
@@ -262,7 +264,8 @@ class Attempt:
     @property
     def takes_work(self) -> bool:
         """Whether it is neither decided nor about to be."""
-        return self.status in (Status.NOT_STARTED, Status.ACTIVE) and not self.interrupted
+        undecided = self.status in (Status.NOT_STARTED, Status.ACTIVE)
+        return undecided and not (self.interrupted or self._closed)
 
     def check_active(self) -> None:
         """Check that the attempt takes more work.
@@ -272,7 +275,7 @@ class Attempt:
                 interrupted commit can still land, with the work that it names and no other.
         """
         self.begin()
-        if self.interrupted:
+        if self.status is Status.ACTIVE and (self.deciding or self._closed):
             raise TransactionFinished(
                 f"Transaction {self.id!r} was being decided and takes no more work: commit it "
                 "again, or roll it back."
@@ -326,6 +329,16 @@ class Attempt:
         with self.closing():
             pass
 
+    def close_in_memory(self) -> bool:
+        """Take no more work, if all of it is in memory, and return whether it is.
+
+        What is decided in memory is done or not, and never in doubt: so nobody can find a decision
+        of it in the journal, as after ``close``.
+        """
+        with self._adding:
+            self._closed = self._closed or not self.durable
+            return not self.durable
+
     @contextmanager
     def closing(self) -> Iterator[None]:
         """Take no more work from the end of the block on; whoever adds some waits for it."""
@@ -343,9 +356,9 @@ class Attempt:
         Raises:
             TransactionFinished: As in ``adding``.
         """
-        if any(send.info.transient for send in sends):
-            self.participants.transient.begin()
         with self.adding():
+            if any(send.info.transient for send in sends):
+                self.participants.transient.begin()
             self.work.sends += sends
 
     def take_back(self, sends: Sequence[StagedSend]) -> None:

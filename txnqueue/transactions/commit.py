@@ -69,7 +69,7 @@ def commit(attempt: Attempt) -> Receipt:
         assert receipt is not None
         return receipt
     _check_open(attempt)
-    if not attempt.durable:
+    if attempt.close_in_memory():
         return _commit_in_memory(attempt)
     if last is not None:
         return _commit_by_last_resource(attempt, last)

@@ -35,6 +35,8 @@ LOG_MAX = 1_000
 """The length of a lane's log from which on the next claim in the lane compacts it."""
 RUNS_MAX = 10_000
 """The most runs in a compaction; a lane with more is not compacted until some have left."""
+LEFT_OUT_MAX = 100_000
+"""The most positions with duplicates in it: with more, it waits until the window passes some."""
 
 
 def recent_after(fold: QueueState, lane: LaneState, now_ms: int) -> int | None:
@@ -56,19 +58,38 @@ def recent_after(fold: QueueState, lane: LaneState, now_ms: int) -> int | None:
     return max(lane.recent_after, recent_ms)
 
 
-def is_due(lane: LaneState, log_max: int = LOG_MAX, per_run: int = 2) -> bool:
+def is_due(
+    fold: QueueState, lane: LaneState, now_ms: int, log_max: int = LOG_MAX, per_run: int = 2
+) -> bool:
     """Return whether a compaction of a lane is worth its cost.
 
+    Duplicates that the window has passed would not be in it, so they do not count: there may be
+    any number of them, and only a compaction lets them go.
+
     Args:
+        fold: The queue.
         lane: The lane.
+        now_ms: The present instant.
         log_max: The least length of the log.
         per_run: The least ratio of the log's length to the runs in the compaction.
     """
     if lane.log < log_max or not lane.compactable:
         return False
     runs = sum(1 for s in lane.available if s.position.place <= lane.touched)
-    runs += sum(len(claim.items) for claim in lane.claims.values()) + len(lane.duplicates)
-    return runs <= RUNS_MAX and lane.log >= per_run * runs
+    runs += sum(len(claim.items) for claim in lane.claims.values())
+    duplicates = len(_duplicates(lane, recent_after(fold, lane, now_ms)))
+    if runs > RUNS_MAX or duplicates > LEFT_OUT_MAX:
+        return False
+    return lane.log >= per_run * (runs + duplicates)
+
+
+def _duplicates(
+    lane: LaneState, recent_after: int | None
+) -> list[tuple[PositionId, tuple[int, tuple[Range, ...]]]]:
+    """List the duplicates that a compaction names: those that the window has not passed."""
+    if recent_after is None:
+        return []
+    return [one for one in lane.duplicates.items() if one[1][0] > recent_after]
 
 
 def compact(fold: QueueState, lane_number: int, stamp: Stamp) -> Plan:
@@ -114,8 +135,7 @@ def body(lane: LaneState, pin: int, recent_after: int | None) -> dict[str, Any]:
         return said
     duplicates = [
         [append_id, index, posted_at_ms, [list(part) for part in parts]]
-        for (append_id, index), (posted_at_ms, parts) in sorted(lane.duplicates.items())
-        if posted_at_ms > recent_after
+        for (append_id, index), (posted_at_ms, parts) in sorted(_duplicates(lane, recent_after))
     ]
     return {
         **said,
@@ -135,7 +155,7 @@ def before(
         its entry.
     """
     lane = fold.lanes[chosen.lane]
-    if not is_due(lane, log_max) or chosen.sequence != lane.next_sequence:
+    if not is_due(fold, lane, stamp.now_ms, log_max) or chosen.sequence != lane.next_sequence:
         return Plan(), chosen
     chosen.sequence += 1
     return compact(fold, chosen.lane, stamp), chosen

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -219,12 +220,19 @@ class Duplicates:
 
     def _forget(self, now_ms: int) -> None:
         """Forget positions and ids that no message still to be searched can duplicate."""
-        standing = (a.position.posted_at_ms for a in self._arrivals.values() if a.stands)
-        oldest_ms = min(standing, default=now_ms)
-        over_ms = min(oldest_ms, now_ms - CLOCKS_APART_MS) - self._window_ms
+        searched = sorted(a.position.posted_at_ms for a in self._arrivals.values() if a.stands)
+        over_ms = now_ms - CLOCKS_APART_MS - self._window_ms
+
+        def matters(posted_at_ms: int) -> bool:
+            """Return whether what is still to come, or to be searched, is within its window."""
+            if posted_at_ms > over_ms:
+                return True
+            nth = bisect_left(searched, posted_at_ms - CLOCKS_APART_MS)
+            return nth < len(searched) and searched[nth] < posted_at_ms + self._window_ms
+
         for position_id, arrival in list(self._arrivals.items()):
-            if not arrival.stands and arrival.position.posted_at_ms <= over_ms:
+            if not arrival.stands and not matters(arrival.position.posted_at_ms):
                 del self._arrivals[position_id]
         if len(self._known) > 2 * self._tidied + LOOK_AHEAD:
-            self._known = {one: at for one, at in self._known.items() if at > over_ms}
+            self._known = {one: at for one, at in self._known.items() if matters(at)}
             self._tidied = len(self._known)

@@ -179,17 +179,17 @@ class SendingLink(Link):
 
         While a discharge is in doubt, it is not known yet what the next acquisitions belong to.
         """
-        transaction = self.transaction
-        return bool(
-            self.credit
-            and not self._waiting
-            and (transaction is None or attempt_of(transaction.transaction).takes_work)
-            and self._may_send()
-        )
+        may = self.credit and not self._waiting and not _is_in_doubt(self.transaction)
+        return bool(may and self._may_send())
 
     def _may_send(self) -> bool:
-        """Return whether the session's window is open, and the controller reads what it is sent."""
-        return self.session.can_send and self.session.connection.may_send()
+        """Return whether the session's window is open, and the controller reads what it is sent.
+
+        While a discharge is in doubt, what it has acquired waits: it has decided what becomes of
+        that, and nothing that is sent now can change it.
+        """
+        in_doubt = bool(self._waiting) and _is_in_doubt(self._waiting[0].transaction)
+        return not in_doubt and self.session.can_send and self.session.connection.may_send()
 
     def _stop(self) -> None:
         """Stop acquiring and sending; messages of which nothing is sent go back."""
@@ -439,6 +439,11 @@ class SendingLink(Link):
                 properties={TXN_ID: self.transaction.txn_id if self.transaction else None},
             )
         )
+
+
+def _is_in_doubt(transaction: LiveTransaction | None) -> bool:
+    """Return whether the end of a transaction is being decided, and its outcome is not known."""
+    return transaction is not None and not attempt_of(transaction.transaction).takes_work
 
 
 def _octets(payload: Payload | None) -> int:

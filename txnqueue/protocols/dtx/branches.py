@@ -7,7 +7,7 @@ is prepared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from txnqueue.client.append import Landed
 from txnqueue.client.client import Client
@@ -59,6 +59,16 @@ class Branches:
             BranchNotFound: There is no branch with this key.
         """
         return branch_found(self._client.cache.key_states([key])[key])
+
+    def still_suspended(self, sessions: Collection[BranchSession]) -> set[str]:
+        """Find which sessions are suspended in their branches, by their names."""
+        states = self._client.cache.key_states(one.id for one in sessions)
+        branches = {key: Branch.of(state) for key, state in states.items()}
+        return {
+            one.name
+            for one in sessions
+            if (branch := branches[one.id]) and branch.sessions.get(one.name) == model.SUSPENDED
+        }
 
     def session(self, key: str) -> BranchSession:
         """Make a session that does not work yet; its name identifies an append without a reply."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     from txnqueue.queue import Queue
 
 
+logger = logging.getLogger("txnqueue")
+SUSPENDED_COUNT = 100
+"""From so many suspended sessions on a channel looks which of them others have resumed."""
+
+
 class DtxDemarcation(Lifetime):
     """Begin and end of a channel's work in a branch.
 
@@ -43,6 +49,7 @@ class DtxDemarcation(Lifetime):
         self._selected = False
         self._working: BranchSession | None = None
         self._suspended: dict[Xid, BranchSession] = {}
+        self._looked_at_count = SUSPENDED_COUNT
         self._doubtful: dict[Xid, BranchSession] = {}
         """Sessions whose association is in doubt; by their names the journal shows if it landed."""
 
@@ -190,6 +197,7 @@ class DtxDemarcation(Lifetime):
                 session = self._regained(xid)
                 self._end(xid, session, session.ticket, suspend=False, fail=True)
         self._doubtful.clear()
+        self._suspended.clear()
 
     # -------------------------------------------------------------------------- helpers
 
@@ -248,7 +256,19 @@ class DtxDemarcation(Lifetime):
         self._left(xid, session)
         if suspend and ending is not Ending.TIMED_OUT:
             self._suspended[xid] = session
+            if len(self._suspended) >= self._looked_at_count:
+                self._forget_resumed()
         return STATUS[ending]
+
+    def _forget_resumed(self) -> None:
+        """Forget the suspended work that others have resumed or decided since."""
+        try:
+            left = self._connection.branches.still_suspended(self._suspended.values())
+        except Exception as error:  # what was ended has ended all the same
+            logger.info("suspended work not looked through error=%s", error)
+            return
+        self._suspended = {xid: one for xid, one in self._suspended.items() if one.name in left}
+        self._looked_at_count = max(SUSPENDED_COUNT, 2 * len(self._suspended))
 
     def _left(self, xid: Xid, session: BranchSession) -> None:
         """Record that a session has stopped working."""

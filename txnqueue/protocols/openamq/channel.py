@@ -17,14 +17,13 @@ from txnqueue.core.receipt import Status as Outcome
 from txnqueue.core.settings import check_flag
 from txnqueue.errors import (
     InvalidInput,
-    LeaseLost,
     TransactionAborted,
     TransactionFinished,
     TransactionNotGiven,
     TransactionUnknown,
 )
 from txnqueue.exchange import Exchange
-from txnqueue.protocols.openamq.dispatches import Dispatches, Tags
+from txnqueue.protocols.openamq.dispatches import LOST, Dispatches, Tags
 from txnqueue.protocols.openamq.lists import Dispatch, Held, Reply, by_batch
 from txnqueue.queue import Queue
 from txnqueue.transaction import Transaction, attempt_of
@@ -213,6 +212,7 @@ class Channel(Dispatches):
             TransactionAborted: Certainly not committed; the state is that after a rollback.
                 Messages of a dropped queue have left the dispatch list.
             LeaseLost: The same, because other clients may have some of the messages now.
+            AlreadySettled: The same, because some were settled by other means.
             TransactionUnknown: In doubt; call ``commit`` again to find out the outcome.
             TransactionNotGiven: The channel never used transactions: what it sent and
                 acknowledged has taken effect.
@@ -291,17 +291,17 @@ class Channel(Dispatches):
                 self._connection.dispatch_waiting(queues)
 
     def _commit(self, transaction: Transaction, acknowledged: list[Dispatch]) -> Receipt:
-        try:
-            with self._forgetting_lost():
+        with self._forgetting_lost():  # after the roll back, which unacknowledges them
+            try:
                 for batch, names in by_batch(acknowledged):
                     if not attempt_of(transaction).interrupted:
                         unsay(batch, transaction)  # settled by an interrupted commit
                         batch.accept(matching=names, transaction=transaction)
                 return transaction.commit()
-        except (TransactionAborted, LeaseLost):
-            transaction.rollback()
-            self._rolled_back()
-            raise
+            except (*LOST, TransactionAborted):
+                transaction.rollback()
+                self._rolled_back()
+                raise
 
     def _settled_doubt(self, transaction: Transaction) -> Receipt:
         """Return the receipt of a commit that was in doubt.

@@ -56,7 +56,7 @@ Tags = int | Iterable[int]
 Settle = Callable[[Batch, list[str], "Transaction | None"], object]
 """Settles some messages of a receive, at once or in a transaction."""
 DISPATCHED_MAX = 1_000
-_LOST = (LeaseLost, AlreadySettled, QueueError)
+LOST = (LeaseLost, AlreadySettled, QueueError)
 """The errors that show that messages are no longer ours."""
 
 
@@ -355,7 +355,7 @@ class Dispatches:
         for seen, settle in ((True, _failed), (False, _untouched)):
             for _ in range(2):  # a second time without the lost ones
                 left = [o for o in found if o.looked_at == seen and o.tag in self._dispatched]
-                with contextlib.suppress(*_LOST):
+                with contextlib.suppress(*LOST):
                     self._settle(left, settle)
         return list(dict.fromkeys(one.queue for one in found))
 
@@ -415,16 +415,20 @@ class Dispatches:
         """Remove lost messages from the list when an error shows that some are lost."""
         try:
             yield
-        except (*_LOST, TransactionAborted) as error:
-            if isinstance(error, _LOST) or is_closed(error.__cause__):
+        except (*LOST, TransactionAborted) as error:
+            if isinstance(error, LOST) or is_closed(error.__cause__):
                 self._forget_lost()
             raise
 
     def _forget_lost(self) -> None:
-        """Keep only messages that are still ours; keep all if that cannot be determined now."""
+        """Keep only messages that are still ours; keep all if that cannot be determined now.
+
+        Those whose acknowledgement waits for the commit stay: it has to fail for them.
+        """
         by_receive: dict[Batch, list[Dispatch]] = {}
         for dispatch in self._all():
-            by_receive.setdefault(dispatch.batch, []).append(dispatch)
+            if not dispatch.acknowledged:
+                by_receive.setdefault(dispatch.batch, []).append(dispatch)
         try:
             for batch, mine in by_receive.items():
                 held = set(held_by(self._manager._client, batch))

@@ -61,6 +61,8 @@ class Runs:
         sums.first_ms, sums.last_ms = min(sums.first_ms, at_ms), max(sums.last_ms, at_ms)
         if entry.kind in model.DECISIONS:
             sums.counts[entry.kind] += 1
+        elif entry.kind == model.CLAIMED and not entry.body.get("counts", True):
+            pass  # a claim made for a move is no delivery
         elif entry.kind != model.POSTED or not model.was_moved(entry.body.get("origin")):
             sums.counts[entry.kind] += entry.count or 0
         if (queue := self._names.get(entry.queue_id or "")) is not None:

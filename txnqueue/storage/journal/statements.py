@@ -56,8 +56,32 @@ THREADS_MAX = 64
 TRIES_MAX = 5
 TRIES_WAIT_SECONDS = 0.25
 RETENTION = "delta.deletedFileRetentionDuration"
-_INTERVAL = re.compile(r"(?:interval )?([0-9]+) (second|minute|hour|day|week)s?")
-_SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
+_PART = re.compile(r"\s*([0-9]+)\s+(millisecond|second|minute|hour|day|week)s?(?=\s|$)")
+_SECONDS = {
+    "millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3_600.0, "day": 86_400.0,
+    "week": 604_800.0,
+}  # fmt: skip
+_DEFAULT_DAYS = 7
+"""How long Delta keeps deleted files where a table does not say."""
+
+
+def seconds_of(interval: str) -> float | None:
+    """Read an interval as Delta's properties have it: in seconds (pure).
+
+    Args:
+        interval: For example ``interval 14 days 12 hours``.
+
+    Returns:
+        The seconds; None if it is something else.
+    """
+    left, seconds = interval.strip().lower().removeprefix("interval"), 0.0
+    while left.strip():
+        part = _PART.match(left)
+        if part is None:
+            return None
+        seconds += int(part[1]) * _SECONDS[part[2]]
+        left = left[part.end() :]
+    return seconds
 
 
 class Statements:
@@ -359,10 +383,12 @@ class Statements:
 
     def files_kept(self, name: str) -> tuple[float, str]:
         """Return how long a table keeps deleted files: in seconds (0 if unknown), and as set."""
-        query = f"SHOW TBLPROPERTIES {name} ('{RETENTION}')"
-        said = str(self.run(lambda: self.session.sql(query).collect()[0]["value"]))
-        found = _INTERVAL.fullmatch(said.strip().lower())
-        return float(found.group(1)) * _SECONDS[found.group(2)] if found else 0.0, said
+        query = f"SHOW TBLPROPERTIES {name}"
+        rows = self.run(lambda: self.session.sql(query).collect())
+        said = {row["key"]: row["value"] for row in rows}.get(RETENTION)
+        if said is None:  # the user has unset it
+            said = f"interval {_DEFAULT_DAYS} days"
+        return seconds_of(said) or 0.0, said
 
     def take_over(self, about: Mapping[str, object]) -> bool:
         """Make this driver the one that may write, if the storage supports only one.

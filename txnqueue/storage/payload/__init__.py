@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CORRELATION_ID, REPLY_TO = "correlation_id", "reply_to"
 """Headers with their own column in received messages."""
+STAGING, STAGING_DIGITS = "change-", 12
+"""What the owners of the rows of table changes are called, before so many hexadecimal digits."""
 PRIORITY_DEFAULT = 4
 PRIORITY_MAX = 9
 StagedPlace = tuple[int, str, tuple[Range, ...]]

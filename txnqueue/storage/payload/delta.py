@@ -30,7 +30,15 @@ from txnqueue.storage.journal.tables import (
     uncached,
     verbatim,
 )
-from txnqueue.storage.payload import Part, Run, Send, StagedPlace, staging
+from txnqueue.storage.payload import (
+    STAGING,
+    STAGING_DIGITS,
+    Part,
+    Run,
+    Send,
+    StagedPlace,
+    staging,
+)
 from txnqueue.storage.payload.data_files import DataFiles
 from txnqueue.storage.payload.file_frame import FILES_MAX, file_frame, may_show
 from txnqueue.storage.payload.islands import islands, staged_places
@@ -396,8 +404,10 @@ class DeltaPayload:
             table = f"{names.schema}.{identifier(row['tableName'])}"
             log = self._statements.run(partial(_history, self._session, table))
             owner = json.loads(log[-1]["userMetadata"] or "{}").get("queue")
-            table_name = names.payload_table(owner or "")
-            if owner is not None and table_name.lower() == row["tableName"].lower():
+            if owner is None:  # rows of table changes; their first commit leaves the log some day
+                owner = f"{STAGING}{row['tableName'][-STAGING_DIGITS:].lower()}"
+            table_name = names.payload_table(owner)
+            if table_name.lower() == row["tableName"].lower():
                 found[owner] = int(log[-1]["at"])
         return found
 
