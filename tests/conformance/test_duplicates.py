@@ -312,7 +312,7 @@ def test_a_lane_with_very_many_duplicates_is_compacted_once_the_window_has_passe
 ) -> None:
     """Only a compaction lets them go: if they kept it off, its log would grow for ever."""
     monkeypatch.setattr(compaction, "RUNS_MAX", 5)
-    monkeypatch.setattr(compaction, "LEFT_OUT_MAX", 5)
+    monkeypatch.setattr(compaction, "DUPLICATES_MAX", 5)
     queue = queue_of(world, lanes=1)
     for n in [*range(8), *range(8)]:
         send(queue, (n, f"k{n}"))

@@ -214,7 +214,7 @@ def test_a_compaction_of_very_many_duplicates_waits_until_the_window_has_passed(
 ) -> None:
     fold = with_duplicates(11)
     monkeypatch.setattr(compacting, "RUNS_MAX", 0)
-    monkeypatch.setattr(compacting, "LEFT_OUT_MAX", most)
+    monkeypatch.setattr(compacting, "DUPLICATES_MAX", most)
     assert compacting.is_due(fold, fold.lanes[0], PASSED_MS - 1, 1, 1) is due
     assert compacting.is_due(fold, fold.lanes[0], PASSED_MS, 1, 1)
 

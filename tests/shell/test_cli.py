@@ -530,7 +530,7 @@ def test_recover_names_what_it_aborted_and_what_waits(shell: Any, three: str) ->
         "databases": [],
         "drops": [],
         "exchange_drops": [],
-        "erasing": [],
+        "erasing": {},
     }
     assert shell.json("recover")[0]["aborted"] == []
     assert "waiting for a decision: waiting" in shell("recover").stdout

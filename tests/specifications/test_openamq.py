@@ -39,8 +39,13 @@ from txnqueue.manager import QueueManager
 from txnqueue.protocols.openamq import Channel, Connection, Dispatch, Reply, Status
 from txnqueue.queue import Queue
 from txnqueue.storage.store import MemoryStore
+from txnqueue.transactions.transient import TransientWork
 
 rule = pytest.mark.rule
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 class Broker:
@@ -570,6 +575,47 @@ def test_an_acknowledgement_that_is_lost_aborts_the_commit_whoever_noticed_it(
     channel.send(broker.bills.name, rows(11))
     channel.commit()
     assert broker.waiting(broker.bills) == [11]
+
+
+@rule("S0-10", "S0-14")
+@in_memory
+def test_a_lost_acknowledgement_does_not_keep_the_other_leases_from_being_extended(
+    world: World,
+) -> None:
+    broker = Broker(world, lease_seconds=60)
+    channel, other = broker.channel(), broker.channel("b")
+    got(broker, channel, 1)
+    channel.ack(1)
+    world.clock.advance(61)
+    assert carried(other.dispatch(broker.orders.name)) == [1]
+    got(broker, channel, 2)
+    with pytest.raises(LeaseLost):
+        channel.extend_lease(100)
+    channel.extend_lease(100)
+    world.clock.advance(61)
+    assert carried(other.dispatch(broker.orders.name)) == [1], "the second one is still held"
+    channel.rollback()
+    assert carried(channel.dispatch_list) == [2]
+    channel.ack(2)
+    assert channel.commit().count == 1
+
+
+@rule("S0-15")
+@in_memory
+def test_a_commit_in_memory_that_was_interrupted_can_be_repeated(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(world)
+    channel = broker.channel()
+    broker.orders.send(rows(1), durable=False)
+    channel.dispatch(broker.orders.name)
+    channel.ack()
+    with monkeypatch.context() as patched:
+        patched.setattr(TransientWork, "commit_alone", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            channel.commit()
+    assert channel.commit().count == 1
+    assert (channel.dispatch_list, broker.orders.in_flight()) == ([], 0)
 
 
 @rule("S0-14", "S0-15")

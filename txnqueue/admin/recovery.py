@@ -6,7 +6,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from txnqueue.admin import drop, erasure
@@ -15,7 +15,7 @@ from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.markup import Facts
 from txnqueue.core.planning import Disposition, Plan, decisions
-from txnqueue.core.settings import QueueInfo, check_id, check_number, shown
+from txnqueue.core.settings import QueueInfo, check_id, check_number, describe_error, shown
 from txnqueue.core.state import AttemptOwner, Claim, TransactionState
 from txnqueue.core.state.branch import TIMED_OUT, Branch, is_branch
 from txnqueue.core.state.confirmations import (
@@ -51,8 +51,8 @@ class RecoveryResult(Facts):
         heuristic: Transactions that an operator decided and that are not forgotten yet.
         drops: Queues whose drop was begun: gone now, or held back by prepared transactions.
         exchange_drops: Exchanges whose drop was begun, likewise.
-        erasing: Payload tables in which rows that are recorded as erased may still be, because
-            they could not be deleted now; the next ``erase``, ``maintain`` or ``recover`` tries.
+        erasing: Why rows that are recorded as erased may still be in a payload table, by the id of
+            its owner; the next ``erase``, ``maintain`` or ``recover`` tries again.
     """
 
     aborted: tuple[str, ...]
@@ -63,7 +63,7 @@ class RecoveryResult(Facts):
     heuristic: tuple[str, ...] = ()
     drops: tuple[QueueDropResult, ...] = ()
     exchange_drops: tuple[ExchangeDropResult, ...] = ()
-    erasing: tuple[str, ...] = ()
+    erasing: dict[str, str] = field(default_factory=dict)
 
 
 def recover(
@@ -101,7 +101,7 @@ def recover(
         found.heuristic,
         tuple(drop.finish_queue(client, info) for info in found.closing),
         tuple(drop.finish_exchange(client, info) for info in found.closing_exchanges),
-        tuple(left),
+        {owner: describe_error(error) for owner, error in left.items()},
     )
 
 

@@ -129,7 +129,7 @@ class Printer:
     def script(self, values: Mapping[str, Any], text: str) -> None:
         """Print what other programs run: a JSON object, or exactly the text.
 
-        On a terminal it is printed as everything else is, because its letters may control that.
+        On a terminal it is printed as everything else is: control characters would act on it.
         """
         if self.output is Output.JSON or sys.stdout.isatty():
             self.fact(values, text.removesuffix("\n"))

@@ -59,7 +59,7 @@ def recover(session: OpenStore) -> None:
         "databases": list(found.databases),
         "drops": [asdict(drop) for drop in found.drops],
         "exchange_drops": [asdict(drop) for drop in found.exchange_drops],
-        "erasing": list(found.erasing),
+        "erasing": found.erasing,
     }
     lines = [f"{len(found.aborted)} transactions aborted, {found.released} messages released."]
     lines += [f"aborted: {key}" for key in found.aborted]
@@ -73,7 +73,7 @@ def recover(session: OpenStore) -> None:
     lines += [f"the database {name} has not confirmed a commit" for name in found.databases]
     lines += [told_of_drop(drop) for drop in found.drops]
     lines += [told_of_exchange_drop(drop) for drop in found.exchange_drops]
-    lines += [f"not erased yet, run it again: rows of {owner}" for owner in found.erasing]
+    lines += [f"not erased yet: rows of {owner}: {why}" for owner, why in found.erasing.items()]
     session.printer.fact(values, "\n".join(lines))
     if found.waiting:
         raise typer.Exit(NOT_APPLIED)

@@ -8,6 +8,11 @@ from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import AttemptOwner, Claim, LeaseOwner, Owner, QueueState
 from txnqueue.errors import LeaseLost
 
+ClaimName = tuple[int, int]
+"""The lane and the sequence number of a claim."""
+Place = tuple[str, bool, int, int]
+"""The queue of a claim, whether it is of transient messages, and its name."""
+
 
 class Consumer:
     """A consumer id that a manager or a stream has opened.
@@ -29,7 +34,9 @@ class Consumer:
         self.id = consumer_id
         self._opened_ms = opened_ms
         self._epochs: dict[tuple[str, bool], int] = {}
-        self._missed: dict[tuple[str, bool], set[tuple[int, int]]] = {}
+        self._given: set[Place] = set()
+        self._missed: set[Place] = set()
+        """The claims in ordered queues whose messages were given to a caller, or to nobody."""
 
     def owner(self, info: QueueInfo, fold: QueueState) -> LeaseOwner:
         """Return the owner of this consumer's leases on a queue, with its epoch there.
@@ -59,19 +66,36 @@ class Consumer:
             )
         return LeaseOwner(self.id, epoch)
 
-    def miss(self, info: QueueInfo, claims: Iterable[tuple[int, int]]) -> None:
-        """Record claims that nobody is given, because their call failed or was interrupted.
-
-        Each may have landed, or land later. Nobody can settle its messages: they come back when its
-        lease or its attempt ends, and only then those behind them in an ordered lane may go. In
-        other queues nothing waits for them.
+    def give(self, info: QueueInfo, claims: Iterable[ClaimName]) -> None:
+        """Record claims whose messages a caller is given.
 
         Args:
             info: The queue, or its transient part.
-            claims: Their names: lane and sequence number.
+            claims: Their names.
         """
         if info.settings.ordered:
-            self._missed.setdefault((info.queue_id, info.transient), set()).update(claims)
+            self._given.update((info.queue_id, info.transient, *name) for name in claims)
+
+    def take_back(self, info: QueueInfo, claims: Iterable[ClaimName]) -> None:
+        """Record that the caller does not get the messages of claims after all, as in ``miss``."""
+        names = list(claims)
+        self._given.difference_update((info.queue_id, info.transient, *name) for name in names)
+        self.miss(info, names)
+
+    def miss(self, info: QueueInfo, claims: Iterable[ClaimName]) -> None:
+        """Record claims that a call asked for that failed or was interrupted.
+
+        Each may have landed, or land later. Nobody can settle its messages: they come back when its
+        lease or its attempt ends, and only then those behind them in an ordered lane may go. In
+        other queues nothing waits for them. If another call is given a claim of that name, this one
+        has not landed.
+
+        Args:
+            info: The queue, or its transient part.
+            claims: Their names.
+        """
+        if info.settings.ordered:
+            self._missed.update((info.queue_id, info.transient, *name) for name in claims)
 
     def others(self, info: QueueInfo, fold: QueueState, own: Collection[str] = ()) -> list[Claim]:
         """List the claims that are not this consumer's own, or that it was never given.
@@ -87,11 +111,22 @@ class Consumer:
             own: The attempts of the transactions that are its own here.
         """
         part = info.queue_id, info.transient
-        me, missed = LeaseOwner(self.id, self._epochs.get(part, 0)), self._missed.get(part, set())
-        for lane, sequence in list(missed):  # other threads may add some
-            if fold.lanes[lane].next_sequence > sequence and not fold.claim(lane, sequence):
-                missed.discard((lane, sequence))  # it has ended, or never landed
+        me = LeaseOwner(self.id, self._epochs.get(part, 0))
+        missed = self._missed_in(part, fold)
         return [c for c in fold.claims() if c.name in missed or not _is_own(c.owner, me, own)]
+
+    def _missed_in(self, part: tuple[str, bool], fold: QueueState) -> set[ClaimName]:
+        """Return the claims that nobody was given, and forget those that have ended."""
+        for known in (self._given, self._missed):
+            for place in list(known):  # other threads may add some
+                if place[:2] == part and _has_ended(fold, *place[2:]):
+                    known.discard(place)
+        return {place[2:] for place in self._missed - self._given if place[:2] == part}
+
+
+def _has_ended(fold: QueueState, lane: int, sequence: int) -> bool:
+    """Return whether a claim is over, or never landed."""
+    return fold.lanes[lane].next_sequence > sequence and not fold.claim(lane, sequence)
 
 
 def _is_own(owner: Owner, me: LeaseOwner, attempts: Collection[str]) -> bool:

@@ -175,8 +175,12 @@ def move_inside(
                 taker = _Taker(
                     client, info, left, tx, upto, route=route, wanted=wanted, among=among
                 )
-                landed = client.land(taker.plan, "claim", transaction_id=tx.id, queue=info.name)
-                found = taker.held(landed.entries if landed else ())
+                try:
+                    landed = client.land(taker.plan, "claim", transaction_id=tx.id, queue=info.name)
+                    found = taker.held(landed.entries if landed else ())
+                except BaseException:
+                    taker.miss()
+                    raise
                 held += found
                 planned.update((name_of(one), taker.planned_route) for one in found)
                 left -= sum(one.claim.count for one in found)
@@ -275,6 +279,7 @@ class _Taker(ClaimPlanner):
         self._tx.claiming(transient=info.transient)
         deadline_ms = stamp.now_ms + round(self.lease_seconds * 1000)
         for selection in chosen:
+            self._asked.add((selection.lane, selection.sequence))
             plan += planning.claim(
                 info.queue_id, selection, owner, deadline_ms, stamp, counts=False
             )

@@ -153,7 +153,7 @@ class ClaimPlanner:
         return plan
 
     def miss(self) -> None:
-        """Record that nobody is given what it claims, or may still claim."""
+        """Record that its caller is not given what it claimed, or may still claim."""
         self.consumer.miss(self.info, self._asked)
 
     def held(self, entries: Iterable[Entry]) -> list[HeldClaim]:

@@ -169,6 +169,7 @@ def _claimed(planner: ClaimPlanner, info: QueueInfo) -> list[HeldClaim]:
             planner.miss()
             raise
         if held or not any(entry.kind in _REMOVING for entry in landed.entries):
+            planner.consumer.give(planner.info, [one.claim.name for one in held])
             return held
 
         # Only what nobody gets was found: there may be other messages behind it.
@@ -178,7 +179,7 @@ def miss(client: Client, held: Iterable[HeldClaim], acquirer: Acquirer | None) -
     """Record that nobody is given the messages of claims that landed."""
     consumer = client.consumer if acquirer is None else acquirer.consumer
     for one in held:
-        consumer.miss(one.info, [one.claim.name])
+        consumer.take_back(one.info, [one.claim.name])
 
 
 def give_back(client: Client, held: Sequence[HeldClaim]) -> list[HeldClaim]:
@@ -271,7 +272,9 @@ def claim(
             )
             held += _claimed(planner, info)
         except BaseException:
-            miss(client, give_back(client, held[len(before) :]), acquirer)
+            mine = held[len(before) :]
+            miss(client, mine, acquirer)
+            give_back(client, mine)
             raise
     return held
 

@@ -398,7 +398,13 @@ def extend(
         )
         return found if found.entries else None
 
-    landed = side.land(plan, "extend lease", queue=mine[0].info.name)
+    holder = mine[0].claim.acquirer
+    landed = side.land(
+        plan,
+        "extend lease",
+        transaction_id=None if holder is None else holder.key,
+        queue=mine[0].info.name,
+    )
     extended = (e for e in (landed.entries if landed else ()) if e.kind == model.LEASE_EXTENDED)
     return min((entry.body["deadline"] for entry in extended), default=None)
 

@@ -35,8 +35,9 @@ LOG_MAX = 1_000
 """The length of a lane's log from which on the next claim in the lane compacts it."""
 RUNS_MAX = 10_000
 """The most runs in a compaction; a lane with more is not compacted until some have left."""
-LEFT_OUT_MAX = 100_000
-"""The most positions with duplicates in it: with more, it waits until the window passes some."""
+DUPLICATES_MAX = 100_000
+"""The most positions with duplicates in a compaction; a lane with more is not compacted until the
+window has passed some."""
 
 
 def recent_after(fold: QueueState, lane: LaneState, now_ms: int) -> int | None:
@@ -77,10 +78,12 @@ def is_due(
         return False
     runs = sum(1 for s in lane.available if s.position.place <= lane.touched)
     runs += sum(len(claim.items) for claim in lane.claims.values())
-    duplicates = len(_duplicates(lane, recent_after(fold, lane, now_ms)))
-    if runs > RUNS_MAX or duplicates > LEFT_OUT_MAX:
+    if runs > RUNS_MAX or lane.log < per_run * runs:
         return False
-    return lane.log >= per_run * (runs + duplicates)
+    if not lane.duplicates:
+        return True
+    duplicates = len(_duplicates(lane, recent_after(fold, lane, now_ms)))
+    return duplicates <= DUPLICATES_MAX and lane.log >= per_run * (runs + duplicates)
 
 
 def _duplicates(

@@ -185,8 +185,8 @@ class SendingLink(Link):
     def _may_send(self) -> bool:
         """Return whether the session's window is open, and the controller reads what it is sent.
 
-        While a discharge is in doubt, what it has acquired waits: it has decided what becomes of
-        that, and nothing that is sent now can change it.
+        While a discharge is in doubt, what was acquired in its transaction waits: the discharge has
+        fixed what it accepts, and does not accept what is sent now.
         """
         in_doubt = bool(self._waiting) and _is_in_doubt(self._waiting[0].transaction)
         return not in_doubt and self.session.can_send and self.session.connection.may_send()

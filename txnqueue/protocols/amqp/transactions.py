@@ -361,7 +361,7 @@ class LiveTransaction:
         try:
             if self.error is not None:
                 raise AmqpError(self.error.condition, self.error.description)
-            if not attempt_of(self.transaction).interrupted:
+            if attempt_of(self.transaction).takes_work:
                 self._say_everything()
             if self.distributed:
                 self.transaction.prepare()

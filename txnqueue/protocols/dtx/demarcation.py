@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 SUSPENDED_COUNT = 100
-"""From so many suspended sessions on a channel looks which of them others have resumed."""
+"""With this many suspended sessions, a channel looks up which of them others have resumed."""
 
 
 class DtxDemarcation(Lifetime):
@@ -49,7 +49,7 @@ class DtxDemarcation(Lifetime):
         self._selected = False
         self._working: BranchSession | None = None
         self._suspended: dict[Xid, BranchSession] = {}
-        self._looked_at_count = SUSPENDED_COUNT
+        self._look_at_count = SUSPENDED_COUNT
         self._doubtful: dict[Xid, BranchSession] = {}
         """Sessions whose association is in doubt; by their names the journal shows if it landed."""
 
@@ -256,7 +256,7 @@ class DtxDemarcation(Lifetime):
         self._left(xid, session)
         if suspend and ending is not Ending.TIMED_OUT:
             self._suspended[xid] = session
-            if len(self._suspended) >= self._looked_at_count:
+            if len(self._suspended) >= self._look_at_count:
                 self._forget_resumed()
         return STATUS[ending]
 
@@ -268,7 +268,7 @@ class DtxDemarcation(Lifetime):
             logger.info("suspended work not looked through error=%s", error)
             return
         self._suspended = {xid: one for xid, one in self._suspended.items() if one.name in left}
-        self._looked_at_count = max(SUSPENDED_COUNT, 2 * len(self._suspended))
+        self._look_at_count = max(SUSPENDED_COUNT, 2 * len(self._suspended))
 
     def _left(self, xid: Xid, session: BranchSession) -> None:
         """Record that a session has stopped working."""

@@ -213,6 +213,7 @@ class Channel(Dispatches):
                 Messages of a dropped queue have left the dispatch list.
             LeaseLost: The same, because other clients may have some of the messages now.
             AlreadySettled: The same, because some were settled by other means.
+            QueueNotFound: The same, because a queue was dropped.
             TransactionUnknown: In doubt; call ``commit`` again to find out the outcome.
             TransactionNotGiven: The channel never used transactions: what it sent and
                 acknowledged has taken effect.
@@ -291,10 +292,10 @@ class Channel(Dispatches):
                 self._connection.dispatch_waiting(queues)
 
     def _commit(self, transaction: Transaction, acknowledged: list[Dispatch]) -> Receipt:
-        with self._forgetting_lost():  # after the roll back, which unacknowledges them
+        with self._forgetting_lost():  # after the rollback, which unacknowledges them
             try:
                 for batch, names in by_batch(acknowledged):
-                    if not attempt_of(transaction).interrupted:
+                    if attempt_of(transaction).takes_work:
                         unsay(batch, transaction)  # settled by an interrupted commit
                         batch.accept(matching=names, transaction=transaction)
                 return transaction.commit()
@@ -337,6 +338,7 @@ class Channel(Dispatches):
     def _rolled_back(self) -> None:
         for dispatch in self.dispatch_list:
             dispatch.acknowledged = False
+        self._destroy(one for one in self.dispatch_list if one._is_lost)
         self._transaction = None
 
     def _is_transacted(self, *, transacted: bool | None) -> bool:

@@ -301,14 +301,16 @@ class Dispatches:
 
         Raises:
             LeaseLost: Other clients may have some of them now, and these have left the
-                dispatch list; extend the lease again for the rest.
+                dispatch list, except those whose acknowledgement waits for the commit, which will
+                fail for them; extend the lease again for the rest.
             QueueNotFound: The same, because a queue was dropped; ``QueueClosed`` while it is being
                 dropped.
         """
         self._check_open()
         check_number("seconds", seconds, 0.001, LEASE_SECONDS_MAX)
         client = self._manager._client
-        held = list({id(one._held): one._held for one in self._all()}.values())
+        ours = (one._held for one in self._all() if not one._is_lost)
+        held = list({id(one): one for one in ours}.values())
         with self._forgetting_lost():
             for side, mine in settlement.by_client(client, held):
                 until_ms = settlement.extend(side, mine, seconds)
@@ -427,12 +429,14 @@ class Dispatches:
         """
         by_receive: dict[Batch, list[Dispatch]] = {}
         for dispatch in self._all():
-            if not dispatch.acknowledged:
-                by_receive.setdefault(dispatch.batch, []).append(dispatch)
+            by_receive.setdefault(dispatch.batch, []).append(dispatch)
         try:
             for batch, mine in by_receive.items():
                 held = set(held_by(self._manager._client, batch))
-                self._destroy(one for one in mine if one.message_id not in held)
+                lost = [one for one in mine if one.message_id not in held]
+                self._destroy(one for one in lost if not one.acknowledged)
+                for one in lost:
+                    one._is_lost = True
         except Exception as error:  # the original error takes precedence
             logger.warning("dispatch list not looked through error=%s", error)
 

@@ -91,6 +91,8 @@ class Dispatch:
     looked_at: bool = field(default=False, init=False)
     _waits: object = field(default=None, repr=False, kw_only=True)
     """Marks that its consumer has not been called with it yet; None: the client has it."""
+    _is_lost: bool = field(default=False, init=False, repr=False)
+    """Whether its acknowledgement waits for a commit that will fail: others may have it."""
     _delivery: Delivery = field(repr=False, kw_only=True)
     _held: HeldClaim = field(repr=False, kw_only=True)
 
