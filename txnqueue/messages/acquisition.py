@@ -13,10 +13,12 @@ from functools import partial
 from itertools import groupby
 from typing import Protocol
 
+from txnqueue.client.append import Landed
 from txnqueue.client.client import Client, QueuePart
 from txnqueue.core import model, planning, ranges
 from txnqueue.core.model import PositionId, Range
 from txnqueue.core.planning import Plan, Selection, Target
+from txnqueue.core.planning.tries import NOTHING, places_of
 from txnqueue.core.settings import MESSAGES_PER_RECEIVE_MAX, QueueInfo, check_count
 from txnqueue.core.state import LaneState, Segment
 from txnqueue.errors import TransactionFinished
@@ -184,7 +186,7 @@ def move_inside(
                 held += found
                 planned.update((name_of(one), taker.planned_route) for one in found)
                 left -= sum(one.claim.count for one in found)
-                more = taker.more
+                more = taker.more or not taker.has_landed(landed)
     except BaseException:
         _release_held(held, tx)
         raise
@@ -237,6 +239,7 @@ class _Taker(ClaimPlanner):
         lease_seconds = tx.lease_seconds or info.settings.lease_seconds
         super().__init__(client, info, limit, lease_seconds, tx, upto=upto, wanted=wanted)
         self.more = False
+        self._planned = NOTHING
         self._tx = tx
         self._route = route
         self._among = among
@@ -245,14 +248,20 @@ class _Taker(ClaimPlanner):
     def plan(self, lost: int) -> Plan | None:
         """Plan the claims of all wanted messages; None if there are none."""
         with self.client.lock:
-            return self._plan_claims(lost)
+            return self._plan_claims()
 
-    def _plan_claims(self, lost: int) -> Plan | None:
+    def has_landed(self, landed: Landed | None) -> bool:
+        """Return whether the last plan landed, and not an earlier try; or nothing was left."""
+        if landed is None or not self._planned:
+            return True
+        return places_of(landed.entries, self.info.queue_id) == self._planned
+
+    def _plan_claims(self) -> Plan | None:
         client, info = self.client, self.info
         fold, stamp = client.states.for_update(info), client.stamp()
         owner = self._owner(fold)
         left = self.limit
-        self.more = lost > 0  # if an earlier try has landed after all, this plan is not carried out
+        self.more, self._planned = False, NOTHING
         plan = Plan()
         chosen: list[Selection] = []
         places: dict[int, int] = {}
@@ -271,18 +280,18 @@ class _Taker(ClaimPlanner):
                 gone, here = planning.remove(info.queue_id, info.name, here, said, stamp)
                 plan += gone
             chosen += _by_history(here, once)
-        segments = [segment for selection in chosen for segment in selection.segments]
-        if not places or not self._tries.excluded_by(fold, places):
-            return None
-        self._tries.note(places)
-        self._note(segments)
-        self._tx.claiming(transient=info.transient)
         deadline_ms = stamp.now_ms + round(self.lease_seconds * 1000)
         for selection in chosen:
-            self._asked.add((selection.lane, selection.sequence))
             plan += planning.claim(
                 info.queue_id, selection, owner, deadline_ms, stamp, counts=False
             )
+        self._planned = places_of(plan.entries, info.queue_id)
+        if not places or not self._tries.excluded_by(fold, places):
+            return None
+        self._tries.note(places)
+        self._note([segment for selection in chosen for segment in selection.segments])
+        self._asked.update((selection.lane, selection.sequence) for selection in chosen)
+        self._tx.claiming(transient=info.transient)
         return plan
 
     def planned_route(self, segments: Sequence[Segment]) -> list[tuple[Target, list[Segment]]]:

@@ -9,7 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from txnqueue.core.model import Entry
 from txnqueue.core.state import QueueState
+
+Places = frozenset[tuple[int | None, int | None]]
+NOTHING: Places = frozenset()
+
+
+def places_of(entries: Iterable[Entry], queue_id: str) -> Places:
+    """Return the places in the lanes of a queue that entries have, or are planned for.
+
+    What lands at the places of the last plan is what that plan says: nothing else has come into
+    those lanes since an earlier one.
+    """
+    return frozenset((e.lane, e.sequence) for e in entries if e.queue_id == queue_id)
 
 
 @dataclass(slots=True)
