@@ -367,7 +367,8 @@ def test_one_that_cannot_be_read_does_not_take_the_others_with_it(names: list[st
     ("error", "alone"),
     [
         (AnalysisException("no such column"), True),
-        (StoreBusy(owner=None), True),
+        (PlatformMissing("closed"), True),
+        (StoreBusy(owner=None), False),
         (OSError(), False),
     ],
 )

@@ -14,7 +14,13 @@ from tests.faults.world import World
 from tests.inside import client_of
 from tests.postgres import connect, insert, values
 from txnqueue.core.receipt import Status
-from txnqueue.errors import HandlerFailed, InvalidInput, TransactionFinished, TransactionUnknown
+from txnqueue.errors import (
+    HandlerFailed,
+    InvalidInput,
+    StoreBusy,
+    TransactionFinished,
+    TransactionUnknown,
+)
 from txnqueue.messages.charges import Fault, fault_of
 from txnqueue.transactions.commit import resolve_doubt
 
@@ -323,3 +329,88 @@ def test_a_database_that_does_not_answer_is_no_fault_of_a_message(world: World, 
     with pytest.raises(Exception, match="cannot be read or created") as caught:
         world.manager("A").transaction().enlist("ledger", connection, last=True)
     assert fault_of(caught.value) is Fault.STORE
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_a_commit_that_the_store_refuses_leaves_nothing_open(
+    world: World, file: str, last: bool
+) -> None:
+    """Nothing has landed: whoever repeats the drain on the connection must not find old work."""
+    connection = sqlite3.connect(file)
+    mine, runs = silent(connection), list[int]()
+    manager = world.manager("A")
+    queue, journal = manager.queue("in"), client_of(manager).store.journal
+    queue.send([{"i": 1}])
+    append = journal.append
+
+    def busy(*_given: Any, **_named: Any) -> None:
+        raise StoreBusy(owner=None)
+
+    def handler(batch: Any, tx: Any) -> None:
+        runs.append(1)
+        used = tx.enlist("ledger", mine, last=True) if last else tx.auxiliary("ledger", mine)
+        insert(used, 1)
+        if len(runs) == 1:
+            journal.append = busy
+
+    with pytest.raises(StoreBusy):
+        queue.drain(handler, batch_size=1)
+    assert not connection.in_transaction
+    journal.append = append
+    world.lease_over()
+    queue.drain(handler, batch_size=1)
+    assert (values(connection), len(runs)) == ([1], 2)
+
+
+class InterruptedOnce(sqlite3.Connection):
+    """A database in whose next commit or rollback the user presses Ctrl-C."""
+
+    pressed = False
+
+    def commit(self) -> None:
+        """Commit, if it is not interrupted."""
+        self._press()
+        super().commit()
+
+    def rollback(self) -> None:
+        """Roll back, if it is not interrupted."""
+        self._press()
+        super().rollback()
+
+    def _press(self) -> None:
+        if not self.pressed:
+            self.pressed = True
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("how", ["drain", "block"])
+def test_who_interrupts_what_follows_a_decision_finds_it_carried_out(
+    world: World, file: str, fails: bool, how: str
+) -> None:
+    """What is consumed is in the database, and what was rolled back is not open there."""
+    connection = InterruptedOnce(file)
+    connection.pressed = True  # not while the table is made
+    manager, runs = world.manager("A"), list[int]()
+    queue = manager.queue("in")
+    queue.send([{"i": 1}])
+
+    def handler(batch: Any, tx: Any) -> None:
+        runs.append(1)
+        insert(tx.auxiliary("ledger", silent(connection)), 1)
+        connection.pressed = len(runs) > 1
+        if fails and len(runs) == 1:
+            raise ValueError("the first time")
+
+    def block() -> None:
+        with manager.transaction() as tx:
+            handler(tx.queue("in").receive(), tx)
+
+    work = block if how == "block" else lambda: queue.drain(handler)
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert not connection.in_transaction
+    if fails:
+        world.lease_over()
+        work()
+    assert values(sqlite3.connect(file)) == [1]

@@ -442,3 +442,44 @@ def test_workers_run_the_same_python(spark: Any) -> None:
 @pytest.mark.spark
 def test_a_second_call_gets_the_running_session(spark: Any) -> None:
     assert local_spark.local_spark().sparkContext is spark.sparkContext
+
+
+@pytest.mark.spark
+def test_a_session_that_runs_already_keeps_its_settings(spark: Any) -> None:
+    own = {"spark.sql.session.timeZone": "Europe/Berlin", "spark.sql.shuffle.partitions": "7"}
+    before = {key: spark.conf.get(key) for key in own}
+    try:
+        for key, value in own.items():
+            spark.conf.set(key, value)
+        found = local_spark.local_spark(settings={"spark.txnqueue.actor": "clerk"})
+        assert {key: found.conf.get(key) for key in own} == own
+        assert found.conf.get("spark.txnqueue.actor") == "clerk", "what is asked for is set"
+    finally:
+        spark.conf.unset("spark.txnqueue.actor")
+        for key, value in before.items():
+            spark.conf.set(key, value)
+
+
+WITHOUT_DELTA = """
+import sys
+from pyspark.sql import SparkSession
+from txnqueue.errors import PlatformMissing
+from txnqueue.platform.local_spark import local_spark
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.sql.session.timeZone", "Asia/Tokyo").getOrCreate()
+try:
+    local_spark()
+except PlatformMissing as error:
+    assert "without Delta" in str(error)
+else:
+    raise AssertionError("it is not refused")
+assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+spark.range(3).write.parquet(sys.argv[1])
+assert spark.sql(f"SELECT * FROM parquet.`{sys.argv[1]}`").count() == 3
+"""
+
+
+@pytest.mark.spark
+def test_a_session_without_delta_is_refused_and_works_as_before(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_DELTA, str(tmp_path / "table")]
+    subprocess.run(command, check=True, cwd=tmp_path)

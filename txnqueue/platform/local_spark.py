@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlparse
 
 from txnqueue.core.settings import check_count, check_flag, check_id, is_text, shown
@@ -151,14 +151,15 @@ def local_spark(
         app_name: The name of the session.
         cores: How many tasks run at the same time.
         memory: The Java heap, such as ``"2g"``; this process cannot change it later.
-        settings: More Spark settings. They win over the ones made here; ``spark.jars``,
+        settings: More Spark settings, the only ones that a session gets which runs already. They
+            win over the ones made here; ``spark.jars``,
             ``spark.jars.packages``, ``spark.jars.excludes``, ``spark.sql.extensions`` and
             ``spark.driver.extraJavaOptions`` are added to them.
         short_lived: The process ends after a minute or so: its Java compiles quickly instead of
             well. That halves the processor time of a short process; a long one is slower by it.
 
     Returns:
-        The session. Its times, and those of its JVM, are in UTC.
+        The session. The times of one that is started here, and those of its JVM, are in UTC.
 
     Raises:
         PlatformMissing: pyspark, delta-spark, a Java that can run Spark or Delta's jars are
@@ -186,9 +187,15 @@ def local_spark(
     # Spark starts its Python workers as "python3" otherwise, whichever that is.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given = dict(settings or {})
-    archive = _archive(java, cached_jars(coordinate), given)
-    wanted = _settings(cores, memory, given, coordinate, short_lived=short_lived, archive=archive)
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
+    builder, wanted, running = SparkSession.builder, given, _running()
+    if running is not None:
+        _check_delta(running)
+    else:
+        archive = _archive(java, cached_jars(coordinate), given)
+        wanted = _settings(
+            cores, memory, given, coordinate, short_lived=short_lived, archive=archive
+        )
+        builder = builder.master(f"local[{cores}]").appName(app_name)
     for key, value in wanted.items():
         builder = builder.config(key, value)
     try:
@@ -200,14 +207,40 @@ def local_spark(
             "once with a network connection, or list Delta's jar files in spark.jars. If these "
             "versions have no jar files, txnqueue doctor shows which versions go together."
         ) from error
+    _check_delta(spark)
+    _list_tails()
+    if (
+        running is None
+        and "spark.jars.packages" in wanted
+        and not given.keys() & {"spark.jars", "spark.jars.packages"}
+    ):
+        _remember(coordinate, _jars_of_java())
+    return spark
+
+
+def _running() -> SparkSession | None:
+    """Return the session that a builder would change and return, which is the user's."""
+    from pyspark.sql import SparkSession
+
+    found: Any = SparkSession.getActiveSession() or getattr(
+        SparkSession, "_instantiatedSession", None
+    )
+    context = None if found is None else found.sparkContext._jsc
+    if context is None or context.sc().isStopped():
+        return None
+    return cast("SparkSession", found)
+
+
+def _check_delta(spark: SparkSession) -> None:
+    """Check that a session knows Delta.
+
+    Raises:
+        PlatformMissing: It does not.
+    """
     if DELTA_EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
         raise PlatformMissing(
             "This process already has a Spark session without Delta: stop it first."
         )
-    _list_tails()
-    if "spark.jars.packages" in wanted and not given.keys() & {"spark.jars", "spark.jars.packages"}:
-        _remember(coordinate, _jars_of_java())
-    return spark
 
 
 def delta_coordinate() -> str:

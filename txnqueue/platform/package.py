@@ -81,18 +81,31 @@ def _made(package: bytes, module: str, name: str) -> object:
     An installed package may be of another version. This function uses nothing of its module: it is
     copied itself, by its code.
     """
-    import atexit
+    import hashlib
     import importlib
-    import shutil
+    import os
     import sys
     import tempfile
     from pathlib import Path
 
     if "txnqueue" not in sys.modules:
-        folder = tempfile.mkdtemp(prefix="txnqueue-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        (Path(folder) / "txnqueue.zip").write_bytes(package)
-        sys.path.insert(0, str(Path(folder) / "txnqueue.zip"))
+        # One file for all workers: most end without cleaning up. Nobody else's is imported.
+        name_of_content = f"txnqueue-{hashlib.sha256(package).hexdigest()[:16]}.zip"
+        archive = Path(tempfile.gettempdir()) / name_of_content
+        try:
+            mine = not hasattr(os, "getuid") or archive.stat().st_uid == os.getuid()
+            known = mine and archive.read_bytes() == package
+        except OSError:
+            known = False
+        if not known:
+            new, beside = tempfile.mkstemp(prefix="txnqueue-", suffix=".zip")
+            with os.fdopen(new, "wb") as file:
+                file.write(package)
+            try:
+                os.replace(beside, archive)
+            except OSError:  # another user has a file of this name
+                archive = Path(beside)
+        sys.path.insert(0, str(archive))
         importlib.invalidate_caches()
     kind = getattr(importlib.import_module(module), name)
     return kind.__new__(kind)

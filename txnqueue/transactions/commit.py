@@ -177,7 +177,9 @@ def rollback(
             attempt, reason, counted=counted, unless_prepared=unless_prepared and last is None
         )
     except BaseException:
-        undecidable = not attempt.landing and attempt.status is not Status.COMMITTED
+        # What a last resource decides, nobody can commit before its row is written.
+        undecidable = not attempt.landing or (last is not None and not last.may_have_committed)
+        undecidable = undecidable and attempt.status is not Status.COMMITTED
         if undecidable and attempt.participants.are_waiting:
             # Nobody can commit it, whatever became of the rollback: so nothing of it stays open.
             attempt.status = Status.UNKNOWN
@@ -226,6 +228,7 @@ def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool | N
         counted: Whether the messages' deliveries count; None: unless the store caused the error.
     """
     if attempt.status is not Status.ACTIVE:
+        _finish(attempt)
         return
     if counted is None:
         counted = fault_of(error) is not Fault.STORE
@@ -235,6 +238,20 @@ def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool | N
         logger.info("committed after all transaction_id=%s", attempt.id)
     except Exception as failed:
         logger.warning("rollback failed transaction_id=%s error=%s", attempt.id, failed)
+    except BaseException:  # nobody else may be left to carry out the rest
+        _finish(attempt)
+        raise
+
+
+def _finish(attempt: Attempt) -> None:
+    """Carry out the rest of a decision, if an interrupt came as its participants followed it."""
+    if attempt.already_committed or attempt.participants.followed:
+        return
+    if attempt.status is Status.COMMITTED:
+        _carry_out(attempt)
+    elif attempt.status is Status.ROLLED_BACK:
+        reason, counted = attempt.rollback_reason, attempt.rollback_counted
+        attempt.participants.rolled_back(reason or "rolled back", counted=counted)
 
 
 def end_interrupted(attempt: Attempt, error: BaseException, *, counted: bool) -> None:
@@ -312,12 +329,17 @@ def _land(attempt: Attempt, plan: Planner, operation: str) -> Landed:
             if attempt.changes:
                 attempt.work.changes = sealed(attempt.client, attempt.changes, attempt.id)
             attempt.participants.prepare()
-        attempt.landing = True
+        before, attempt.landing = attempt.landing, True
         try:
             landed = attempt.client.land(plan, operation, transaction_id=attempt.id)
+        except (TransactionUnknown, HistoryRemoved):
+            raise
         except TransactionFinished:
             if attempt.decision is not None:
                 _happened(attempt, attempt.decision)
+            raise
+        except Exception:  # certainly nothing landed
+            attempt.landing = before
             raise
     assert landed is not None
     attempt.participants.transient.on_record()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
 from txnqueue.core.model import Condition, Entry, Unit
-from txnqueue.errors import TxnQueueError
+from txnqueue.errors import StoreBusy, TxnQueueError
 from txnqueue.storage.journal import Appended
 from txnqueue.storage.journal.sessions import is_connect
 from txnqueue.storage.journal.tail import Tail
@@ -214,9 +214,14 @@ def groups_of(spark: SparkSession, names: TableNames, table_id: str) -> Groups:
 
 
 def _concerns_one(error: Exception) -> bool:
+    """Return whether an error may be about one request of a group.
+
+    A lock that others hold is not: each request by itself would wait for it as long once more.
+    """
     from pyspark.errors import AnalysisException
 
-    return isinstance(error, AnalysisException | TxnQueueError)
+    busy = type(error) is StoreBusy
+    return isinstance(error, AnalysisException | TxnQueueError) and not busy
 
 
 def _refuse(request: Request) -> None:
