@@ -92,6 +92,35 @@ def test_a_message_is_looked_at_again_when_a_delivery_has_failed(
 
 
 @in_memory
+def test_a_drain_forgets_what_has_left_the_queue(
+    world: World, looked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that runs until the queue is empty may run for years."""
+    monkeypatch.setattr(selecting, "NOTED_MIN", 10)
+    monkeypatch.setattr(selecting, "LOOK_MAX", 500)
+    made = list[Any]()
+    begin = selecting.Selector.__init__
+
+    def noted(self: Any, *given: Any, **named: Any) -> None:
+        made.append(self)
+        begin(self, *given, **named)
+
+    monkeypatch.setattr(selecting.Selector, "__init__", noted)
+    queue, others = world.queue(), iter(range(2, 200, 2))
+    queue.send(rows(0))
+
+    def handler(batch: Any, tx: Any) -> None:
+        n = next(others, None)
+        if n is not None:
+            tx.queue(queue.name).send(rows(n))
+
+    assert queue.drain(handler, where=EVENS, until="empty").messages == 100
+    notes = [one for selector in made for one in selector._notes.values()]
+    assert max(len(one.seen) for one in notes) < 20
+    assert max(one._look_max for one in made) <= 500
+
+
+@in_memory
 def test_a_move_takes_its_limit_and_looks_no_further(
     world: World, looked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -215,12 +216,45 @@ LOOK_MIN = 100_000
 
 LOOK_GROWTH = 10
 """The factor by which the next query examines more messages, if the last found too few."""
+LOOK_MAX = 100_000_000
+"""The most messages that one query examines."""
+NOTED_MIN = 1_000
+"""The least number of positions of a lane that are noted before those that have left are
+forgotten: a stream selects for as long as it runs."""
 _PIECES_MAX = 10_000
 """The most pieces of sends that one query names and examines."""
 _IN_A_QUEUE = (
     "take them in parts (receive and move have limit=), drain the queue and choose in the handler, "
     "or send the rows in an order in which what is asked for lies together"
 )
+
+
+@dataclass(slots=True)
+class _Notes:
+    """What is known of the messages of a lane.
+
+    Attributes:
+        seen: The messages that were examined.
+        wanted: Those of them that are selected.
+        left: How many positions were left when the notes were tidied last.
+    """
+
+    seen: Wanted = field(default_factory=dict)
+    wanted: Wanted = field(default_factory=dict)
+    left: int = 0
+
+    def note(self, same: _Same, seen: Sequence[Range], wanted: Sequence[Range]) -> None:
+        """Note messages that were examined, and which of them are selected."""
+        for known, more in ((self.seen, seen), (self.wanted, wanted)):
+            known[same] = ranges.added(known.get(same, ()), more)
+
+    def tidy(self, here: Iterable[Segment]) -> None:
+        """Forget positions that are not here any more, once they may be many."""
+        if len(self.seen) > 2 * self.left + NOTED_MIN:
+            there = set(map(_same, here))
+            self.seen = {same: seen for same, seen in self.seen.items() if same in there}
+            self.wanted = {same: self.wanted[same] for same in self.seen}
+            self.left = len(self.seen)
 
 
 class Selector:
@@ -275,8 +309,7 @@ class Selector:
                 )
         self._look_max = LOOK_MIN if few else None
         self._growth = LOOK_GROWTH
-        self._seen: Wanted = {}
-        self._wanted: Wanted = {}
+        self._notes: dict[int, _Notes] = defaultdict(_Notes)
         self._count = 0
 
     def of_lane(self, lane: LaneState, segments: Sequence[Segment]) -> Iterator[Segment]:
@@ -287,22 +320,18 @@ class Selector:
         Raises:
             NotRead: The next messages must be examined first, which takes a query.
         """
+        notes = self._notes[lane.lane]
+        notes.tidy(chain(lane.available, segments))
         for nth, segment in enumerate(segments):
-            new = self._new(segment)
+            new = _new(segment, notes)
             last = new[0][0] - 1 if new else segment.last
-            wanted = self._wanted.get(_same(segment), ())
+            wanted = notes.wanted.get(_same(segment), ())
             for part in ranges.within(wanted, segment.first, last):
                 yield segment.cut(*part)
             if new:
                 raise NotRead(partial(self._look, segments[nth:], lane.lane))
 
     # -------------------------------------------------------------------------- helpers
-
-    def _new(self, segment: Segment) -> tuple[Range, ...]:
-        """Find the messages of a segment that were not examined yet."""
-        seen = self._seen.get(_same(segment), ())
-        known = tuple(ranges.within(seen, segment.first, segment.last))
-        return ranges.difference(((segment.first, segment.last),), known)
 
     def _look(self, segments: Sequence[Segment], lane: int) -> None:
         """Examine the next messages by one query, or all of the lane if all selected are needed.
@@ -312,7 +341,7 @@ class Selector:
         Raises:
             LimitExceeded: All selected messages are needed, and they lie in too many ranges.
         """
-        due = self._due(segments)
+        due = self._due(segments, lane)
         while some := list(islice(due, _PIECES_MAX)):
             for apart in _rounds(some):
                 self._examine(apart, lane)
@@ -342,20 +371,19 @@ class Selector:
             what = f"The messages of {self._queue!r} that {self._name}= selects"
             raise too_many(what, _IN_A_QUEUE, self._name)
         if self._look_max is not None:
-            self._look_max *= self._growth
-        wanted = by_send(found)
+            self._look_max = min(self._look_max * self._growth, LOOK_MAX)
+        wanted, notes = by_send(found), self._notes[lane]
         for send_id, looked_at in asked.items():
             there = wanted.get(send_id, ())
             for same, new in looked_at:
                 mine = [one for part in new for one in ranges.within(there, *part)]
-                self._note(self._seen, same, new)
-                self._note(self._wanted, same, mine)
+                notes.note(same, new, mine)
 
-    def _due(self, segments: Sequence[Segment]) -> Iterator[_Due]:
+    def _due(self, segments: Sequence[Segment], lane: int) -> Iterator[_Due]:
         """Yield the messages to examine next, by segment."""
-        left = self._look_max
+        left, notes = self._look_max, self._notes[lane]
         for segment in segments:
-            new = self._new(segment)
+            new = _new(segment, notes)
             if left is not None:
                 new = ranges.take(new, left)
                 left -= ranges.count(new)
@@ -363,10 +391,6 @@ class Selector:
                 yield segment, new
             if left == 0:
                 return
-
-    @staticmethod
-    def _note(known: Wanted, same: _Same, more: Sequence[Range]) -> None:
-        known[same] = ranges.added(known.get(same, ()), more)
 
     def _ranges(self, parts: Sequence[Part]) -> list[tuple[Any, ...]] | None:
         """Let Spark find the ranges of selected messages by send; None if they are too many."""
@@ -382,6 +406,13 @@ class Selector:
                 if sum(ranges.count(part.ranges) for part in parts) <= LOOK_MIN:
                     frame = frame.coalesce(1)  # few are sorted where they are read
             return islands(places_of(frame))
+
+
+def _new(segment: Segment, notes: _Notes) -> tuple[Range, ...]:
+    """Find the messages of a segment that were not examined yet."""
+    seen = notes.seen.get(_same(segment), ())
+    known = tuple(ranges.within(seen, segment.first, segment.last))
+    return ranges.difference(((segment.first, segment.last),), known)
 
 
 def _rounds(due: Iterable[_Due]) -> list[list[_Due]]:
