@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from txnqueue.core.settings import check_count, check_flag, check_id, is_text, shown
@@ -222,13 +222,10 @@ def _running() -> SparkSession | None:
     """Return the session that a builder would change and return, which is the user's."""
     from pyspark.sql import SparkSession
 
-    found: Any = SparkSession.getActiveSession() or getattr(
-        SparkSession, "_instantiatedSession", None
-    )
-    context = None if found is None else found.sparkContext._jsc
-    if context is None or context.sc().isStopped():
-        return None
-    return cast("SparkSession", found)
+    kept: Any = SparkSession
+    found = SparkSession.getActiveSession() or kept._instantiatedSession
+    context: Any = getattr(getattr(found, "_sc", None), "_jsc", None)  # none of Spark Connect
+    return None if context is None or context.sc().isStopped() else found
 
 
 def _check_delta(spark: SparkSession) -> None:
