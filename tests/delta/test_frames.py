@@ -379,6 +379,7 @@ def test_many_copies_stand_in_the_order_of_what_they_copy(
     assert all("txnqueue.origin" in (message["_message"]["headers"] or {}) for message in found)
 
 
+@pytest.mark.skipif(not LONG, reason="two copies are told apart by a predicate always")
 def test_many_copies_of_what_is_in_a_batch_twice_are_two_each(
     manager: QueueManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
