@@ -339,7 +339,8 @@ def test_a_commit_that_the_store_refuses_leaves_nothing_open(
     connection = sqlite3.connect(file)
     mine, runs = silent(connection), list[int]()
     manager = world.manager("A")
-    queue, journal = manager.queue("in"), client_of(manager).store.journal
+    queue = manager.queue("in")
+    journal: Any = client_of(manager).store.journal
     queue.send([{"i": 1}])
     append = journal.append
 
