@@ -376,7 +376,7 @@ def test_what_spark_or_the_library_refuses_concerns_one_and_what_else_fails_conc
     error: Exception, alone: bool
 ) -> None:
     gate = Gate()
-    gate.groups = groups_of(session(object()), TableNames.of("/lake"), "t")
+    gate.groups = groups_of(session(object()), TableNames.of("/lake"), type(error).__name__)
     gate.fails = lambda names: error if "bad" in names else None
     answers = gate.together([fact("a"), fact("bad"), fact("b")])
     assert [a.exception() is None for a in answers] == [alone, False, alone]

@@ -178,7 +178,8 @@ def rollback(
         )
     except BaseException:
         # What a last resource decides, nobody can commit before its row is written.
-        undecidable = not attempt.landing or (last is not None and not last.may_have_committed)
+        by_row = last is not None and not (last.may_have_committed or attempt.is_prepared)
+        undecidable = by_row or not attempt.landing
         undecidable = undecidable and attempt.status is not Status.COMMITTED
         if undecidable and attempt.participants.are_waiting:
             # Nobody can commit it, whatever became of the rollback: so nothing of it stays open.
