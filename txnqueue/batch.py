@@ -38,7 +38,7 @@ from txnqueue.messages import settlement
 from txnqueue.messages.claim import HeldClaim, Wanting
 from txnqueue.messages.move import routed, target_of, to_queue
 from txnqueue.messages.parts import part_of
-from txnqueue.messages.receive import VersionLimit, claim, miss
+from txnqueue.messages.receive import VersionLimit, claim, given
 from txnqueue.messages.selector import Reasons, fulfilling, ranges_of
 from txnqueue.messages.settlement import Account, Dispositions, Name, Unanswered, name_of
 from txnqueue.storage.payload import Part, messages_of
@@ -770,11 +770,8 @@ def claim_batch(
         beside=beside,
         before=before,
     )
-    try:
+    with given(client, held, attempt):
         batch = Batch(client, schema, held, attempt)
         if attempt is not None and held:
             attempt.add_account(batch._account)
-    except BaseException:
-        miss(client, held, attempt)
-        raise
     return batch

@@ -473,13 +473,11 @@ class RepeatableTransaction(Transaction):
         """Return whether another attempt would be useless, or is not allowed."""
         retryable = isinstance(error, (TransactionAborted, Busy, TransactionUnknown))
         final = isinstance(error, TransactionIdReused) or is_closed(error.__cause__)
-        # A call of its own, outside of the transaction, may have happened: it would be repeated.
-        final = final or (
-            isinstance(error, TransactionUnknown)
-            and getattr(error, "transaction_id", None) != self.id
-        )
+        of_others = getattr(error, "transaction_id", None) != self.id
+        # A call of the handler outside of the transaction, which may have happened.
+        would_be_repeated = isinstance(error, TransactionUnknown) and of_others
         to_rival = is_taken_over(error, self.id) and error.reason == RIVAL
-        return self.last or not retryable or final or to_rival
+        return self.last or not retryable or final or would_be_repeated or to_rival
 
 
 def call_handler(

@@ -574,3 +574,17 @@ def test_two_plans_exclude_each_other_if_one_writes_what_the_other_expects_to_be
     expects = Plan((), (model.next_sequence("lane/q/0", "lane/0", 1),))
     assert writes.excludes(expects) and expects.excludes(writes)
     assert not writes.excludes(Plan()) and not Plan().excludes(expects)
+
+
+def test_beside_an_earlier_try_that_landed_something_may_be_left() -> None:
+    def removed(sequence: int, lane: int = 0) -> Entry:
+        return Entry.in_lane("q", lane, model.PURGED, sequence=sequence)
+
+    tries = Tries()
+    assert tries.something_is_left([removed(5)], "q"), "the last plan could not be made"
+    tries.want([removed(5), Entry.in_lane("other", 0, model.PURGED, sequence=7)], "q")
+    assert not tries.something_is_left([removed(5)], "q")
+    assert tries.something_is_left([removed(4)], "q")
+    assert tries.something_is_left([removed(5), removed(1, lane=1)], "q")
+    tries.want([], "q")
+    assert not tries.something_is_left([removed(5)], "q"), "nothing was left to plan"

@@ -1672,18 +1672,24 @@ def test_the_messages_that_come_at_the_same_time_have_a_limit_together(world: An
     assert {first, third} <= set(pipe.session.links)
 
 
+def nearly_full(scene: Any, monkeypatch: Any) -> tuple[Pipeline, int, Any, Any]:
+    """Begin two transactions, and send in the first one nearly as much as memory has room for."""
+    monkeypatch.setattr("txnqueue.protocols.amqp.transactions.POSTED_OCTETS_MAX", 5_000)
+    pipe = Pipeline(scene.resource.connect())
+    handle, first, second = pipe.sender(scene.name), pipe.declare(), pipe.declare()
+    for n in range(7):
+        pipe.transfer(handle, message(n), first, settled=True)
+    return pipe, handle, first, second
+
+
 @in_memory
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_transactions_of_a_connection_share_the_memory_for_their_messages(
     world: Any, monkeypatch: Any, fails: bool
 ) -> None:
     """Short messages count with what they take; the transaction that holds most is staged."""
-    monkeypatch.setattr("txnqueue.protocols.amqp.transactions.POSTED_OCTETS_MAX", 5_000)
     scene = Scene(world)
-    pipe = Pipeline(scene.resource.connect())
-    handle, first, second = pipe.sender(scene.name), pipe.declare(), pipe.declare()
-    for n in range(7):
-        pipe.transfer(handle, message(n), first, settled=True)
+    pipe, handle, first, second = nearly_full(scene, monkeypatch)
 
     def failing(*_: Any, **__: Any) -> None:
         raise OSError("no space left")
@@ -1704,12 +1710,8 @@ def test_the_transactions_of_a_connection_share_the_memory_for_their_messages(
 def test_an_interrupt_while_another_transaction_is_staged_posts_nothing_twice(
     world: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("txnqueue.protocols.amqp.transactions.POSTED_OCTETS_MAX", 5_000)
     scene = Scene(world)
-    pipe = Pipeline(scene.resource.connect())
-    handle, first, second = pipe.sender(scene.name), pipe.declare(), pipe.declare()
-    for n in range(7):
-        pipe.transfer(handle, message(n), first, settled=True)
+    pipe, handle, first, second = nearly_full(scene, monkeypatch)
 
     def interrupted(*given: Any) -> None:
         stage(*given)

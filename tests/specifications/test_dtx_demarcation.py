@@ -177,7 +177,6 @@ def test_a_channel_forgets_the_suspended_work_that_others_have_resumed(
     monkeypatch.setattr(demarcation, "SUSPENDED_COUNT", 2)
     dtx = Dtx(world)
     channel, other, kept = dtx.channel(), dtx.channel("b"), dtx.xid()
-    channel._look_at_count = 2
     channel.start(kept)
     channel.end(kept, suspend=True)
     for _ in range(5):

@@ -131,7 +131,7 @@ class Printer:
 
         On a terminal it is printed as everything else is: control characters would act on it.
         """
-        if self.output is Output.JSON or sys.stdout.isatty():
+        if self.output is Output.JSON or _is_terminal():
             self.fact(values, text.removesuffix("\n"))
         else:
             self.text(text)
@@ -203,7 +203,12 @@ class _Page(io.StringIO):
 
     def isatty(self) -> bool:
         """Return whether people see it at once."""
-        return sys.stdout is not None and sys.stdout.isatty()
+        return _is_terminal()
+
+
+def _is_terminal() -> bool:
+    """Return whether people see at once what is printed on stdout."""
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def _page() -> Console:

@@ -66,21 +66,20 @@ class Consumer:
             )
         return LeaseOwner(self.id, epoch)
 
-    def give(self, info: QueueInfo, claims: Iterable[ClaimName]) -> None:
-        """Record claims whose messages a caller is given.
+    def give(self, info: QueueInfo, name: ClaimName) -> None:
+        """Record a claim whose messages a caller is given.
 
         Args:
             info: The queue, or its transient part.
-            claims: Their names.
+            name: The claim's name.
         """
         if info.settings.ordered:
-            self._given.update((info.queue_id, info.transient, *name) for name in claims)
+            self._given.add((info.queue_id, info.transient, *name))
 
-    def take_back(self, info: QueueInfo, claims: Iterable[ClaimName]) -> None:
-        """Record that the caller does not get the messages of claims after all, as in ``miss``."""
-        names = list(claims)
-        self._given.difference_update((info.queue_id, info.transient, *name) for name in names)
-        self.miss(info, names)
+    def take_back(self, info: QueueInfo, name: ClaimName) -> None:
+        """Record that the caller does not get the messages of a claim after all."""
+        self._given.discard((info.queue_id, info.transient, *name))
+        self.miss(info, [name])
 
     def miss(self, info: QueueInfo, claims: Iterable[ClaimName]) -> None:
         """Record claims that a call asked for that failed or was interrupted.

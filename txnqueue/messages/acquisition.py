@@ -13,12 +13,10 @@ from functools import partial
 from itertools import groupby
 from typing import Protocol
 
-from txnqueue.client.append import Landed
 from txnqueue.client.client import Client, QueuePart
 from txnqueue.core import model, planning, ranges
-from txnqueue.core.model import PositionId, Range
+from txnqueue.core.model import Entry, PositionId, Range
 from txnqueue.core.planning import Plan, Selection, Target
-from txnqueue.core.planning.tries import NOTHING, places_of
 from txnqueue.core.settings import MESSAGES_PER_RECEIVE_MAX, QueueInfo, check_count
 from txnqueue.core.state import LaneState, Segment
 from txnqueue.errors import TransactionFinished
@@ -186,7 +184,7 @@ def move_inside(
                 held += found
                 planned.update((name_of(one), taker.planned_route) for one in found)
                 left -= sum(one.claim.count for one in found)
-                more = taker.more or not taker.has_landed(landed)
+                more = taker.more or (landed is not None and taker.has_left(landed.entries))
     except BaseException:
         _release_held(held, tx)
         raise
@@ -239,7 +237,6 @@ class _Taker(ClaimPlanner):
         lease_seconds = tx.lease_seconds or info.settings.lease_seconds
         super().__init__(client, info, limit, lease_seconds, tx, upto=upto, wanted=wanted)
         self.more = False
-        self._planned = NOTHING
         self._tx = tx
         self._route = route
         self._among = among
@@ -250,18 +247,16 @@ class _Taker(ClaimPlanner):
         with self.client.lock:
             return self._plan_claims()
 
-    def has_landed(self, landed: Landed | None) -> bool:
-        """Return whether the last plan landed, and not an earlier try; or nothing was left."""
-        if landed is None or not self._planned:
-            return True
-        return places_of(landed.entries, self.info.queue_id) == self._planned
+    def has_left(self, landed: Sequence[Entry]) -> bool:
+        """Return whether an earlier try landed, beside which there may be more."""
+        return self._tries.something_is_left(landed, self.info.queue_id)
 
     def _plan_claims(self) -> Plan | None:
         client, info = self.client, self.info
         fold, stamp = client.states.for_update(info), client.stamp()
         owner = self._owner(fold)
         left = self.limit
-        self.more, self._planned = False, NOTHING
+        self.more, self._tries.wanted = False, None
         plan = Plan()
         chosen: list[Selection] = []
         places: dict[int, int] = {}
@@ -285,7 +280,7 @@ class _Taker(ClaimPlanner):
             plan += planning.claim(
                 info.queue_id, selection, owner, deadline_ms, stamp, counts=False
             )
-        self._planned = places_of(plan.entries, info.queue_id)
+        self._tries.want(plan.entries, info.queue_id)
         if not places or not self._tries.excluded_by(fold, places):
             return None
         self._tries.note(places)

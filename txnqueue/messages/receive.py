@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from txnqueue.client.client import Client, QueuePart
+from txnqueue.client.consumer import Consumer
 from txnqueue.core import model
 from txnqueue.core.planning import Disposition, Plan, lane_conditions, settlement
 from txnqueue.core.settings import LEASE_SECONDS_MAX, QueueInfo, check_number
@@ -169,17 +171,27 @@ def _claimed(planner: ClaimPlanner, info: QueueInfo) -> list[HeldClaim]:
             planner.miss()
             raise
         if held or not any(entry.kind in _REMOVING for entry in landed.entries):
-            planner.consumer.give(planner.info, [one.claim.name for one in held])
             return held
 
         # Only what nobody gets was found: there may be other messages behind it.
 
 
-def miss(client: Client, held: Iterable[HeldClaim], acquirer: Acquirer | None) -> None:
-    """Record that nobody is given the messages of claims that landed."""
-    consumer = client.consumer if acquirer is None else acquirer.consumer
-    for one in held:
-        consumer.take_back(one.info, [one.claim.name])
+@contextmanager
+def given(client: Client, held: Sequence[HeldClaim], acquirer: Acquirer | None) -> Iterator[None]:
+    """Record that a caller is given the messages of claims, unless the block fails."""
+    consumer = _consumer_of(client, acquirer)
+    try:
+        for one in held:
+            consumer.give(one.info, one.claim.name)
+        yield
+    except BaseException:
+        for one in held:
+            consumer.take_back(one.info, one.claim.name)
+        raise
+
+
+def _consumer_of(client: Client, acquirer: Acquirer | None) -> Consumer:
+    return client.consumer if acquirer is None else acquirer.consumer
 
 
 def give_back(client: Client, held: Sequence[HeldClaim]) -> list[HeldClaim]:
@@ -273,7 +285,8 @@ def claim(
             held += _claimed(planner, info)
         except BaseException:
             mine = held[len(before) :]
-            miss(client, mine, acquirer)
+            for one in mine:
+                _consumer_of(client, acquirer).miss(one.info, [one.claim.name])
             give_back(client, mine)
             raise
     return held

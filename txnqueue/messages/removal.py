@@ -20,7 +20,7 @@ from txnqueue.core import model, planning, ranges
 from txnqueue.core.model import PositionId, Range
 from txnqueue.core.planning import REMOVALS_MAX, Plan, Removal, Selection, Stamp
 from txnqueue.core.planning.claims import LeftOut, firsts
-from txnqueue.core.planning.tries import NOTHING, Tries, places_of
+from txnqueue.core.planning.tries import Tries
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import LaneState, Position, QueueState, Segment
 from txnqueue.errors import TxnQueueError
@@ -113,7 +113,7 @@ def remove(
         gone: Called after each append with the messages that have left.
     """
     upto = client.store.journal.version()
-    more, planned = True, NOTHING
+    more = True
     positions: dict[PositionId, Position] = {}
 
     def wanted(lane: LaneState, segments: Sequence[Segment]) -> Iterator[Segment]:
@@ -125,8 +125,8 @@ def remove(
             return plan_now()
 
     def plan_now() -> Plan | None:
-        nonlocal more, planned
-        more, planned = False, NOTHING
+        nonlocal more
+        more, tries.wanted = False, None
         fold, stamp = client.states.for_update(info), client.stamp()
         found = Plan()
         left_out = duplicates.left_out(client, info, fold)
@@ -151,7 +151,7 @@ def remove(
                 found += marked
             if chosen.sequence > lane.next_sequence:
                 places[number] = lane.next_sequence
-        planned = places_of(found.entries, info.queue_id)
+        tries.want(found.entries, info.queue_id)
         if not places or (limit is not None and not tries.excluded_by(fold, places)):
             return None
         tries.note(places)
@@ -160,8 +160,8 @@ def remove(
     while more and (limit is None or progress.removed < limit):
         tries = Tries()
         landed = client.land(plan, kind, queue=info.name)
-        if landed and planned and places_of(landed.entries, info.queue_id) != planned:
-            more = True  # an earlier try has landed, and what the last one planned is still there
+        if landed and tries.something_is_left(landed.entries, info.queue_id):
+            more = True
         for entry in landed.entries if landed else ():
             if entry.kind == model.PURGE_PENDING:
                 progress.marked += entry.count or 0

@@ -151,9 +151,9 @@ def local_spark(
         app_name: The name of the session.
         cores: How many tasks run at the same time.
         memory: The Java heap, such as ``"2g"``; this process cannot change it later.
-        settings: More Spark settings, the only ones that a session gets which runs already. They
-            win over the ones made here; ``spark.jars``,
-            ``spark.jars.packages``, ``spark.jars.excludes``, ``spark.sql.extensions`` and
+        settings: More Spark settings. A session that runs already gets only these. For a new one
+            they win over the ones made here; ``spark.jars``, ``spark.jars.packages``,
+            ``spark.jars.excludes``, ``spark.sql.extensions`` and
             ``spark.driver.extraJavaOptions`` are added to them.
         short_lived: The process ends after a minute or so: its Java compiles quickly instead of
             well. That halves the processor time of a short process; a long one is slower by it.
@@ -187,8 +187,9 @@ def local_spark(
     # Spark starts its Python workers as "python3" otherwise, whichever that is.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given = dict(settings or {})
-    builder, wanted, running = SparkSession.builder, given, _running()
-    if running is not None:
+    builder, wanted = SparkSession.builder, given
+    running = _running()
+    if running is not None:  # its settings are the user's
         _check_delta(running)
     else:
         archive = _archive(java, cached_jars(coordinate), given)

@@ -264,8 +264,7 @@ class Attempt:
     @property
     def takes_work(self) -> bool:
         """Whether it is neither decided nor about to be."""
-        undecided = self.status in (Status.NOT_STARTED, Status.ACTIVE)
-        return undecided and not (self.interrupted or self._closed)
+        return self.status in (Status.NOT_STARTED, Status.ACTIVE) and not self._closed
 
     def check_active(self) -> None:
         """Check that the attempt takes more work.
@@ -275,7 +274,7 @@ class Attempt:
                 interrupted commit can still land, with the work that it names and no other.
         """
         self.begin()
-        if self.status is Status.ACTIVE and (self.deciding or self._closed):
+        if self._closed and self.status is Status.ACTIVE:
             raise TransactionFinished(
                 f"Transaction {self.id!r} was being decided and takes no more work: commit it "
                 "again, or roll it back."

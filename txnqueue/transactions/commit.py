@@ -177,17 +177,23 @@ def rollback(
             attempt, reason, counted=counted, unless_prepared=unless_prepared and last is None
         )
     except BaseException:
-        # What a last resource decides, nobody can commit before its row is written.
-        by_row = last is not None and not (last.may_have_committed or attempt.is_prepared)
-        undecidable = by_row or not attempt.landing
-        undecidable = undecidable and attempt.status is not Status.COMMITTED
-        if undecidable and attempt.participants.are_waiting:
-            # Nobody can commit it, whatever became of the rollback: so nothing of it stays open.
+        if attempt.participants.are_waiting and _never_commits(attempt):
+            # Whatever became of the rollback, nothing of it stays open.
             attempt.status = Status.UNKNOWN
             attempt.participants.rolled_back(reason or "rolled back", counted=counted)
         raise
     if not attempt.is_prepared:
         attempt.participants.rolled_back(reason or "rolled back", counted=counted)
+
+
+def _never_commits(attempt: Attempt) -> bool:
+    """Return whether nobody can commit it, though its rollback may not be on record."""
+    last = attempt.participants.last
+    if attempt.status is Status.COMMITTED:
+        return False
+    if last is not None and not attempt.is_prepared and not last.may_have_committed:
+        return True  # without the database's row nobody commits what may be prepared
+    return not attempt.landing
 
 
 def roll_back_unless_prepared(attempt: Attempt, reason: str) -> bool:
@@ -219,6 +225,8 @@ def learn_decision(attempt: Attempt) -> None:
 
 def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool | None = None) -> None:
     """Roll back an attempt after an error if it is undecided; a failure of that is only logged.
+
+    If it is decided, what an interrupt has left of that is carried out.
 
     A prepare that was interrupted may have landed; then the attempt stays prepared, as it does
     after one that was not.

@@ -13,23 +13,20 @@ from txnqueue.core.model import Entry
 from txnqueue.core.state import QueueState
 
 Places = frozenset[tuple[int | None, int | None]]
-NOTHING: Places = frozenset()
-
-
-def places_of(entries: Iterable[Entry], queue_id: str) -> Places:
-    """Return the places in the lanes of a queue that entries have, or are planned for.
-
-    What lands at the places of the last plan is what that plan says: nothing else has come into
-    those lanes since an earlier one.
-    """
-    return frozenset((e.lane, e.sequence) for e in entries if e.queue_id == queue_id)
 
 
 @dataclass(slots=True)
 class Tries:
-    """The tries of one call so far, each by lane with the sequence number planned there."""
+    """The tries of one call so far.
+
+    Attributes:
+        planned: Each by lane with the sequence number planned there.
+        wanted: The places of all entries of the last plan, whether it was tried or not; None
+            before it is made, or if that failed.
+    """
 
     planned: list[Mapping[int, int]] = field(default_factory=list)
+    wanted: Places | None = None
 
     def note(self, places: Mapping[int, int]) -> None:
         """Remember one more try."""
@@ -47,6 +44,20 @@ class Tries:
         chosen = set(lanes)
         return all(not chosen.isdisjoint(places) for places in self._waiting(fold))
 
+    def want(self, entries: Iterable[Entry], queue_id: str) -> None:
+        """Note what the last plan would write about a queue."""
+        self.wanted = _places_of(entries, queue_id)
+
+    def something_is_left(self, landed: Iterable[Entry], queue_id: str) -> bool:
+        """Return whether an earlier try landed, and what the last plan wants may still be there.
+
+        What lands at the places of the last plan is what that plan says: nothing else has come
+        into those lanes since an earlier one.
+        """
+        if self.wanted is None:
+            return True
+        return bool(self.wanted) and _places_of(landed, queue_id) != self.wanted
+
     def _waiting(self, fold: QueueState) -> list[Mapping[int, int]]:
         """Return the tries that may still land: their places in all their lanes are still free."""
         return [
@@ -54,3 +65,7 @@ class Tries:
             for places in self.planned
             if all(fold.lanes[lane].next_sequence == place for lane, place in places.items())
         ]
+
+
+def _places_of(entries: Iterable[Entry], queue_id: str) -> Places:
+    return frozenset((e.lane, e.sequence) for e in entries if e.queue_id == queue_id)

@@ -220,8 +220,16 @@ class Duplicates:
 
     def _forget(self, now_ms: int) -> None:
         """Forget positions and ids that no message still to be searched can duplicate."""
-        searched = sorted(a.position.posted_at_ms for a in self._arrivals.values() if a.stands)
         over_ms = now_ms - CLOCKS_APART_MS - self._window_ms
+        old = [
+            (position_id, one.position.posted_at_ms)
+            for position_id, one in self._arrivals.items()
+            if not one.stands and one.position.posted_at_ms <= over_ms
+        ]
+        many = len(self._known) > 2 * self._tidied + LOOK_AHEAD
+        if not old and not many:
+            return
+        searched = sorted(a.position.posted_at_ms for a in self._arrivals.values() if a.stands)
 
         def matters(posted_at_ms: int) -> bool:
             """Return whether what is still to come, or to be searched, is within its window."""
@@ -230,9 +238,9 @@ class Duplicates:
             nth = bisect_left(searched, posted_at_ms - CLOCKS_APART_MS)
             return nth < len(searched) and searched[nth] < posted_at_ms + self._window_ms
 
-        for position_id, arrival in list(self._arrivals.items()):
-            if not arrival.stands and not matters(arrival.position.posted_at_ms):
+        for position_id, posted_at_ms in old:
+            if not matters(posted_at_ms):
                 del self._arrivals[position_id]
-        if len(self._known) > 2 * self._tidied + LOOK_AHEAD:
+        if many:
             self._known = {one: at for one, at in self._known.items() if matters(at)}
             self._tidied = len(self._known)

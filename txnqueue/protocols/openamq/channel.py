@@ -294,8 +294,8 @@ class Channel(Dispatches):
     def _commit(self, transaction: Transaction, acknowledged: list[Dispatch]) -> Receipt:
         with self._forgetting_lost():  # after the rollback, which unacknowledges them
             try:
-                for batch, names in by_batch(acknowledged):
-                    if attempt_of(transaction).takes_work:
+                if attempt_of(transaction).takes_work:
+                    for batch, names in by_batch(acknowledged):
                         unsay(batch, transaction)  # settled by an interrupted commit
                         batch.accept(matching=names, transaction=transaction)
                 return transaction.commit()

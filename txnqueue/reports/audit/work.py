@@ -61,9 +61,7 @@ class Runs:
         sums.first_ms, sums.last_ms = min(sums.first_ms, at_ms), max(sums.last_ms, at_ms)
         if entry.kind in model.DECISIONS:
             sums.counts[entry.kind] += 1
-        elif entry.kind == model.CLAIMED and not entry.body.get("counts", True):
-            pass  # a claim made for a move is no delivery
-        elif entry.kind != model.POSTED or not model.was_moved(entry.body.get("origin")):
+        elif not _is_of_a_move(entry):
             sums.counts[entry.kind] += entry.count or 0
         if (queue := self._names.get(entry.queue_id or "")) is not None:
             sums.queues[queue] = None
@@ -86,6 +84,13 @@ class Runs:
                 released=sums.counts[model.RELEASED],
                 queues=tuple(sums.queues),
             )
+
+
+def _is_of_a_move(entry: Entry) -> bool:
+    """Return whether an entry posts what was moved, or claims it for that: no send, no delivery."""
+    if entry.kind == model.CLAIMED:
+        return not entry.body.get("counts", True)
+    return entry.kind == model.POSTED and model.was_moved(entry.body.get("origin"))
 
 
 @dataclass(slots=True)
