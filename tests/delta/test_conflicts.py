@@ -145,8 +145,12 @@ def _until(path: Path, thread: threading.Thread) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("way", ["one way", "the other way"])
-@pytest.mark.parametrize("name", RIVALS)
+WAYS = ("one way", "the other way")
+BOTH_WAYS = [(name, way) for name in RIVALS for way in WAYS]
+BY_TURNS = [(name, WAYS[nth % 2]) for nth, name in enumerate(RIVALS)]
+
+
+@pytest.mark.parametrize(("name", "way"), BOTH_WAYS if LONG else BY_TURNS)
 def test_of_two_rivals_exactly_one_lands(journals: Any, name: str, way: str) -> None:
     before, first, second = RIVALS[name](f"{name} {way}")
     if before.entries:
@@ -175,7 +179,7 @@ def test_what_lands_before_the_bar_has_its_effect(journals: Any, name: str) -> N
     assert meet(journals, barring, first) == (True, True)
 
 
-@pytest.mark.parametrize("way", ["one way", "the other way"] if LONG else ["one way"])
+@pytest.mark.parametrize("way", WAYS if LONG else WAYS[:1])
 @pytest.mark.parametrize("name", APART)
 def test_appends_that_need_not_meet_both_land(journals: Any, name: str, way: str) -> None:
     before, first, second = APART[name](f"{name} {way}")

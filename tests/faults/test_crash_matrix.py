@@ -26,9 +26,9 @@ from txnqueue.errors import TransactionUnknown
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, runtime
 
-EVERY = 1 if LONG else 4
-"""Of four cells the default run has one: faults and recoveries take turns."""
-EVERY_OF_MANY = 1 if LONG else 7
+EVERY = 1 if LONG else 7
+"""Of seven cells the default run has one: faults and recoveries take turns."""
+EVERY_OF_MANY = 1 if LONG else 13
 """The same of operations with some hundred calls."""
 
 

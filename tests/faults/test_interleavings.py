@@ -96,7 +96,6 @@ DROPPING_IN_SHORT = ("a drop, a prepare and its commit",)
 IN_SHORT = (
     "two transactions, a crash, a lost reply",
     "a table change and a recovery",
-    "two attempts of one key",
 )
 """What the default run explores; the long one explores all, with more faults."""
 

@@ -46,7 +46,7 @@ def test_who_is_interrupted_while_duplicates_are_told_loses_and_doubles_nothing(
     operation = next(one for one in ALL if one.name == "leave duplicates out")
     found = within(operation, ("core/state/duplicates.py", "core/ranges.py"))
     assert len(found) > 100
-    for nth in found if LONG else found[::4]:
+    for nth in found if LONG else found[::12]:
         interrupts.run(matrix.fresh(unique=True), operation, nth)
 
 

@@ -102,6 +102,11 @@ class Point:
     java_rest_mb: float | None = None
     java_beside_mb: float | None = None
 
+    @property
+    def java_but_code_mb(self) -> float | None:
+        """What Java has beside what it compiled, which it has room for up to a bound of its own."""
+        return None if self.java_code_mb is None else round(self.java_mb - self.java_code_mb, 1)
+
 
 class OfJava(TypedDict, total=False):
     """What Java's memory is, as in a point; nothing of it if Java keeps no account."""

@@ -30,6 +30,8 @@ JUDGED = {
     "used_mb": "of it in use, MB",
     "python_blocks": "pieces of memory that Python's objects hold",
     "java_mb": "memory of its Java, MB",
+    "java_code_mb": "of it compiled code, MB",
+    "java_but_code_mb": "memory of its Java without compiled code, MB",
     "heap_mb": "Java's heap after a collection, MB",
     "threads": "threads of both",
     "python_threads": "threads of the process",
@@ -163,7 +165,7 @@ def _by_tens(judged: Sequence[Point]) -> Iterator[str]:
     yield ""
     yield f"| mean of slices | {' | '.join(titles)} |"
     yield f"|---|{'---:|' * len(tens)}"
-    for what in ("python_mb", "used_mb", "java_mb", "heap_mb"):
+    for what in ("python_mb", "used_mb", "java_mb", "java_code_mb", "java_but_code_mb", "heap_mb"):
         values = [[getattr(point, what) for point in ten] for ten in tens]
         if all(value is not None for ten in values for value in ten):
             cells = [f"{fmean(ten):,.1f}" for ten in values]

@@ -307,6 +307,20 @@ def test_the_page_shows_the_points_and_calls_a_leak_a_growth(tmp_path: Path) -> 
     assert pictures[0] == pictures[1] and b"Java" in pictures[0]
 
 
+def test_a_java_that_only_compiles_more_is_told_from_one_that_holds_more(tmp_path: Path) -> None:
+    for store, leaked_mb in (("a", 0.0), ("b", 1.0)):
+        for n in range(40):
+            parts: Any = dict.fromkeys(soak_page.JAVA, 1.0) | {"java_code_mb": 100.0 + n}
+            java_mb = 500 + n + n * leaked_mb
+            grown = replace(POINT, store=store, commits=100 * n, java_mb=java_mb, **parts)
+            points.add(grown, tmp_path / store)
+    compiles, leaks = ("\n".join(soak_page.lines(tmp_path / store)) for store in "ab")
+    assert "without compiled code, MB | 400.0 | +0.00 | +0.00 to +0.00 | 25 | flat |" in compiles
+    assert "without compiled code, MB | 427.0 | +10.00 | +10.00 to +10.00 | 25 | grows |" in leaks
+    for said in (compiles, leaks):
+        assert "of it compiled code, MB | 127.0 | +10.00 | +10.00 to +10.00 | 25 | grows |" in said
+
+
 def test_each_process_that_lived_long_is_judged_by_itself(tmp_path: Path) -> None:
     began = ("20261124T0105", "20261125T0000", "20261126T0000")
     for process, slices, grown, how in zip(

@@ -77,8 +77,7 @@ def process(tmp_path: Path) -> Process:
 
 
 @needs_full
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("output", ["table", "json"])
+@pytest.mark.parametrize(("output", "unbuffered"), [("table", "1"), ("json", "")])
 def test_a_full_disk_is_told_of_a_command_that_did_its_work(
     process: Process, output: str, unbuffered: str
 ) -> None:
@@ -90,13 +89,12 @@ def test_a_full_disk_is_told_of_a_command_that_did_its_work(
 
 
 @needs_full
-@pytest.mark.parametrize("output", ["table", "json"])
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("words", "code", "output"),
     [
-        (("depth", "orders", "--at-least", "9"), 7),
-        (("consume", "orders", "--handler", "job:leave"), 4),
-        (("depth", "nothing"), 3),
+        (("depth", "orders", "--at-least", "9"), 7, "table"),
+        (("consume", "orders", "--handler", "job:leave"), 4, "json"),
+        (("depth", "nothing"), 3, "table"),
     ],
 )
 def test_a_full_disk_changes_no_exit_code(
@@ -114,8 +112,7 @@ def test_what_a_full_disk_does_not_take_is_given_back(process: Process, output: 
     assert process.depth == 2
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("output", ["table", "json"])
+@pytest.mark.parametrize(("output", "unbuffered"), [("table", "1"), ("json", "")])
 @pytest.mark.parametrize("gone", [">&-", "| (exec <&-; sleep 3)"])
 def test_a_reader_that_has_gone_is_no_error(
     process: Process, gone: str, output: str, unbuffered: str
