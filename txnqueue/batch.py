@@ -582,6 +582,8 @@ class Batch:
             LeaseLost: Other consumers may have the messages now.
             SettlementPending: A prepared transaction settles some of the messages, and holds them
                 whatever the clock says; the lease of the others was extended.
+            TransactionUnknown: Whether it was extended is in doubt, whatever the outcome of the
+                transaction that it names: extend it again.
         """
         check_number("seconds", seconds, 0.001, LEASE_SECONDS_MAX)
         extend_leases([self], seconds)

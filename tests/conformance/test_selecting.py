@@ -120,6 +120,52 @@ def test_a_drain_forgets_what_has_left_the_queue(
     assert max(one._look_max for one in made) <= 500
 
 
+@pytest.fixture
+def forgetful(looked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Selectors forget early; one that looks again and again is ended."""
+    monkeypatch.setattr(selecting, "NOTED_MIN", 10)
+    monkeypatch.setattr(selecting, "LOOK_MIN", 1_000)
+    examine, looks = selecting.Selector._ranges, iter(range(20))
+
+    def counted(selector: Any, parts: Any) -> Any:
+        assert next(looks, None) is not None, "it looks without end"
+        return examine(selector, parts)
+
+    monkeypatch.setattr(selecting.Selector, "_ranges", counted)
+
+
+@in_memory
+def test_a_purge_knows_what_is_in_flight_when_it_looks_at_what_waits(
+    world: World, looked: list[int], forgetful: None
+) -> None:
+    queue = world.queue()
+    for n in range(40):
+        queue.send(rows(n))
+    held = queue.receive(30)
+    assert queue.purge(where=EVENS) == 5
+    assert sorted(looked) == list(range(40))
+    held.release()
+    assert numbers(queue.receive(100)) == list(range(1, 40, 2))
+
+
+@in_memory
+def test_what_is_taken_over_after_a_close_look_was_looked_at_once(
+    world: World, looked: list[int], forgetful: None
+) -> None:
+    queue, other = world.queue(lease_seconds=10), world.queue("other", lease_seconds=1e5)
+    queue.send(rows(100))
+    for n in range(30):
+        other.send(rows(n))
+    tx = world.manager("z").transaction()
+    tx.queue(queue.name).receive(1)
+    world.clock.advance(11)
+    mine = world.manager("x")
+    assert numbers(mine.queue(queue.name).receive(1)) == [100]  # the transaction is aborted
+    assert len(tx.queue(other.name).receive(100)) == 30  # which it does not know
+    assert numbers(mine.queue(other.name).receive(100, where=EVENS)) == list(range(0, 30, 2))
+    assert sorted(looked) == list(range(30))
+
+
 @in_memory
 def test_a_move_takes_its_limit_and_looks_no_further(
     world: World, looked: list[int], monkeypatch: pytest.MonkeyPatch

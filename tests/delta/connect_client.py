@@ -14,8 +14,9 @@ import sys
 import time
 from typing import Any
 
+from tests.inside import client_of
 from txnqueue import QueueDataSource, QueueManager
-from txnqueue.errors import InvalidInput
+from txnqueue.errors import InvalidInput, PlatformMissing
 
 SCHEMA = "order_id long, customer string, amount double"
 CLOSES_SECONDS = 30
@@ -95,6 +96,50 @@ def read_as_source(spark: Any, manager: QueueManager, folder: str) -> None:
     told("streamed as a source")
 
 
+def end_sessions(manager: QueueManager) -> None:
+    """Let the server end all sessions of the library, as it does after an hour without a call."""
+    store: Any = client_of(manager).store
+    statements = store.statements
+    idle = statements._idle
+    for session in (*statements._sessions.values(), *idle[True], *idle[False]):
+        session.client.release_session()
+
+
+def go_on(spark: Any, manager: QueueManager) -> None:
+    """Work on each time that all sessions have ended: a call goes on, and does all once."""
+    orders = manager.queue("orders")
+    before = spark.table("totals").count()
+    end_sessions(manager)
+    assert orders.depth() == 0
+    end_sessions(manager)
+    orders.send([{"order_id": n, "customer": "late", "amount": 1.0} for n in (200, 201)])
+    end_sessions(manager)
+    orders.receive(1).accept()
+    with manager.transaction() as tx:
+        batch = orders.receive(10, transaction=tx)
+        tx.table("totals").append([{"customer": "late", "amount": 1.0}])
+        assert [row["order_id"] for row in batch.messages()] == [201]
+        end_sessions(manager)
+    assert tx.receipt is not None
+    manager.recover()  # if a change was left to it
+    assert (orders.depth(), orders.in_flight()) == (0, 0)
+    assert spark.table("totals").count() == before + 1
+    told("went on in other sessions")
+
+
+def end_all(spark: Any, manager: QueueManager) -> None:
+    """Let the server end the user's session, too: no other one has its settings."""
+    end_sessions(manager)
+    spark.client.release_session()
+    try:
+        manager.queue("orders").depth()
+    except PlatformMissing as error:
+        assert "has ended this manager's session" in str(error)
+    else:
+        raise AssertionError("it went on")
+    told("ended")
+
+
 def refused(spark: Any, manager: QueueManager) -> None:
     """Try what cannot be done."""
     orders = manager.queue("orders")
@@ -167,10 +212,13 @@ def main(remote: str, root: str, *more: str) -> None:
         work(spark, manager)
         read_as_source(spark, manager, f"{root}-source")
         refused(spark, manager)
+        go_on(spark, manager)
         if "look" in more:
             look(spark, manager)
-    assert QueueManager(spark, root).queue("done").depth() == 0  # and is not closed
     told("closed")
+    unclosed = QueueManager(spark, root)
+    assert unclosed.queue("done").depth() == 0
+    end_all(spark, unclosed)
     print("done", flush=True)
 
 

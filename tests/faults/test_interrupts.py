@@ -13,11 +13,14 @@ from tests.conftest import LONG
 from tests.faults import interrupts, matrix
 from tests.faults.interrupts import ALL, BLOCKS, Interrupt
 from tests.faults.scenarios import Operation
+from tests.inside import beside
+from txnqueue.batch import Batch
 from txnqueue.client.readers import StateReader
 from txnqueue.core.state import QueueState, compaction
 from txnqueue.manager import QueueManager
 from txnqueue.protocols.openamq import Connection
-from txnqueue.testing import memory_manager
+from txnqueue.queue import Queue
+from txnqueue.testing import Clock, memory_manager
 from txnqueue.transaction import Transaction
 
 SAMPLE = 4_000 if LONG else 100
@@ -181,6 +184,64 @@ def test_an_acknowledgement_of_several_receives_that_is_interrupted_is_repeated(
         assert channel.dispatch_list == [], found.at
         assert [manager.queue(f"q{n}").in_flight() for n in range(2)] == [0, 0], found.at
         assert [manager.queue(f"q{n}").depth() for n in range(2)] == [0, 0], found.at
+
+
+def _takes(queue: Queue) -> Batch:
+    return queue.receive(1)
+
+
+def _takes_in_a_transaction(queue: Queue) -> Batch:
+    return beside(queue).queue(queue.name).receive(1)
+
+
+@pytest.mark.parametrize("take", [_takes, _takes_in_a_transaction])
+def test_in_an_ordered_lane_nothing_passes_what_an_interrupted_receive_holds(take: Any) -> None:
+    def begun() -> tuple[Clock, Queue]:
+        manager = memory_manager(clock=(clock := Clock()))
+        queue = manager.create_queue("in", "i long", ordered=True, dead_letter=False)
+        for i in (1, 2):
+            queue.send([{"i": i}])
+        return clock, queue
+
+    for _ in range(2):  # the first one looks at more
+        _, queue = begun()
+        with Interrupt() as counted:
+            taken = take(queue)
+        assert len(taken) == 1
+    waited = 0
+    for nth in range(1, len(counted.places) + 1):
+        clock, queue = begun()
+        with pytest.raises(KeyboardInterrupt), Interrupt(nth) as found:
+            take(queue)
+        if not (taken := take(queue)):
+            waited += 1
+            clock.advance(1_000)
+            taken = take(queue)
+        assert [row["i"] for row in taken.messages()] == [1], found.at
+    assert waited, "vacuous: nothing was held"
+
+
+def test_a_transaction_passes_nothing_that_its_interrupted_move_still_holds() -> None:
+    def begun() -> tuple[Queue, Transaction]:
+        manager = memory_manager()
+        manager.create_queue("out", "i long", dead_letter=False)
+        queue = manager.create_queue("in", "i long", ordered=True, dead_letter=False)
+        for i in (1, 2):
+            queue.send([{"i": i}])
+        return queue, manager.transaction()
+
+    for _ in range(2):  # the first one looks at more
+        queue, tx = begun()
+        with Interrupt() as counted:
+            queue.move("out", limit=1, transaction=tx)
+    for nth in range(1, len(counted.places) + 1):
+        queue, tx = begun()
+        with pytest.raises(KeyboardInterrupt), Interrupt(nth) as found:
+            queue.move("out", limit=1, transaction=tx)
+        taken = [row["i"] for row in queue.receive(1, transaction=tx).messages()]
+        tx.commit()
+        left = queue.depth() + queue.in_flight()
+        assert taken != [2] or not left, f"{found.at}: the first one comes back"
 
 
 def _receives(manager: QueueManager, tx: Transaction) -> None:

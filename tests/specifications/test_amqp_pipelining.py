@@ -714,6 +714,38 @@ def test_what_would_go_settled_waits_for_a_discharge_in_doubt(
 
 @in_memory
 @pytest.mark.rule("S1-41", "S1-43")
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("mode", [SenderSettleMode.SETTLED, SenderSettleMode.UNSETTLED])
+@pytest.mark.parametrize("landed", [True, False])
+def test_what_a_link_leaves_behind_while_a_discharge_is_in_doubt_goes_back(
+    world: Any, landed: bool, mode: SenderSettleMode, ends: bool
+) -> None:
+    """The discharge kept it, under a lease that nobody held then."""
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2), row(3)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id = pipe.declare()
+    pipe.do(Flow(incoming_window=1))
+    handle = pipe.attach(Role.RECEIVER, source=Source(scene.name), snd_settle_mode=mode)
+    pipe.do(Flow(handle=handle, link_credit=3, properties={"txn-id": txn_id}))
+    with unanswered(world.store.journal, lands=landed):
+        asked = pipe.transfer(pipe.control, (AmqpValue(Discharge(txn_id, False)),))
+        if ends:
+            pipe.do(Detach(handle=handle, closed=True))
+        else:
+            pipe.do(Flow(handle=handle, delivery_count=1, link_credit=0))
+    pipe.session.connection.tick()
+    pipe.frames += pipe.session.frames()
+    assert isinstance(pipe.outcomes()[asked], Accepted if landed else Rejected)
+    # The first one has begun to go: what goes settled is accepted by the discharge.
+    goes_settled = mode is SenderSettleMode.SETTLED
+    accepted = int(landed and goes_settled)
+    held = int(landed and not goes_settled and not ends)
+    assert scene.counts == (3 - accepted - held, held)
+
+
+@in_memory
+@pytest.mark.rule("S1-41", "S1-43")
 @pytest.mark.parametrize("fail", [False, True])
 def test_what_goes_settled_and_has_not_gone_is_not_consumed(world: Any, fail: bool) -> None:
     scene = Scene(world)

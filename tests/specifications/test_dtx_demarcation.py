@@ -18,10 +18,12 @@ from tests.inside import client_of
 from tests.locks import in_another_thread
 from tests.specifications.dtx_world import Dtx, failing, refused
 from txnqueue import Status
+from txnqueue.core.state.branch import Branch
 from txnqueue.errors import (
     BranchMisused,
     InvalidInput,
     LimitExceeded,
+    NotPermitted,
     TransactionFinished,
     TransactionNotGiven,
 )
@@ -141,8 +143,12 @@ def test_a_ticket_binds_the_plain_interface_too_and_not_the_operator(world: Worl
     etl.start(xid, ticket=ticket)
     dtx.work(etl)
     etl.end(xid, ticket=ticket)
-    boss.prepare(xid, ticket=ticket)
     stranger = world.manager("stranger")
+    branch = Branch.of(client_of(stranger).cache.key_state(xid.transaction_id))
+    assert branch is not None
+    with pytest.raises(NotPermitted, match="may not coordinate"):
+        stranger.rollback(xid.transaction_id, attempt=f"{branch.attempt}@{branch.begun}")
+    boss.prepare(xid, ticket=ticket)
     for decide in (stranger.commit, stranger.rollback):
         with pytest.raises(Exception, match="may not coordinate"):
             decide(xid.transaction_id)
@@ -170,8 +176,9 @@ def test_what_others_have_resumed_is_not_said_to_be_suspended(world: World) -> N
 
 @in_memory
 @rule("S4-11")
-def test_a_channel_forgets_the_suspended_work_that_others_have_resumed(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("resumed", [True, False])
+def test_a_channel_forgets_the_suspended_work_that_others_have_resumed_or_decided(
+    world: World, monkeypatch: pytest.MonkeyPatch, resumed: bool
 ) -> None:
     """A transaction manager may suspend on one channel and resume on another, for years."""
     monkeypatch.setattr(demarcation, "SUSPENDED_COUNT", 2)
@@ -183,8 +190,9 @@ def test_a_channel_forgets_the_suspended_work_that_others_have_resumed(
         xid = dtx.xid()
         channel.start(xid)
         channel.end(xid, suspend=True)
-        other.start(xid, resume=True)
-        other.end(xid)
+        if resumed:
+            other.start(xid, resume=True)
+            other.end(xid)
         other.rollback(xid)
     assert kept in channel._suspended and len(channel._suspended) <= 3
     channel.start(kept, resume=True)

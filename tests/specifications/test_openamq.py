@@ -577,6 +577,32 @@ def test_an_acknowledgement_that_is_lost_aborts_the_commit_whoever_noticed_it(
     assert broker.waiting(broker.bills) == [11]
 
 
+@rule("S0-14", "S0-15")
+@in_memory
+def test_an_acknowledgement_that_another_thread_finds_lost_meanwhile_aborts_the_commit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(world, lease_seconds=60)
+    channel, other = broker.channel(), broker.channel("b")
+    got(broker, channel, 1)
+    channel.send(broker.bills.name, rows(10))
+    world.clock.advance(61)
+    assert carried(other.dispatch(broker.orders.name)) == [1]
+    opening = channel._open_transaction
+
+    def meanwhile() -> Any:
+        with pytest.raises(LeaseLost):
+            channel.extend_lease(100)
+        return opening()
+
+    monkeypatch.setattr(channel, "_open_transaction", meanwhile)
+    channel.ack()
+    assert [one.acknowledged for one in channel.dispatch_list] == [True]
+    with pytest.raises(LeaseLost):
+        channel.commit()
+    assert (channel.dispatch_list, broker.waiting(broker.bills)) == ([], [])
+
+
 @rule("S0-10", "S0-14")
 @in_memory
 def test_a_lost_acknowledgement_does_not_keep_the_other_leases_from_being_extended(
@@ -591,7 +617,7 @@ def test_a_lost_acknowledgement_does_not_keep_the_other_leases_from_being_extend
     got(broker, channel, 2)
     with pytest.raises(LeaseLost):
         channel.extend_lease(100)
-    channel.extend_lease(100)
+    assert channel.extend_lease(100).count == 1
     world.clock.advance(61)
     assert carried(other.dispatch(broker.orders.name)) == [1], "the second one is still held"
     channel.rollback()

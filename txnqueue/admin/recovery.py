@@ -28,7 +28,7 @@ from txnqueue.core.state.overview import Survey
 from txnqueue.errors import HistoryRemoved, InvalidInput, TransactionFinished
 from txnqueue.messages.takeover import LEASE_OVER, abort_branch, held_inside, may_end
 from txnqueue.transactions.participants import check_idle, decision, has_failed
-from txnqueue.transactions.prepared import decide_prepared
+from txnqueue.transactions.prepared import check_permitted, decide_prepared
 from txnqueue.transactions.table_applier import Applier, WaitingChange
 from txnqueue.transactions.transient import resolve as follow_decisions
 
@@ -364,8 +364,10 @@ def abort_attempt(client: Client, owner: AttemptOwner, reason: str) -> None:
 
     Raises:
         TransactionFinished: The attempt is committed.
+        NotPermitted: It is that of a branch that is restricted to other principals.
     """
     key, attempt = owner.key, owner.attempt
+    check_permitted(client, key)
     _, claims = held_inside(client, client.cache.queues().values()).get(attempt, (owner, []))
     abort(client, owner, claims, reason)
     state = client.cache.key_state(key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import AttemptOwner, Claim, LeaseOwner, Owner, QueueState
@@ -34,9 +34,9 @@ class Consumer:
         self.id = consumer_id
         self._opened_ms = opened_ms
         self._epochs: dict[tuple[str, bool], int] = {}
+        self._asked: set[Place] = set()
         self._given: set[Place] = set()
-        self._missed: set[Place] = set()
-        """The claims in ordered queues whose messages were given to a caller, or to nobody."""
+        """The claims in ordered queues that calls asked for; those that a caller was given."""
 
     def owner(self, info: QueueInfo, fold: QueueState) -> LeaseOwner:
         """Return the owner of this consumer's leases on a queue, with its epoch there.
@@ -66,6 +66,21 @@ class Consumer:
             )
         return LeaseOwner(self.id, epoch)
 
+    def ask(self, info: QueueInfo, name: ClaimName) -> None:
+        """Record a claim before it is appended: it is nobody's until its messages are given.
+
+        It may have landed, or land later, though its call fails or is interrupted, wherever that
+        is. Nobody can settle its messages then: they come back when its lease or its attempt ends,
+        and only then those behind them in an ordered lane may go. In other queues nothing waits for
+        them. If another call is given a claim of that name, this one has not landed.
+
+        Args:
+            info: The queue, or its transient part.
+            name: The claim's name.
+        """
+        if info.settings.ordered:
+            self._asked.add((info.queue_id, info.transient, *name))
+
     def give(self, info: QueueInfo, name: ClaimName) -> None:
         """Record a claim whose messages a caller is given.
 
@@ -79,22 +94,6 @@ class Consumer:
     def take_back(self, info: QueueInfo, name: ClaimName) -> None:
         """Record that the caller does not get the messages of a claim after all."""
         self._given.discard((info.queue_id, info.transient, *name))
-        self.miss(info, [name])
-
-    def miss(self, info: QueueInfo, claims: Iterable[ClaimName]) -> None:
-        """Record claims that a call asked for that failed or was interrupted.
-
-        Each may have landed, or land later. Nobody can settle its messages: they come back when its
-        lease or its attempt ends, and only then those behind them in an ordered lane may go. In
-        other queues nothing waits for them. If another call is given a claim of that name, this one
-        has not landed.
-
-        Args:
-            info: The queue, or its transient part.
-            claims: Their names.
-        """
-        if info.settings.ordered:
-            self._missed.update((info.queue_id, info.transient, *name) for name in claims)
 
     def others(self, info: QueueInfo, fold: QueueState, own: Collection[str] = ()) -> list[Claim]:
         """List the claims that are not this consumer's own, or that it was never given.
@@ -111,16 +110,16 @@ class Consumer:
         """
         part = info.queue_id, info.transient
         me = LeaseOwner(self.id, self._epochs.get(part, 0))
-        missed = self._missed_in(part, fold)
-        return [c for c in fold.claims() if c.name in missed or not _is_own(c.owner, me, own)]
+        nobodys = self._asked_in(part, fold)
+        return [c for c in fold.claims() if c.name in nobodys or not _is_own(c.owner, me, own)]
 
-    def _missed_in(self, part: tuple[str, bool], fold: QueueState) -> set[ClaimName]:
+    def _asked_in(self, part: tuple[str, bool], fold: QueueState) -> set[ClaimName]:
         """Return the claims that nobody was given, and forget those that have ended."""
-        for known in (self._given, self._missed):
+        for known in (self._given, self._asked):
             for place in list(known):  # other threads may add some
                 if place[:2] == part and _has_ended(fold, *place[2:]):
                     known.discard(place)
-        return {place[2:] for place in self._missed - self._given if place[:2] == part}
+        return {place[2:] for place in self._asked - self._given if place[:2] == part}
 
 
 def _has_ended(fold: QueueState, lane: int, sequence: int) -> bool:

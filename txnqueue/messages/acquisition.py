@@ -175,12 +175,8 @@ def move_inside(
                 taker = _Taker(
                     client, info, left, tx, upto, route=route, wanted=wanted, among=among
                 )
-                try:
-                    landed = client.land(taker.plan, "claim", transaction_id=tx.id, queue=info.name)
-                    found = taker.held(landed.entries if landed else ())
-                except BaseException:
-                    taker.miss()
-                    raise
+                landed = client.land(taker.plan, "claim", transaction_id=tx.id, queue=info.name)
+                found = taker.held(landed.entries if landed else ())
                 held += found
                 planned.update((name_of(one), taker.planned_route) for one in found)
                 left -= sum(one.claim.count for one in found)
@@ -189,7 +185,8 @@ def move_inside(
         _release_held(held, tx)
         raise
     try:
-        return _move_held(Account(held, tx), tx, planned, reason) if held else 0
+        with receive.given(tx.client, held, tx):
+            return _move_held(Account(held, tx), tx, planned, reason) if held else 0
     except TransactionFinished:  # nothing is recorded: another thread decides it already
         receive.give_back(tx.client, held)
         raise
@@ -285,7 +282,8 @@ class _Taker(ClaimPlanner):
             return None
         self._tries.note(places)
         self._note([segment for selection in chosen for segment in selection.segments])
-        self._asked.update((selection.lane, selection.sequence) for selection in chosen)
+        for selection in chosen:
+            self.consumer.ask(info, (selection.lane, selection.sequence))
         self._tx.claiming(transient=info.transient)
         return plan
 

@@ -92,7 +92,6 @@ class ClaimPlanner:
         self._tries = Tries()
         self._turn: int | None = None
         self._positions: dict[PositionId, Position] = {}
-        self._asked: set[tuple[int, int]] = set()
 
     def plan(self, lost: int) -> Plan | None:
         """Plan the claim from the queue's present state; None if there is nothing to claim.
@@ -146,15 +145,11 @@ class ClaimPlanner:
                     info.queue_id, info.name, selection, removal, stamp
                 )
                 plan += gone
-            self._asked.add((selection.lane, selection.sequence))
+            self.consumer.ask(info, (selection.lane, selection.sequence))
             plan += planning.claim(
                 info.queue_id, selection, owner, deadline_ms, stamp, shared=shared
             )
         return plan
-
-    def miss(self) -> None:
-        """Record that its caller is not given what it claimed, or may still claim."""
-        self.consumer.miss(self.info, self._asked)
 
     def held(self, entries: Iterable[Entry]) -> list[HeldClaim]:
         """Read this client's claims from the entries that landed.

@@ -15,7 +15,6 @@ from txnqueue.core.planning import Disposition, Plan, lane_conditions, settlemen
 from txnqueue.core.settings import LEASE_SECONDS_MAX, QueueInfo, check_number
 from txnqueue.core.state import AttemptOwner
 from txnqueue.core.state.branch import Branch
-from txnqueue.errors import Busy
 from txnqueue.messages.acquirer import Acquirer
 from txnqueue.messages.claim import ClaimPlanner, HeldClaim, Wanting
 from txnqueue.messages.settlement import by_client
@@ -155,21 +154,15 @@ def _stays_alone(one: HeldClaim) -> bool:
 def _claimed(planner: ClaimPlanner, info: QueueInfo) -> list[HeldClaim]:
     transaction = planner.transaction
     while True:
-        try:
-            landed = planner.client.land(
-                planner.plan,
-                "claim",
-                transaction_id=transaction.id if transaction else None,
-                queue=info.name,
-            )
-            if landed is None:
-                return []
-            held = planner.held(landed.entries)
-        except Busy:  # certainly nothing landed
-            raise
-        except BaseException:
-            planner.miss()
-            raise
+        landed = planner.client.land(
+            planner.plan,
+            "claim",
+            transaction_id=transaction.id if transaction else None,
+            queue=info.name,
+        )
+        if landed is None:
+            return []
+        held = planner.held(landed.entries)
         if held or not any(entry.kind in _REMOVING for entry in landed.entries):
             return held
 
@@ -284,10 +277,7 @@ def claim(
             )
             held += _claimed(planner, info)
         except BaseException:
-            mine = held[len(before) :]
-            for one in mine:
-                _consumer_of(client, acquirer).miss(one.info, [one.claim.name])
-            give_back(client, mine)
+            give_back(client, held[len(before) :])
             raise
     return held
 

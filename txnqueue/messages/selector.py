@@ -231,7 +231,7 @@ _IN_A_QUEUE = (
 
 @dataclass(slots=True)
 class _Notes:
-    """What is known of the messages of a lane.
+    """What is known of the messages of a lane, durable or transient ones.
 
     Attributes:
         seen: The messages that were examined.
@@ -248,11 +248,16 @@ class _Notes:
         for known, more in ((self.seen, seen), (self.wanted, wanted)):
             known[same] = ranges.added(known.get(same, ()), more)
 
-    def tidy(self, here: Iterable[Segment]) -> None:
-        """Forget positions that are not here any more, once they may be many."""
+    def tidy(self, lane: LaneState, segments: Iterable[Segment]) -> None:
+        """Forget positions of which nothing is in the lane any more, once they may be many.
+
+        What is in flight stays known: a purge, or who takes it over, looks at it in the same plan
+        as at what waits.
+        """
         if len(self.seen) > 2 * self.left + NOTED_MIN:
-            there = set(map(_same, here))
-            self.seen = {same: seen for same, seen in self.seen.items() if same in there}
+            here = {one.position.position_id for one in chain(lane.available, segments)}
+            here.update(*(claim.items for claim in lane.claims.values()))
+            self.seen = {same: seen for same, seen in self.seen.items() if same[0] in here}
             self.wanted = {same: self.wanted[same] for same in self.seen}
             self.left = len(self.seen)
 
@@ -309,7 +314,7 @@ class Selector:
                 )
         self._look_max = LOOK_MIN if few else None
         self._growth = LOOK_GROWTH
-        self._notes: dict[int, _Notes] = defaultdict(_Notes)
+        self._notes: dict[tuple[str, int], _Notes] = defaultdict(_Notes)
         self._count = 0
 
     def of_lane(self, lane: LaneState, segments: Sequence[Segment]) -> Iterator[Segment]:
@@ -320,8 +325,10 @@ class Selector:
         Raises:
             NotRead: The next messages must be examined first, which takes a query.
         """
-        notes = self._notes[lane.lane]
-        notes.tidy(chain(lane.available, segments))
+        if not segments:
+            return
+        notes = self._notes[segments[0].position.queue_id, lane.lane]
+        notes.tidy(lane, segments)
         for nth, segment in enumerate(segments):
             new = _new(segment, notes)
             last = new[0][0] - 1 if new else segment.last
@@ -329,11 +336,11 @@ class Selector:
             for part in ranges.within(wanted, segment.first, last):
                 yield segment.cut(*part)
             if new:
-                raise NotRead(partial(self._look, segments[nth:], lane.lane))
+                raise NotRead(partial(self._look, segments[nth:], lane.lane, notes))
 
     # -------------------------------------------------------------------------- helpers
 
-    def _look(self, segments: Sequence[Segment], lane: int) -> None:
+    def _look(self, segments: Sequence[Segment], lane: int, notes: _Notes) -> None:
         """Examine the next messages by one query, or all of the lane if all selected are needed.
 
         Whether these are too many is then known before the first of them are taken.
@@ -341,14 +348,14 @@ class Selector:
         Raises:
             LimitExceeded: All selected messages are needed, and they lie in too many ranges.
         """
-        due = self._due(segments, lane)
+        due = self._due(segments, notes)
         while some := list(islice(due, _PIECES_MAX)):
             for apart in _rounds(some):
-                self._examine(apart, lane)
+                self._examine(apart, lane, notes)
             if self._look_max is not None:
                 return
 
-    def _examine(self, due: Sequence[_Due], lane: int) -> None:
+    def _examine(self, due: Sequence[_Due], lane: int, notes: _Notes) -> None:
         """Examine messages by one query.
 
         Raises:
@@ -372,16 +379,16 @@ class Selector:
             raise too_many(what, _IN_A_QUEUE, self._name)
         if self._look_max is not None:
             self._look_max = min(self._look_max * self._growth, LOOK_MAX)
-        wanted, notes = by_send(found), self._notes[lane]
+        wanted = by_send(found)
         for send_id, looked_at in asked.items():
             there = wanted.get(send_id, ())
             for same, new in looked_at:
                 mine = [one for part in new for one in ranges.within(there, *part)]
                 notes.note(same, new, mine)
 
-    def _due(self, segments: Sequence[Segment], lane: int) -> Iterator[_Due]:
+    def _due(self, segments: Sequence[Segment], notes: _Notes) -> Iterator[_Due]:
         """Yield the messages to examine next, by segment."""
-        left, notes = self._look_max, self._notes[lane]
+        left = self._look_max
         for segment in segments:
             new = _new(segment, notes)
             if left is not None:

@@ -209,7 +209,8 @@ def local_spark(
             "versions have no jar files, txnqueue doctor shows which versions go together."
         ) from error
     _check_delta(spark)
-    _list_tails()
+    if running is None:
+        _list_tails()
     if (
         running is None
         and "spark.jars.packages" in wanted

@@ -84,16 +84,20 @@ def _made(package: bytes, module: str, name: str) -> object:
     import hashlib
     import importlib
     import os
+    import stat
     import sys
     import tempfile
     from pathlib import Path
 
     if "txnqueue" not in sys.modules:
-        # One file for all workers: most end without cleaning up. Nobody else's is imported.
-        name_of_content = f"txnqueue-{hashlib.sha256(package).hexdigest()[:16]}.zip"
+        # One file for all workers of a user: most end without cleaning up. Nobody else's is
+        # imported, nor one to which somebody else's link leads.
+        user = os.getuid() if hasattr(os, "getuid") else 0
+        name_of_content = f"txnqueue-{user}-{hashlib.sha256(package).hexdigest()[:16]}.zip"
         archive = Path(tempfile.gettempdir()) / name_of_content
         try:
-            mine = not hasattr(os, "getuid") or archive.stat().st_uid == os.getuid()
+            there = archive.lstat()
+            mine = stat.S_ISREG(there.st_mode) and there.st_uid in (user, 0)
             known = mine and archive.read_bytes() == package
         except OSError:
             known = False
@@ -103,7 +107,7 @@ def _made(package: bytes, module: str, name: str) -> object:
                 file.write(package)
             try:
                 os.replace(beside, archive)
-            except OSError:  # another user has a file of this name
+            except OSError:  # another user took this name
                 archive = Path(beside)
         sys.path.insert(0, str(archive))
         importlib.invalidate_caches()

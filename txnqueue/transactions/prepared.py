@@ -168,6 +168,16 @@ def _check_found(client: Client, state: TransactionState) -> None:
         )
 
 
+def check_permitted(client: Client, key: str) -> None:
+    """Check that a client may coordinate a transaction: anybody may, unless it is a branch.
+
+    Raises:
+        NotPermitted: The branch is restricted to other principals.
+    """
+    if is_branch(key):
+        _permitted(client, client.cache.key_state(key))
+
+
 def _permitted(client: Client, state: TransactionState) -> Branch | None:
     """Return a key's branch, if it is one, after checking that this client may coordinate it.
 

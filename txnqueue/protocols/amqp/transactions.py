@@ -230,6 +230,7 @@ class LiveTransaction:
         deliveries: Deliveries to the controller that were acquired in it, or have an outcome in it.
         consumed: The claims whose deliveries are all settled; their outcomes are known to the
             store's transaction.
+        kept: The deliveries acquired in it that its discharge keeps, since they have no outcome.
         compact_count: The number of deliveries with which it looks for such claims.
         links: The links that acquire in it.
     """
@@ -249,6 +250,7 @@ class LiveTransaction:
     rejected: defaultdict[Session, DeliveryIds] = field(default_factory=_ids)
     deliveries: dict[OutgoingDelivery, None] = field(default_factory=dict)
     consumed: dict[Batch, ConsumedClaim] = field(default_factory=dict)
+    kept: list[OutgoingDelivery] = field(default_factory=list)
     compact_count: int = COMPACT_COUNT
     links: set[SendingLink] = field(default_factory=set)
 
@@ -395,8 +397,10 @@ class LiveTransaction:
     def committed(self) -> None:
         """Give deliveries the applied outcomes, and forget the transaction.
 
-        A prepared one, too: what becomes of it, its coordinator decides.
+        A prepared one, too: what becomes of it, its coordinator decides. What a link that closed or
+        took fewer while the discharge was in doubt left behind was kept: its outcome follows.
         """
+        late = [(one, one.outcome) for one in self.kept if one.outcome is not None]
         for posted in self.incoming.values():
             posted.state, posted.transaction = posted.outcome, None
             posted.link.session.show(posted)
@@ -413,6 +417,8 @@ class LiveTransaction:
             else:
                 delivery.state = None
         self._leave_links()
+        outcomes = dict(late)
+        give_back([(d, outcomes[d]) for d in mine] for mine in by_claim(outcomes))
 
     def roll_back(self, error: Error) -> None:
         """Undo everything: end acquisitions, forget outcomes, post nothing.
@@ -524,6 +530,7 @@ class LiveTransaction:
                 if delivery.acquired_in is self and delivery.outcome is None:
                     delivery.outcome = Released()
         said = [(d, d.outcome) for d in self.deliveries if d.outcome is not None]
+        self.kept = [d for d in self.deliveries if d.acquired_in is self and d.outcome is None]
         apply(said, self.transaction)
         silent = {id(d.batch): d.batch for d in self.deliveries if d.acquired_in is self}
         for batch in silent.values():
@@ -533,7 +540,7 @@ class LiveTransaction:
         self.postings, self.posted_octets = {}, 0
         self.incoming, self.deliveries, links = {}, {}, self.links
         self.accepted, self.rejected, self.consumed = _ids(), _ids(), {}
-        self.links = set()
+        self.links, self.kept = set(), []
         for link in links:
             link.leave(self)
 

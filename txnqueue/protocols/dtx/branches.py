@@ -61,13 +61,14 @@ class Branches:
         return branch_found(self._client.cache.key_states([key])[key])
 
     def still_suspended(self, sessions: Collection[BranchSession]) -> set[str]:
-        """Find which sessions are suspended in their branches, by their names."""
+        """Find which sessions are suspended in branches that are not decided, by their names."""
         states = self._client.cache.key_states(one.id for one in sessions)
-        branches = {key: Branch.of(state) for key, state in states.items()}
+        found = {key: Branch.of(state) for key, state in states.items()}
+        undecided = {key: branch for key, branch in found.items() if branch and branch.open}
         return {
             one.name
             for one in sessions
-            if (branch := branches[one.id]) and branch.sessions.get(one.name) == model.SUSPENDED
+            if one.id in undecided and undecided[one.id].sessions.get(one.name) == model.SUSPENDED
         }
 
     def session(self, key: str) -> BranchSession:

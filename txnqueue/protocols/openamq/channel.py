@@ -195,6 +195,7 @@ class Channel(Dispatches):
                 self._open_transaction()
                 for one in found:
                     one.acknowledged = True
+                self._keep(found)
         return Reply(count=len(found))
 
     # ------------------------------------------------------------------------- transactions

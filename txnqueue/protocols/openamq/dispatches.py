@@ -297,7 +297,7 @@ class Dispatches:
             seconds: The new lease in seconds, from now.
 
         Returns:
-            The number of messages held.
+            The number of messages held, without those that are known as lost.
 
         Raises:
             LeaseLost: Other clients may have some of them now, and these have left the
@@ -317,7 +317,7 @@ class Dispatches:
                 if until_ms is not None:
                     for one in mine:
                         one.claim.deadline_ms = until_ms
-        return Reply(count=len(self._dispatched))
+        return Reply(count=sum(not one._is_lost for one in self._all()))
 
     def _settle(self, found: list[Dispatch], settle: Settle) -> None:
         """Settle messages at once, in one append whenever they were dispatched."""
@@ -407,6 +407,14 @@ class Dispatches:
 
     def _unacknowledged(self, tags: Tags | None) -> list[Dispatch]:
         return [one for one in self._matching(tags) if not one.acknowledged]
+
+    def _keep(self, acknowledged: Iterable[Dispatch]) -> None:
+        """Keep messages whose acknowledgement waits for the commit, though they are lost.
+
+        A call in another thread may have found that meanwhile: the commit has to fail for them.
+        """
+        for one in acknowledged:
+            self._dispatched.setdefault(one.tag, one)
 
     def _destroy(self, settled: Iterable[Dispatch]) -> None:
         for dispatch in list(settled):

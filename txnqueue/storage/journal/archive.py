@@ -55,9 +55,12 @@ class DeltaArchive:
     def __init__(self, statements: Statements) -> None:
         """Use the archive of a store, which need not exist yet."""
         self._statements = statements
-        self._session = statements.session
         self._table = statements.names.archive
         self._selection = EntrySelection(statements, uncached(self._table), _VERSION, "commit_seq")
+
+    @property
+    def _session(self) -> SparkSession:
+        return self._statements.session
 
     def create(self) -> None:
         """Create the archive if it does not exist."""

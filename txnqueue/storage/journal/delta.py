@@ -71,7 +71,6 @@ class DeltaJournal:
             groups: Groups appends; if omitted, the group commit of this process and journal.
         """
         self._statements = statements
-        self._session = statements.session
         self._table = statements.names.journal
         self.archive = DeltaArchive(statements)
         rank = "_metadata.row_commit_version"
@@ -288,6 +287,10 @@ class DeltaJournal:
         return self._statements.vacuum("journal", self._table, seconds_min, full=full)
 
     # -------------------------------------------------------------------------- helpers
+
+    @property
+    def _session(self) -> SparkSession:
+        return self._statements.session
 
     @property
     def _groups(self) -> Groups:

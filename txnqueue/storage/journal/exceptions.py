@@ -64,6 +64,13 @@ _RIVALRY = re.compile(
     r"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION|DELTA_MISSING_DELTA_TABLE"
     r"|TABLE_OR_VIEW_ALREADY_EXISTS"
 )
+_SESSION_ENDED = re.compile(
+    r"\[(?:INVALID_HANDLE\.SESSION_(?:CHANGED|CLOSED|NOT_FOUND)|NO_ACTIVE_SESSION)\]"
+    r"|incorrect server side session identifier"
+)
+"""What a Spark Connect server, or its client, says of a session that there is no more."""
+_NO_OUTCOME = re.compile(r"\[(?:INVALID_HANDLE|INVALID_CURSOR)\.|\[RESPONSE_ALREADY_RECEIVED\]")
+"""What either says of a statement whose results it does not have."""
 _NO_HOST = re.compile(r"UnknownHostException: [^\n]*")
 _TOO_MANY_PARTS = "DELTA_PARSING_ILLEGAL_TABLE_NAME"
 
@@ -115,10 +122,7 @@ def met_by_handler(folder: str, error: BaseException) -> StoreError | None:
     """
     if isinstance(error, StoreCorrupt):  # the library has read it
         return error
-    of_spark = any(
-        kind.__module__.partition(".")[0] in ("pyspark", "py4j") for kind in type(error).__mro__
-    )
-    return damage_below(folder, error) if of_spark else None
+    return damage_below(folder, error) if _is_of(error, "pyspark", "py4j") else None
 
 
 def damage_below(folder: str, error: BaseException) -> StoreError | None:
@@ -249,6 +253,36 @@ def is_altered(error: BaseException) -> bool:
     table that a user's DataFrame reads, and then the DataFrame must be made anew.
     """
     return "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS" in str(error)
+
+
+def is_session_ended(error: BaseException) -> bool:
+    """Return whether a Spark Connect server does not know the session of a statement any more.
+
+    The statement was refused, or was carried out, at least in part, before the session ended.
+    """
+    return _is_of(error, "pyspark", "grpc") and bool(_SESSION_ENDED.search(str(error)))
+
+
+def is_unanswered(error: BaseException) -> bool:
+    """Return whether a statement may still be at work, since nothing came back of it.
+
+    An error of Spark or Delta is an answer: the statement has ended.
+    """
+    if isinstance(error, ConnectionError) or is_session_ended(error) or _is_of(error, "grpc"):
+        return True
+    kind, said = type(error).__name__, str(error)
+    if _is_of(error, "py4j"):  # an answer of Java has its class, or its trace
+        return kind in ("Py4JError", "Py4JNetworkError") and "Trace:" not in said
+    return _is_of(error, "pyspark") and (
+        kind in ("SparkConnectException", "SparkConnectGrpcException")
+        or bool(_NO_OUTCOME.search(said))
+    )
+
+
+def _is_of(error: BaseException, *packages: str) -> bool:
+    """Return whether the class of an error, or one that it is derived from, is of a package."""
+    kinds = type(error).__mro__
+    return any(kind.__module__.partition(".")[0] in packages for kind in kinds)
 
 
 def is_rivalry(error: BaseException) -> bool:

@@ -20,6 +20,7 @@ from typing import Any
 
 from txnqueue.errors import PlatformMissing, StoreBusy, StoreError
 from txnqueue.storage.journal import locked_file
+from txnqueue.storage.journal.exceptions import is_unanswered
 from txnqueue.storage.journal.locked_file import LockedFile
 from txnqueue.storage.setbacks import gone
 
@@ -114,11 +115,11 @@ class TableLock:
                 self._owner.write_text(json.dumps(me | said))
             try:
                 yield
-            except ConnectionError:  # the JVM did not reply, and may still be committing
-                _in_doubt.update([] if locked is None else [locked])
-                raise
-            except BaseException:
-                self._disown()  # the statement has returned: it failed
+            except BaseException as error:
+                if is_unanswered(error):  # the JVM may still be committing
+                    _in_doubt.update([] if locked is None else [locked])
+                else:  # the statement has returned: it failed
+                    self._disown()
                 raise
             self._disown()
         finally:

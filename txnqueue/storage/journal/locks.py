@@ -78,7 +78,7 @@ class Locks:
     def __init__(
         self,
         user: SparkSession,
-        session: SparkSession,
+        session: Callable[[], SparkSession],
         names: TableNames,
         naming: Callable[[], SparkSession],
         *,
@@ -88,7 +88,7 @@ class Locks:
 
         Args:
             user: The user's session.
-            session: A session of the library for reading.
+            session: Returns the session of the library for reading.
             names: The names of the store's tables.
             naming: Returns the session in which a driver registers as the writer.
             several_drivers: Whether several drivers may write, whatever the storage is.
@@ -141,7 +141,7 @@ class Locks:
     def _locked_by_jvm(self, pid: int, folder: Path) -> locked_file.LockedFile | None:
         if is_connect(self._user):  # the server cannot be asked to
             return None
-        session: Any = self._session
+        session: Any = self._session()
         self._locked = locked_file.locked_by(lambda: session._jvm, pid, folder)
         return self._locked
 
@@ -186,7 +186,7 @@ class Locks:
             return self._shared(Path(_path_of(location)) / f".txnqueue-{schema}")
         if _SCHEME.match(root):
             return None
-        default = default_elsewhere(self._session)
+        default = default_elsewhere(self._session())
         if default is not None:
             raise InvalidInput(
                 f"The root {root!r} has no scheme, and the default file system is {default}: give "
@@ -211,7 +211,7 @@ class Locks:
             token.flush()
             Path(token.name).chmod(0o644)  # the server may run as another user
             try:
-                seen = [row[0] for row in self._session.read.text(f"file:{token.name}").collect()]
+                seen = [row[0] for row in self._session().read.text(f"file:{token.name}").collect()]
             except Exception as error:
                 raise self._elsewhere() from error
         if seen != [token.name]:
@@ -235,7 +235,7 @@ class Locks:
         from pyspark.errors import AnalysisException
 
         try:
-            return self._session.sql(f"DESCRIBE SCHEMA {self._names.schema}").collect()
+            return self._session().sql(f"DESCRIBE SCHEMA {self._names.schema}").collect()
         except AnalysisException as error:
             if "NOT_FOUND" not in str(error):
                 raise
@@ -246,7 +246,7 @@ class Locks:
             ) from error
 
     def _jvm_pid(self) -> int | None:
-        session: Any = self._session
+        session: Any = self._session()
         query = "SELECT reflect('java.lang.ProcessHandle', 'current')"
         ways: list[Callable[[], Any]] = [lambda: session.sql(query).collect()[0][0]]
         if not is_connect(self._user):  # without a Spark job

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.errors import PlatformMissing
+from txnqueue.storage.journal.exceptions import is_session_ended
 from txnqueue.storage.journal.tables import SESSION_CATALOG
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ def new_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessio
     """Create a session with its own settings beside the user's session.
 
     Raises:
-        PlatformMissing: delta-spark is not installed.
+        PlatformMissing: delta-spark is not installed, or a Spark Connect server has ended the
+            user's session.
     """
     try:  # Delta's exceptions are translated only if this was imported before the call
         importlib.import_module("delta.exceptions")
@@ -130,7 +132,15 @@ def new_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessio
         raise PlatformMissing(missing="delta-spark") from error
     # Connect has no newSession; its cloneSession is not in the classic class's type.
     connect = is_connect(spark)
-    session: SparkSession = spark.cloneSession() if connect else spark.newSession()  # type: ignore[attr-defined]
+    try:
+        session: SparkSession = spark.cloneSession() if connect else spark.newSession()  # type: ignore[attr-defined]
+    except Exception as error:
+        if not is_session_ended(error):
+            raise
+        raise PlatformMissing(
+            "The Spark Connect server has ended this manager's session, and nothing was done: end "
+            "it here too (spark.stop()), get a new one, and create a QueueManager with that."
+        ) from error
     _USERS[session] = weakref.ref(spark)
     for key, value in settings.items():
         session.conf.set(key, value)
@@ -188,6 +198,26 @@ def commit_noted(session: SparkSession, statement: str, note: Mapping[str, objec
     return session.sql(statement).collect()
 
 
+def is_ours(session: SparkSession) -> bool:
+    """Return whether a session is one of the library's own."""
+    return session in _USERS
+
+
+def is_known(session: SparkSession) -> bool:
+    """Ask a Spark Connect server whether it still knows a session, which it then keeps for longer.
+
+    A server ends a session that gets no call for an hour, by default.
+    """
+    try:
+        session.conf.get(USER_METADATA, "")
+    except Exception as error:
+        if not is_session_ended(error):
+            raise
+        logger.info("the server has ended a session error=%s", type(error).__name__)
+        return False
+    return True
+
+
 def answers(session: SparkSession) -> bool:
     """Return whether the server of one of the library's sessions is there, if it needs one.
 
@@ -198,7 +228,7 @@ def answers(session: SparkSession) -> bool:
     found: Any = session
     found.client.set_retry_policies([])
     try:
-        session.conf.get(USER_METADATA, "")
+        is_known(session)
     except Exception as error:
         logger.info("no answer error=%s", error)
         return False

@@ -20,13 +20,20 @@ import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from txnqueue.errors import Busy, PlatformMissing, StoreBusy
 from txnqueue.storage.forks import check_process
-from txnqueue.storage.journal.exceptions import conflicts, damage, is_file_missing, is_rivalry
+from txnqueue.storage.journal.exceptions import (
+    conflicts,
+    damage,
+    is_file_missing,
+    is_rivalry,
+    is_session_ended,
+    is_unanswered,
+)
 from txnqueue.storage.journal.lock import NoLock
 from txnqueue.storage.journal.locks import Locks
 from txnqueue.storage.journal.sessions import (
@@ -37,6 +44,8 @@ from txnqueue.storage.journal.sessions import (
     close_session,
     commit_noted,
     is_connect,
+    is_known,
+    is_ours,
     is_stopped,
     new_session,
 )
@@ -55,6 +64,8 @@ OWN_POOL = "txnqueue"
 THREADS_MAX = 64
 TRIES_MAX = 5
 TRIES_WAIT_SECONDS = 0.25
+ASKED_SECONDS = 60.0
+"""A Spark Connect server is asked at most so often whether it still knows a session."""
 RETENTION = "delta.deletedFileRetentionDuration"
 _PART = re.compile(r"\s*([0-9]+)\s+(millisecond|second|minute|hour|day|week)s?(?=\s|$)")
 _SECONDS = {
@@ -100,7 +111,6 @@ class Statements:
         """
         self.user = spark
         self.names = names
-        self.session = new_session(spark, SETTINGS)
         # A thread keeps what it began with: with a reference to this, none of them would end
         # before the process does, as they do once nobody uses the manager any more.
         begin = partial(_enter_pool, weakref.ref(spark))
@@ -114,8 +124,11 @@ class Statements:
         self._process = os.getpid()
         self._making = threading.RLock()
         self._sessions: dict[str, SparkSession] = {}
+        self._is_remote = is_connect(spark)
+        self._asked: weakref.WeakKeyDictionary[SparkSession, float] = weakref.WeakKeyDictionary()
+        self._made("reading", SETTINGS)
         self._locks = Locks(
-            spark, self.session, names, self._naming, several_drivers=several_drivers
+            spark, lambda: self.session, names, self._naming, several_drivers=several_drivers
         )
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
@@ -123,6 +136,11 @@ class Statements:
     def closed(self) -> bool:
         """Whether its manager was closed."""
         return self._closed
+
+    @property
+    def session(self) -> SparkSession:
+        """The session for reading, and for work on few rows."""
+        return self._made("reading", SETTINGS)
 
     @property
     def appending(self) -> SparkSession:
@@ -139,7 +157,8 @@ class Statements:
 
         A file may be missing because maintenance deleted it after the statement was planned: by a
         clock that is far ahead, or while a long statement ran. The newest version does not name
-        it, so the statement is run again, once.
+        it, so the statement is run again, once. So is one whose session a Spark Connect server has
+        ended: by then there is another one.
 
         Args:
             statement: The statement.
@@ -148,21 +167,24 @@ class Statements:
 
         Raises:
             StoreCorrupt: A file of the store is damaged.
-            StoreBusy: A file is missing, and the statement cannot be run again.
+            StoreBusy: A file is missing, or the session has ended, and the statement cannot be run
+                again.
         """
         with damage():
             try:
                 return self._begun(self._readings, statement).result()
             except Exception as error:
-                if not is_file_missing(error):
+                ended = is_session_ended(error)
+                if not ended and not is_file_missing(error):
                     raise
                 if not repeatable:
+                    did = "The Spark Connect server ended the session" if ended else "Maintenance"
+                    deleted = "" if ended else " deleted files"
                     raise StoreBusy(
-                        "Maintenance deleted files while they were read, which took long: ask "
-                        "again.",
+                        f"{did}{deleted} while they were read, which took long: ask again.",
                         owner=None,
                     ) from error
-                logger.info("a file is missing, read again error=%s", type(error).__name__)
+                logger.info("read again session_ended=%s error=%s", ended, type(error).__name__)
             return self._begun(self._readings, statement).result()
 
     def alone(
@@ -290,7 +312,7 @@ class Statements:
             with self._locks.of(table).held():
                 return statement()
 
-        if session in (self.session, self.compiling):
+        if is_ours(session):
             return _committed(self._begun(self._commits, locked))
         from pyspark.util import inheritable_thread_target
 
@@ -305,7 +327,7 @@ class Statements:
             PlatformMissing: As in ``check_running``.
         """
         self.check_running()
-        return all(map(answers, [self.session, *list(self._sessions.values())]))
+        return all(map(answers, list(self._sessions.values())))
 
     def close(self) -> None:
         """Wait for running statements, then release the threads, the sessions and the store."""
@@ -315,8 +337,7 @@ class Statements:
         for threads in (self._appends, self._commits, self._readings, self._users):
             threads.shutdown()
         self._locks.leave()
-        sessions = (self.session, *self._sessions.values(), *self._idle[True], *self._idle[False])
-        for session in sessions:
+        for session in (*self._sessions.values(), *self._idle[True], *self._idle[False]):
             close_session(session)
 
     def check_running(self) -> None:
@@ -420,23 +441,52 @@ class Statements:
     ) -> Future[Result]:
         self.check_running()
         try:
-            return threads.submit(statement)
+            return threads.submit(self._run, statement)
         except RuntimeError:  # closed since the check
             self.check_running()
             raise
 
+    def _run(self, statement: Callable[[], Result]) -> Result:
+        """Run a statement; if a server has ended its session, the others are asked for, too."""
+        try:
+            return statement()
+        except Exception as error:
+            if is_session_ended(error):
+                self._asked.clear()
+            raise
+
     @contextmanager
     def _idle_session(self, *, compiled: bool) -> Iterator[SparkSession]:
-        """Lend a session that nothing else uses meanwhile."""
-        idle = self._idle[compiled]
-        try:
-            session = idle.pop()
-        except IndexError:
-            session = new_session(self.user, MEANING if compiled else SETTINGS)
+        """Lend a session that nothing else uses meanwhile.
+
+        One in which a statement may still be at work is not lent again: nor are its settings known.
+        """
+        session = self._next_idle(compiled=compiled)
         try:
             yield session
-        finally:
-            idle.append(session)
+        except BaseException as error:
+            if is_unanswered(error):
+                close_session(session)
+            else:
+                self._idle[compiled].append(session)
+            raise
+        self._idle[compiled].append(session)
+
+    def _next_idle(self, *, compiled: bool) -> SparkSession:
+        """Take a session out of the idle ones, or create one."""
+        while True:
+            try:
+                session = self._idle[compiled].pop()
+            except IndexError:
+                return self._new(MEANING if compiled else SETTINGS)
+            try:
+                known = self._is_known(session)
+            except BaseException:  # whether it is, nobody knows yet
+                self._idle[compiled].append(session)
+                raise
+            if known:
+                return session
+            close_session(session)
 
     def _turn(self, table: str) -> threading.Lock:
         with self._making:
@@ -447,11 +497,47 @@ class Statements:
         return self._made("naming", SETTINGS)
 
     def _made(self, name: str, settings: Mapping[str, str]) -> SparkSession:
-        """Create a session once, whichever thread needs it first."""
+        """Create a session once, whichever thread needs it first, and again when it has ended."""
         with self._making:
-            if name not in self._sessions:
-                self._sessions[name] = new_session(self.user, settings)
+            found = self._sessions.get(name)
+            if found is None:
+                found = self._sessions[name] = self._new(settings)
+                return found
+        if self._is_known(found):  # without the lock: a server may be slow to answer
+            return found
+        with self._making:
+            if self._sessions[name] is found:
+                self._sessions[name] = self._new(settings)
+                close_session(found)
             return self._sessions[name]
+
+    def _new(self, settings: Mapping[str, str]) -> SparkSession:
+        session = new_session(self.user, settings)
+        self._asked[session] = time.time()
+        return session
+
+    def _is_known(self, session: SparkSession) -> bool:
+        """Return whether a server has not ended a session, as far as it was asked lately.
+
+        Whoever reads keeps the user's session, too: others are cloned from it. The clock is that of
+        the day, which goes on while a machine sleeps.
+
+        Raises:
+            PlatformMissing: This process was forked from the manager's.
+        """
+        if not self._is_remote or self._closed:  # what is under way as it closes goes on
+            return True
+        self._check_process()
+        now = time.time()
+        if 0 <= now - self._asked.get(session, 0.0) < ASKED_SECONDS:
+            return True
+        if not is_known(session):
+            return False
+        self._asked[session] = now
+        if session is self._sessions["reading"]:
+            with suppress(Exception):
+                is_known(self.user)
+        return True
 
 
 def _enter_pool(user: weakref.ref[SparkSession]) -> None:

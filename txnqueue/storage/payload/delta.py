@@ -88,9 +88,12 @@ class DeltaPayload:
         """Use the payload tables of a store."""
         self._statements = statements
         self._user = statements.user
-        self._session = statements.session
         self._columns: dict[str, dict[str, StructField]] = {}
         self._files: dict[str, DataFiles] = {}
+
+    @property
+    def _session(self) -> SparkSession:
+        return self._statements.session
 
     @property
     def folder(self) -> str:

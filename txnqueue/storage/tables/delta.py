@@ -196,11 +196,11 @@ class DeltaTables:
         """Apply a change by one commit of the table, or only use up its number."""
 
         def statement(session: SparkSession) -> int | None:
-            session.conf.set(APPLICATION, stamp.application_id)
-            session.conf.set(NUMBER, str(stamp.number))
-            session.conf.set(USER_METADATA, json.dumps(dict(stamp.note)))
-            session.conf.unset(LAST_COMMIT)
             try:
+                session.conf.set(APPLICATION, stamp.application_id)
+                session.conf.set(NUMBER, str(stamp.number))
+                session.conf.set(USER_METADATA, json.dumps(dict(stamp.note)))
+                session.conf.unset(LAST_COMMIT)
                 if not empty:
                     self._check_staged(session, change)
                 if empty:
