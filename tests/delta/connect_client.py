@@ -103,6 +103,7 @@ def end_sessions(manager: QueueManager) -> None:
     idle = statements._idle
     for session in (*statements._sessions.values(), *idle[True], *idle[False]):
         session.client.release_session()
+    statements._asked.clear()  # so long ago
 
 
 def go_on(spark: Any, manager: QueueManager) -> None:
