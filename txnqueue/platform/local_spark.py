@@ -209,13 +209,11 @@ def local_spark(
             "versions have no jar files, txnqueue doctor shows which versions go together."
         ) from error
     _check_delta(spark)
-    if running is None:
-        _list_tails()
-    if (
-        running is None
-        and "spark.jars.packages" in wanted
-        and not given.keys() & {"spark.jars", "spark.jars.packages"}
-    ):
+    if running is not None:
+        return spark
+    _list_tails()
+    named = given.keys() & {"spark.jars", "spark.jars.packages"}
+    if "spark.jars.packages" in wanted and not named:
         _remember(coordinate, _jars_of_java())
     return spark
 

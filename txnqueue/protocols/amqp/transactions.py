@@ -400,7 +400,7 @@ class LiveTransaction:
         A prepared one, too: what becomes of it, its coordinator decides. What a link that closed or
         took fewer while the discharge was in doubt left behind was kept: its outcome follows.
         """
-        late = [(one, one.outcome) for one in self.kept if one.outcome is not None]
+        late = {one: one.outcome for one in self.kept if one.outcome is not None}
         for posted in self.incoming.values():
             posted.state, posted.transaction = posted.outcome, None
             posted.link.session.show(posted)
@@ -417,8 +417,7 @@ class LiveTransaction:
             else:
                 delivery.state = None
         self._leave_links()
-        outcomes = dict(late)
-        give_back([(d, outcomes[d]) for d in mine] for mine in by_claim(outcomes))
+        give_back([(one, late[one]) for one in mine] for mine in by_claim(late))
 
     def roll_back(self, error: Error) -> None:
         """Undo everything: end acquisitions, forget outcomes, post nothing.

@@ -178,12 +178,12 @@ class Statements:
                 if not ended and not is_file_missing(error):
                     raise
                 if not repeatable:
-                    did = "The Spark Connect server ended the session" if ended else "Maintenance"
-                    deleted = "" if ended else " deleted files"
-                    raise StoreBusy(
-                        f"{did}{deleted} while they were read, which took long: ask again.",
-                        owner=None,
-                    ) from error
+                    why = (
+                        "The Spark Connect server ended the session while rows were read"
+                        if ended
+                        else "Maintenance deleted files while they were read, which took long"
+                    )
+                    raise StoreBusy(f"{why}: ask again.", owner=None) from error
                 logger.info("read again session_ended=%s error=%s", ended, type(error).__name__)
             return self._begun(self._readings, statement).result()
 
