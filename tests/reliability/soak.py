@@ -30,18 +30,23 @@ from tests.reliability.gauge import Gauge
 from tests.reliability.points import Point
 from tests.reliability.session import Session
 from txnqueue import QueueManager
+from txnqueue.admin import maintenance
 from txnqueue.client import readers
-from txnqueue.storage.journal import groups
+from txnqueue.storage.journal import groups, removed_files
 from txnqueue.storage.journal.tail import Tail
 
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "reliability" / "soak"
 VERIFIED_EVERY = 10
-MEASURED_EVERY = 4
+MEASURED_EVERY = 2
 LEASE_SECONDS = 30.0
 TAIL_ENTRIES, READ_ENTRIES = 2_000, 200
 """A tenth of what a process keeps of the entries that it wrote, and each manager of those that it
 read: so they have them from their second slice on, and what memory grows by after that is something
 else."""
+REMOVED, READING_SECONDS = 200, 120.0
+KEPT_FOR = {360.0: "6 minutes", 604_800.0: "7 days"}
+"""A tenth of how many removed files Delta should list, of how long a query may read, and of how
+long they are listed at least: so the list is as long as it gets from the fifth slice on."""
 KEPT = {"transaction_seconds_max": 120.0, "payload_retention_days": 0}
 """What is finished leaves the journal soon, so that all that maintenance does is done."""
 
@@ -280,10 +285,16 @@ class Driver:
         self.each = each or Slice()
         new = self._place.folder / "new"
         shutil.rmtree(new, ignore_errors=True)
-        self._caches = contextlib.ExitStack()
-        tail = functools.partial(Tail, entries_max=TAIL_ENTRIES)
-        self._caches.enter_context(patch.object(groups, "Tail", tail))
-        self._caches.enter_context(patch.object(readers, "ENTRIES_KEPT", READ_ENTRIES))
+        self._bounds = contextlib.ExitStack()
+        smaller: dict[tuple[Any, str], object] = {
+            (groups, "Tail"): functools.partial(Tail, entries_max=TAIL_ENTRIES),
+            (readers, "ENTRIES_KEPT"): READ_ENTRIES,
+            (removed_files, "REMOVED_MAX"): REMOVED,
+            (removed_files, "INTERVALS"): KEPT_FOR,
+            (maintenance, "READING_SECONDS_MAX"): READING_SECONDS,
+        }
+        for (module, name), value in smaller.items():
+            self._bounds.enter_context(patch.object(module, name, value))
         self._soak = Soak(manager_of, self.each)
         self._new = QueueManager(session, str(new), actor="gauge")
         open_queues(self._new)
@@ -293,7 +304,7 @@ class Driver:
         """End the work."""
         self._soak.close()
         self._new.close()
-        self._caches.close()
+        self._bounds.close()
 
     def do(self) -> tuple[Point | None, Counter[str]]:
         """Do the next slice, and measure; not if an earlier process had done a part of it."""
