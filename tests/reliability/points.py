@@ -21,6 +21,8 @@ from typing import Any, TypedDict
 import psutil
 import pyarrow
 
+from tests.reliability.gauge import Cost
+
 NAME = "soak-points"
 MB = 2**20
 LONG_COMMITS = 1_000
@@ -59,7 +61,11 @@ class Point:
         journal_files: The files in the journal's folder.
         journal_mb: Their bytes.
         python_threads: The threads of the driver process; None: not counted.
-        ratio: How many times as long as on a new store the same work takes; None: not measured.
+        ratio: How many times as long as on a new store the same work takes; None, as with the
+            following ones: not measured.
+        processor_ratio: How many times as much time of processors it takes.
+        read_ratio: How many times as many bytes both processes read for it.
+        written_ratio: How many times as many they write.
         python_blocks: The pieces of memory that Python's objects hold, whatever the process keeps
             of those that were given back; None: not counted, as with the system's allocator.
         used_mb: What the system's allocator has handed out to the driver process and not got back,
@@ -93,6 +99,9 @@ class Point:
     journal_mb: float
     python_threads: int | None = None
     ratio: float | None = None
+    processor_ratio: float | None = None
+    read_ratio: float | None = None
+    written_ratio: float | None = None
     python_blocks: int | None = None
     used_mb: float | None = None
     allocator: str | None = None
@@ -130,6 +139,15 @@ class OfProcesses(OfJava):
     used_mb: float | None
     open_files: int
     allocator: str
+
+
+class OfRatios(TypedDict, total=False):
+    """What work costs against a new store, as in a point; nothing if it was not measured."""
+
+    ratio: float
+    processor_ratio: float
+    read_ratio: float
+    written_ratio: float
 
 
 class OfFolder(TypedDict):
@@ -178,19 +196,34 @@ def of_times(seconds: Sequence[float]) -> tuple[float, float]:
     return round(median(seconds) * 1000, 1), round(high * 1000, 1)
 
 
+def of_ratios(cost: Cost | None) -> OfRatios:
+    """Take what work costs on an old store, against a new one, as in a point."""
+    if cost is None:
+        return {}
+    return {
+        "ratio": cost.seconds,
+        "processor_ratio": cost.processor,
+        "read_ratio": cost.read,
+        "written_ratio": cost.written,
+    }
+
+
+def processes(java: Any) -> list[psutil.Process]:
+    """Return this process, and its Java, which is that of a session; None: none."""
+    pids = [] if java is None else [java.java.lang.ProcessHandle.current().pid()]
+    return [psutil.Process(), *map(psutil.Process, pids)]
+
+
 def of_processes(java: Any) -> OfProcesses:
     """Measure what this process and its Java hold; Java is that of a session, None: none."""
     _give_back()
-    here = psutil.Process()
-    found = [here]
+    here, *others = found = processes(java)
     heap, parts = 0, OfJava()
-    if java is not None:
+    for other in others:
         heap = _collected(java)
         home = java.System.getProperty("java.home")
-        pid = java.java.lang.ProcessHandle.current().pid()
-        asked(home, pid, "System.trim_native_heap")  # its allocator does the same
-        found.append(psutil.Process(pid))
-        parts = parts_of_java(home, pid)
+        asked(home, other.pid, "System.trim_native_heap")  # its allocator does the same
+        parts = parts_of_java(home, other.pid)
     memory = [round(one.memory_info().rss / MB, 1) for one in found]
     blocks = sys.getallocatedblocks() or None
     return {

@@ -298,7 +298,7 @@ class Driver:
         self._soak = Soak(manager_of, self.each)
         self._new = QueueManager(session, str(new), actor="gauge")
         open_queues(self._new)
-        self._gauge = Gauge(self._soak.auditor, self._new)
+        self._gauge = Gauge(self._soak.auditor, self._new, points.processes(self._java))
 
     def close(self) -> None:
         """End the work."""
@@ -322,13 +322,13 @@ class Driver:
         if work.counts["messages"] < each.commits * each.messages:
             return None, work.counts
         send, receive = points.of_times(work.sends), points.of_times(work.receives)
-        ratio = None if place.parts % MEASURED_EVERY else self._gauge.ratio()
+        ratios = None if place.parts % MEASURED_EVERY else self._gauge.ratio()
         point = Point(
             place.store, self._process, place.parts - 1, commits, commits * each.messages, seconds,
             send_ms=send[0], send_ms_high=send[1],
             receive_ms=receive[0], receive_ms_high=receive[1],
             **points.of_processes(self._java), **points.of_folder(place.root / "journal"),
-            ratio=ratio,
+            **points.of_ratios(ratios),
         )  # fmt: skip
         return point, work.counts
 

@@ -46,7 +46,12 @@ JAVA = {
     "java_beside_mb": "what it does not: libraries, and what the allocator keeps",
 }
 """What Java's memory is, beside the heap."""
-RATIO = "a send, a transaction that passes on, and one that takes out, against a new store"
+RATIOS = {
+    "ratio": "a send, a transaction that passes on, and one that takes out, against a new store",
+    "processor_ratio": "the same, time of processors",
+    "read_ratio": "the same, bytes read",
+    "written_ratio": "the same, bytes written",
+}
 _PANELS = (
     ("ms", {"send_ms": "send", "receive_ms": "receive, send on and commit"}),
     ("MB", {"python_mb": "Python", "java_mb": "Java", "heap_mb": "Java's heap, collected"}),
@@ -140,7 +145,10 @@ def _judgement(judged: Sequence[Point]) -> Iterator[str]:
     yield ""
     yield "| what | median | growth per 1,000 commits | 95 % interval | slices | |"
     yield "|---|---:|---:|---:|---:|---|"
-    yield _row(RATIO, trend_of_ratios(series(judged, "ratio"), warm=1), digits=3)
+    for what, name in RATIOS.items():
+        values = series(judged, what)
+        if values or what == "ratio":
+            yield _row(name, trend_of_ratios(values, warm=1), digits=3)
     for what, name in JUDGED.items():
         if values := series(judged, what):
             yield _row(name, trend(values, FILLED_SLICES), digits=1)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.reliability import points, soak, soak_page
-from tests.reliability.gauge import ROUNDS, Gauge
+from tests.reliability.gauge import ROUNDS, Cost, Gauge, spent
 from tests.reliability.points import Point
 from tests.reliability.soak import Place, Slice, Soak
 from tests.reliability.trends import Trend, Verdict, trend, trend_of_ratios
@@ -189,16 +189,29 @@ def test_two_stores_take_turns_and_keep_nothing_of_it(monkeypatch: pytest.Monkey
     turns = []
     plain = Gauge._round
 
-    def seconds(gauge: Gauge, manager: Any) -> float:
+    def cost(gauge: Gauge, manager: Any) -> Cost:
         turns.append("old" if manager is old else "new")
         plain(gauge, manager)
         late = 7.0 if len(turns) == 3 else 0.0  # as for a checkpoint
-        return (3.0 if manager is old else 2.0) + late
+        return Cost((3.0 if manager is old else 2.0) + late, 1.0, 5.0 if manager is old else 4.0)
 
-    monkeypatch.setattr(Gauge, "_round", seconds)
-    assert Gauge(old, new).ratio() == round((3 * ROUNDS + 7) / (2 * ROUNDS), 4)
+    monkeypatch.setattr(Gauge, "_round", cost)
+    seconds = round((3 * ROUNDS + 7) / (2 * ROUNDS), 4)
+    assert Gauge(old, new, []).ratio() == Cost(seconds, processor=1.0, read=1.25, written=0.0)
     assert turns == ["new", "old", "old", "new"] * (ROUNDS // 2) + ["new", "old"]
     assert not any(m.queue(name).depth() for m in (old, new) for name in ("in", "out"))
+
+
+def test_what_a_process_reads_writes_and_computes_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 3_000_000)
+    before = spent(points.processes(None))
+    path.read_bytes()
+    path.write_bytes(b"y" * 1_000_000)
+    sum(range(10_000_000))
+    found = spent(points.processes(None)) - before
+    assert found.read >= 3_000_000 and 1_000_000 <= found.written < 3_000_000
+    assert found.seconds >= 0.05 and 0.02 <= found.processor <= 10 * found.seconds
 
 
 # ------------------------------------------------------------------------- the page
