@@ -298,7 +298,8 @@ def names_of_damage() -> list[str]:
     """Name the damages: each is done twice."""
     with TemporaryDirectory(prefix="txnqueue-damage-") as folder:
         damaged = test_damage.Damaged(Path(folder))
-        return [f"{damaged.cell(n)}; {_SUMS[n % 2]}" for n in range(2 * test_damage.CELLS)]
+        numbers = range(2 * test_damage.ALL_CELLS)
+        return [f"{damaged.name(n)}; {_SUMS[not damaged.has_sums(n)]}" for n in numbers]
 
 
 def sought_of_damage(name: str) -> str:
@@ -309,14 +310,14 @@ def sought_of_damage(name: str) -> str:
 def damage(session: Session, number: int) -> tuple[int, Counter[str]]:
     if "damage" not in session.kept:
         session.kept["damage"] = test_damage.Damaged(session.folder())
-    said = session.kept["damage"].say(number % (2 * test_damage.CELLS))
+    said = session.kept["damage"].say(number % (2 * test_damage.ALL_CELLS))
     return 1, Counter(said)
 
 
 def damage_proved(session: Session, number: int) -> tuple[int, Counter[str]]:
     if "damage" not in session.kept:
         session.kept["damage"] = test_damage.Damaged(session.folder())
-    number %= 2 * test_damage.CELLS
+    number %= 2 * test_damage.ALL_CELLS
     said = session.kept["damage"].prove(session.spark, number, session.folder())
     return 1, Counter(said)
 

@@ -84,25 +84,34 @@ class Cell:
 
 def cells(store: Path) -> list[Cell]:
     """List the files of a store of each kind, with each harm that changes them."""
-    tables = [store / "journal", store / "archive", *sorted((store / "payload").iterdir())]
     return [
         Cell(f"{table.name.split('-')[0]}: {kind}", str(file.relative_to(store)), harm)
-        for table in tables
+        for table in _tables(store)
         for kind, file in _files(table)
         for harm, change in HARMS.items()
         if change(file.read_bytes()) != file.read_bytes()
     ]
 
 
+def cells_of_logs(store: Path) -> list[Cell]:
+    """List those of a store with checkpoints whose logs are read otherwise because of them."""
+    return [cell for cell in cells(store) if "/_delta_log/" in cell.path]
+
+
+def _tables(store: Path) -> list[Path]:
+    return [store / "journal", store / "archive", *sorted((store / "payload").iterdir())]
+
+
 def _files(table: Path) -> Iterator[tuple[str, Path]]:
     log = table / "_delta_log"
     commits = sorted(one for one in log.glob("*.json") if one.stem.isdecimal())
+    checkpoints = sorted(log.glob("*.checkpoint*.parquet"))[-1:]
     yield "the last commit", commits[-1]
     if len(commits) > 2:
         yield "a commit before", commits[len(commits) // 2]
-    for name in (*sorted(log.glob("*.checkpoint*.parquet"))[-1:], log / "_last_checkpoint"):
-        if name.exists():
-            yield "the last checkpoint" if name.suffix else name.name, name
+    for checkpoint in checkpoints:
+        yield "the last checkpoint", checkpoint
+        yield "the hint at the last checkpoint", log / "_last_checkpoint"
     if (log / f"{commits[-1].stem}.crc").exists():
         yield "Delta's checksum", log / f"{commits[-1].stem}.crc"
     found = sorted(table.rglob("*.parquet"))

@@ -23,25 +23,41 @@ from txnqueue.storage.files.entries import _renamed
 from txnqueue.storage.files.integrity import content_of, understanding
 
 HERE = Path(__file__).parent
+OLD, CHECKPOINTS = "0.1.0", "checkpoints"
 CELLS = 504
-MANY = 2 * CELLS if LONG else 6
+"""So many damages can be done to the store of 0.1.0, whose tables have no checkpoints yet."""
+CELLS_OF_LOGS = 480
+"""So many to the logs of a store that has them."""
+ALL_CELLS = CELLS + CELLS_OF_LOGS
+MANY = 2 * ALL_CELLS if LONG else 6
+
+
+class Store:
+    """A whole store, with Hadoop's sums beside the files or without, and a copy of it to harm."""
+
+    def __init__(self, folder: Path, name: str, *, sums: bool) -> None:
+        self.name, self.sums = name, sums
+        self.whole = _unpacked(folder / "whole", name)
+        self.copy = folder / "harmed"
+        if not sums:
+            damage.without_sums(self.whole)
+        shutil.copytree(self.whole, self.copy)
+        self.before = damage.asked(damage.looks(str(self.copy)))
+        self.cells = (damage.cells if name == OLD else damage.cells_of_logs)(self.whole)
+        random.Random(23).shuffle(self.cells)
 
 
 class Damaged:
-    """A whole store, with Hadoop's sums beside the files and without, and copies of it to harm."""
+    """All the damages that are done to the stores: one by one, to a copy."""
 
     def __init__(self, folder: Path) -> None:
-        self._copies = [folder / "harmed with", folder / "harmed without"]
-        self._wholes = [_unpacked(folder / "with"), _unpacked(folder / "without")]
-        damage.without_sums(self._wholes[1])
-        cells = [damage.cells(whole) for whole in self._wholes]
-        assert {len(one) for one in cells} == {CELLS}
-        self._cells: list[tuple[damage.Cell, ...]] = list(zip(*cells, strict=True))
-        random.Random(23).shuffle(self._cells)
-        for whole, copy in zip(self._wholes, self._copies, strict=True):
-            shutil.copytree(whole, copy)
-        self._proved: dict[str, Any] = {}
-        self._before = [damage.asked(damage.looks(str(copy))) for copy in self._copies]
+        self._cells: list[tuple[Store, damage.Cell]] = []
+        for name, count in ((OLD, CELLS), (CHECKPOINTS, CELLS_OF_LOGS)):
+            stores = [Store(folder / name / str(sums), name, sums=sums) for sums in (True, False)]
+            assert {len(store.cells) for store in stores} == {count}
+            for cells in zip(*(store.cells for store in stores), strict=True):
+                self._cells += zip(stores, cells, strict=True)
+        self._proved: dict[Store, Any] = {}
 
     def say(self, number: int) -> list[str]:
         """Harm a copy as a cell says; how its answers are.
@@ -49,19 +65,23 @@ class Damaged:
         Raises:
             AssertionError: One is another one than before.
         """
-        which = number % 2
-        cell, whole, copy = self.cell(number), self._wholes[which], self._copies[which]
-        cell.do(copy)
-        after = damage.asked(damage.looks(str(copy)))
-        shutil.copy2(whole / cell.path, copy / cell.path)
-        said = damage.judged(cell, self._before[which], after, sums=which == 0)
+        store, cell = self._cells[number]
+        cell.do(store.copy)
+        after = damage.asked(damage.looks(str(store.copy)))
+        shutil.copy2(store.whole / cell.path, store.copy / cell.path)
+        said = damage.judged(cell, store.before, after, sums=store.sums)
         found = damage.problems(said)
-        assert not found, f"{cell}: {found}"
+        assert not found, f"{self.name(number)}: {found}"
         return list(said.values())
 
-    def cell(self, number: int) -> damage.Cell:
-        """Find the cell of a number."""
-        return self._cells[number // 2][number % 2]
+    def name(self, number: int) -> str:
+        """Name a damage, whether or not there are sums."""
+        store, cell = self._cells[number]
+        return str(cell) if store.name == OLD else f"with checkpoints, {cell}"
+
+    def has_sums(self, number: int) -> bool:
+        """Return whether Hadoop's sums are beside the files."""
+        return self._cells[number][0].sums
 
     def prove(self, spark: Any, number: int, folder: Path) -> list[str]:
         """Harm a store that no session has seen, and let Spark prove it; how its answers are.
@@ -69,21 +89,22 @@ class Damaged:
         Raises:
             AssertionError: One is another one than before.
         """
-        if not self._proved:
-            self._proved = damage.asked(damage.proofs(spark, str(self._copies[0])))
-        store = folder / "store"
-        shutil.copytree(self._wholes[number % 2], store)
-        self.cell(number).do(store)
-        after = damage.asked(damage.proofs(spark, str(store)))
-        sums = number % 2 == 0
-        said = damage.judged(self.cell(number), self._proved, after, sums=sums, by_spark=True)
+        store, cell = self._cells[number]
+        whole = self._cells[number - number % 2][0]  # the sums make no difference to what is right
+        if whole not in self._proved:
+            self._proved[whole] = damage.asked(damage.proofs(spark, str(whole.copy)))
+        harmed = folder / "store"
+        shutil.copytree(store.whole, harmed)
+        cell.do(harmed)
+        after = damage.asked(damage.proofs(spark, str(harmed)))
+        said = damage.judged(cell, self._proved[whole], after, sums=store.sums, by_spark=True)
         found = damage.problems(said)
-        assert not found, f"{self.cell(number)}: {found}"
+        assert not found, f"{self.name(number)}: {found}"
         return [f"{name} {what}" for name, what in said.items()]
 
 
-def _unpacked(folder: Path) -> Path:
-    with tarfile.open(HERE / "0.1.0.tar.gz") as packed:
+def _unpacked(folder: Path, name: str = OLD) -> Path:
+    with tarfile.open(HERE / f"{name}.tar.gz") as packed:
         packed.extractall(folder, filter="data")
     return folder / "store"
 
