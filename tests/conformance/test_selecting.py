@@ -280,6 +280,55 @@ def test_a_move_to_lanes_by_a_key_reads_the_key_and_nothing_else(
 
 
 @in_memory
+def test_a_drain_that_finds_nothing_ends_though_others_send_without_end(
+    world: World, looked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked at what had come meanwhile, and at what had come while it did so."""
+    queue, sends = world.queue(), iter(range(1, 61, 2))
+    queue.send(rows(1))
+    client: Any = type(client_of(queue))
+    read = client.read_missing
+
+    def beside_a_producer(self: Any, missing: Any) -> None:
+        n = next(sends, None)
+        assert n is not None, "it looks without end"
+        world.manager("producer").queue(queue.name).send(rows(n))
+        read(self, missing)
+
+    monkeypatch.setattr(client, "read_missing", beside_a_producer)
+    assert queue.drain(lambda batch, tx: None, where=EVENS, until="empty").messages == 0
+
+
+@in_memory
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_move_to_lanes_by_a_key_reads_no_key_again_though_others_receive(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, inside: bool
+) -> None:
+    """A message that a consumer took while the keys were read had them all read again."""
+    queue = world.queue(lanes=2)
+    grouped = world.queue("grouped", lanes=4, group_by="key")
+    for half in range(2):
+        queue.send([{"n": n, "key": f"k{n // 10}"} for n in range(50 * half, 50 * half + 50)])
+    payload, read = client_of(queue).store.payload, []
+    consumer, lanes = world.manager("consumer").queue(queue.name), payload.lanes
+
+    def beside_a_consumer(key: Any, count: Any, parts: Any) -> Any:
+        read.append(sum(ranges.count(part.ranges) for part in parts))
+        assert len(read) < 20, "it reads without end"
+        assert len(consumer.receive(1)) == 1
+        return lanes(key, count, parts)
+
+    monkeypatch.setattr(payload, "lanes", beside_a_consumer)
+    if inside:
+        with world.manager().transaction() as tx:
+            moved = tx.queue(queue.name).move(grouped)
+    else:
+        moved = queue.move(grouped)
+    assert moved == grouped.depth() == 100 - len(read) and len(read) <= 2 and sum(read) <= 100
+    assert len({row["n"] for row in grouped.peek_messages(100)}) == moved
+
+
+@in_memory
 def test_a_move_that_lanes_would_tear_into_too_many_ranges_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

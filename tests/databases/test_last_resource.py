@@ -422,6 +422,41 @@ def test_interrupted_before_its_commit_the_row_says_nothing(world: World, file: 
     assert manager.outcome(key).status is Status.ROLLED_BACK
 
 
+@pytest.mark.parametrize("drains", [True, False])
+def test_interrupted_as_its_row_is_written_nothing_is_held(
+    world: World, file: str, *, drains: bool
+) -> None:
+    """It stayed prepared, which no lease ends; but nobody could have committed it."""
+
+    class Stopped(sqlite3.Cursor):
+        def execute(self, statement: str, *values: Any) -> Any:
+            if statement.startswith(f"INSERT INTO {DECISIONS}"):
+                raise KeyboardInterrupt
+            return super().execute(statement, *values)
+
+    class Stopping(sqlite3.Connection):
+        def cursor(self, *_: Any) -> Any:
+            return super().cursor(Stopped)
+
+    connection: Any = sqlite3.connect(file, factory=Stopping)
+    manager = world.manager("A")
+    manager.queue("in").send([{"i": 1}])
+
+    def work(tx: Any) -> None:
+        insert(tx.enlist("ledger", connection, last=True), 1)
+
+    with pytest.raises(KeyboardInterrupt):
+        if drains:
+            manager.queue("in").drain(lambda batch, tx: work(tx))
+        else:
+            with manager.transaction() as tx:
+                tx.queue("in").receive(1)
+                work(tx)
+    assert values(sqlite3.connect(file)) == []
+    assert (manager.queue("in").depth(), manager.queue("in").in_flight()) == (1, 0)
+    assert not manager.recover().prepared
+
+
 @pytest.mark.parametrize("lands", [True, False])
 @pytest.mark.parametrize("last", [True, False])
 def test_a_block_whose_commit_is_interrupted_holds_nothing(

@@ -363,3 +363,26 @@ def test_each_waiting_change_is_read_a_few_times(monkeypatch: pytest.MonkeyPatch
     assert plant.another().recover().waiting == ()
     assert plant.store.tables.rows("t").num_rows == count
     assert read <= 3 * count
+
+
+def test_a_service_that_only_moves_in_order_remembers_no_claim_that_is_over() -> None:
+    plant = Plant(ordered=True)
+    plant.manager.create_queue("next", plain_schema("n long"), dead_letter=False)
+    for _ in range(20):
+        plant.sent(1)
+        with plant.manager.transaction() as tx:
+            assert tx.queue("q").move("next") == 1
+    consumer = client_of(plant.manager).consumer
+    assert max(len(consumer._asked), len(consumer._given)) <= 2
+
+
+def test_a_batch_remembers_nothing_of_transactions_that_were_rolled_back() -> None:
+    plant = Plant()
+    plant.sent(3)
+    batch = plant.queue.receive(3, transaction=None)
+    for _ in range(20):
+        with plant.manager.transaction() as tx:
+            batch.accept(matching=batch.messages()[:1], transaction=tx)
+            tx.rollback()
+    assert not batch._account._said
+    assert batch.accept() == 3

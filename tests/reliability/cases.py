@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from tests.delta import failing_storage, s3_kills
 from tests.delta import hostile_frames as frames
 from tests.delta import test_crash_on_delta as on_delta
+from tests.delta import test_twin as twin
 from tests.delta import test_two_drivers as two_drivers
 from tests.delta.hdfs import MiniHdfs
 from tests.delta.s3 import BUCKET, S3Server, settings
@@ -24,6 +25,7 @@ from tests.delta.storage_calls import compiled
 from tests.faults import crash_pairs as spoiled_pairs
 from tests.faults import crash_twice as spoiled_twice
 from tests.faults import interrupts, matrix
+from tests.faults import test_interleavings as interleavings
 from tests.faults.scenarios import EVERYTHING
 from tests.faults.simulation import simulate
 from tests.faults.world import World
@@ -182,6 +184,40 @@ def simulator(_: Session, number: int) -> tuple[int, Counter[str]]:
     counts = simulate(number)
     wanted = ("committed", "prepared", "take-overs", "crashes", "killed", "in doubt", "conflicts")
     return 1, Counter({what: counts[what] for what in wanted})
+
+
+def names_of_programs() -> list[str]:
+    """Name the programs whose interleavings are explored."""
+    return [*interleavings.TOGETHER, *interleavings.DROPPING]
+
+
+def explored(_: Session, number: int) -> tuple[int, Counter[str]]:
+    """Explore a program, with all faults."""
+    name = names_of_programs()[number % len(names_of_programs())]
+    try:
+        if name in interleavings.DROPPING:
+            found = interleavings.dropping(name)
+        else:
+            found = interleavings.together(name, everything=True)
+    except Exception as error:
+        raise AssertionError(f"{name}: {type(error).__name__}: {error}") from error
+    return 1, Counter({"states": found.states, "paths": found.paths})
+
+
+def twins(session: Session, number: int) -> tuple[int, Counter[str]]:
+    return 1, _steps(twin.compare(session.spark, session.folder() / "store", number))
+
+
+def wrong_clocks(session: Session, number: int) -> tuple[int, Counter[str]]:
+    folder = session.folder() / "store"
+    return 1, _steps(twin.compare_with_wrong_clocks(session.spark, folder, number))
+
+
+def _steps(told: Counter[str]) -> Counter[str]:
+    """Count the steps, the errors among them, and what went wrong with the clocks."""
+    wrong = {what: told[what] for what in ("jumps back", "commits with wrong times") if told[what]}
+    refused = sum(count for what, count in told.items() if what[0].isupper())
+    return Counter({"steps": twin.STEPS, "steps that were refused": refused, **wrong})
 
 
 @cache
@@ -369,6 +405,14 @@ def broken_variants(_: Session, number: int) -> tuple[int, Counter[str]]:
 def _broken_files() -> list[str]:
     found = ROOT.glob("tests/*/test_broken_*.py")
     return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+MACHINES = ("tests/faults/test_queue_machine.py", "tests/faults/test_dtx_machine.py")
+
+
+def machines(_: Session, number: int) -> tuple[int, Counter[str]]:
+    only = ("-k", "TestQueueMachine or TestBranching")
+    return examples(number, *only, *MACHINES), Counter()
 
 
 HOSTILE = ("tests/core/test_rows.py", "tests/specifications/test_amqp_columns.py")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.delta import test_twin as twin
 from tests.delta.hostile_frames import SORTS
 from tests.faults import crash_pairs as spoiled_pairs
 from tests.faults import crash_twice as spoiled_twice
@@ -337,11 +338,14 @@ KINDS: dict[str, Kind] = {
             "cells",
             "Delta on a local disk, read without Spark; with Hadoop's sums beside the files and "
             "without",
-            "The newest and an older commit, Delta's checksum, the checkpoint and three data files "
-            "of the journal, the archive and each payload table are deleted, emptied, cut, zeroed "
-            "in part, or have one bit flipped at seven places; six questions have the answer that "
-            "they had before, or an error that names the damage.",
-            "Damage to two files; commits that are older than the checkpoint.",
+            "Of a small store that 0.1.0 left, the newest and an older commit, Delta's checksum "
+            "and three data files of the journal, the archive and each payload table; of one whose "
+            "tables have checkpoints, and whose journal no longer has what is older, the files of "
+            "the logs: the newest and an older commit, the checksum, the last checkpoint, and "
+            "Delta's hint where it is. Each is deleted, emptied, cut, zeroed in part, or has one "
+            "bit flipped at seven places; six questions have the answer that they had before, or "
+            "an error that names the damage.",
+            "Damage to two files; files of deletion vectors, which the library's tables have not.",
             cases.damage,
             lambda: 2 * test_damage.ALL_CELLS,
             names=cases.names_of_damage,
@@ -388,6 +392,55 @@ KINDS: dict[str, Kind] = {
             "replies, kills, zombies and clocks apart; each commit is compared with a model.",
             "What the model and the library have wrong alike; Delta and Spark.",
             cases.simulator,
+        ),
+        Kind(
+            "interleavings",
+            "programs of which every interleaving is explored",
+            "programs",
+            "in memory",
+            "Two clients of the real code: their store calls in every order, where each may crash, "
+            "a reply may be lost, an append may land late and a lease may end, once each; with a "
+            "drain one or two of these. In each state that is reached the promises hold.",
+            "Three clients; more than one fault of a sort; what happens inside of a store call.",
+            cases.explored,
+            lambda: len(cases.names_of_programs()),
+            independent=False,
+            names=cases.names_of_programs,
+            lists_kept=True,
+        ),
+        Kind(
+            "machines",
+            "sequences of operations that Hypothesis draws",
+            "sequences",
+            "in memory",
+            "Forty operations each: of several clients of queues, interleaved within their calls, "
+            "against a model of single messages; and of sessions that work on, suspend and join "
+            "branches of global transactions, against a model of these.",
+            "What the model and the library have wrong alike; Delta and Spark.",
+            cases.machines,
+        ),
+        Kind(
+            "twins",
+            "sequences of operations on Delta and in memory",
+            "sequences",
+            "Delta on a local disk, and in memory",
+            f"{twin.STEPS} random operations of two clients are done on both: each has the same "
+            "result or the same error, and in the end the journals have the same entries.",
+            "Two operations at the same time; faults.",
+            cases.twins,
+            side_by_side=3,
+        ),
+        Kind(
+            "wrong-clocks",
+            "sequences of operations on Delta with wrong clocks",
+            "sequences",
+            "Delta on a local disk, and in memory",
+            "As before, but each client has a clock of its own, up to an hour wrong, which jumps "
+            "back by up to ten minutes; and the times of all commits so far, in Delta's log and on "
+            "the disk, become three years older or newer.",
+            "Clocks of the storage itself; maintenance, which keeps things for days.",
+            cases.wrong_clocks,
+            side_by_side=3,
         ),
         Kind(
             "broken-variants",

@@ -255,6 +255,8 @@ class Append:
                 return found
             if self._in_doubt and self._may_land(error):
                 raise self._unknown(error) from error
+            if self._in_doubt:
+                return self._find(error)  # it may have landed between the two readings
         elif self._in_doubt:
             raise self._unknown(error) from error
         return None

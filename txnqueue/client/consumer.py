@@ -110,16 +110,22 @@ class Consumer:
         """
         part = info.queue_id, info.transient
         me = LeaseOwner(self.id, self._epochs.get(part, 0))
-        nobodys = self._asked_in(part, fold)
+        self.forget_ended(info, fold)
+        nobodys = {place[2:] for place in self._asked - self._given if place[:2] == part}
         return [c for c in fold.claims() if c.name in nobodys or not _is_own(c.owner, me, own)]
 
-    def _asked_in(self, part: tuple[str, bool], fold: QueueState) -> set[ClaimName]:
-        """Return the claims that nobody was given, and forget those that have ended."""
+    def forget_ended(self, info: QueueInfo, fold: QueueState) -> None:
+        """Forget the claims that are over, or never landed.
+
+        Args:
+            info: The queue, or its transient part.
+            fold: Its newest state.
+        """
+        part = info.queue_id, info.transient
         for known in (self._given, self._asked):
             for place in list(known):  # other threads may add some
                 if place[:2] == part and _has_ended(fold, *place[2:]):
                     known.discard(place)
-        return {place[2:] for place in self._asked - self._given if place[:2] == part}
 
 
 def _has_ended(fold: QueueState, lane: int, sequence: int) -> bool:

@@ -252,6 +252,7 @@ class _Taker(ClaimPlanner):
         client, info = self.client, self.info
         fold, stamp = client.states.for_update(info), client.stamp()
         owner = self._owner(fold)
+        self.consumer.forget_ended(info, fold)
         left = self.limit
         self.more, self._tries.wanted = False, None
         plan = Plan()

@@ -74,7 +74,8 @@ def left(
         info: The queue.
         consumer: The holder of what it would receive.
         upto: Leave out messages posted after this.
-        selector: Only messages that it selects; those in flight are all counted.
+        selector: Only messages that it selects; those in flight are all counted. What is posted
+            while it looks is left out: it would look for as long as somebody sends.
 
     Returns:
         Whether there is a message to receive, and how many messages are in flight, are for other
@@ -82,11 +83,14 @@ def left(
     """
     ordered, now_ms = info.settings.ordered, client.runtime.now_ms()
     found = of_others = 0
+    seen: dict[bool, int] = {}
 
     def count(part: QueuePart) -> tuple[int, int]:
         fold = part.client.states.for_update(part.info)
         taken = {c.lane for c in consumer.others(part.info, fold)} if ordered else ()
         rules, version = client.cache.newest(info).redelivery, upto_of(upto, part.info)
+        if version is None and selector is not None:
+            version = seen.setdefault(part.info.transient, fold.version)
         here, not_here = 0, fold.in_flight()
         waiting = fold.held_back(now_ms, rules, version, in_order=ordered)
         not_here += sum(s.size for s in _wanted(waiting, selector))

@@ -24,7 +24,7 @@ from txnqueue.errors import InvalidInput, QueueNotFound, SchemaMismatch
 from txnqueue.messages.claim import HeldClaim
 from txnqueue.messages.parts import part_of
 
-Lanes = Mapping[PositionId, Mapping[int, tuple[Range, ...]]]
+Lanes = dict[PositionId, dict[int, tuple[Range, ...]]]
 Route = Callable[[Sequence[Segment]], list[tuple[Target, list[Segment]]]]
 """Returns where some messages go: each target, with its messages."""
 
@@ -64,7 +64,8 @@ def to_queue(client: Client, info: QueueInfo, target: QueueInfo) -> Route:
             f"Messages of {info.name!r} are already in that queue: name another one."
         )
     known = info
-    found: dict[tuple[tuple[PositionId, int, int], ...], Lanes] = {}
+    found: Lanes = {}
+    covered: dict[PositionId, tuple[Range, ...]] = {}
 
     def check_now() -> None:
         nonlocal known, target
@@ -94,16 +95,20 @@ def to_queue(client: Client, info: QueueInfo, target: QueueInfo) -> Route:
         if not segments:
             return []
         check()  # columns may have been added that the other queue does not have
-        names = tuple((s.position.position_id, s.first, s.last) for s in segments)
+        unknown = _beyond(covered, segments)
 
         def read() -> None:
-            found[names] = _lanes_of(client, info, target, segments)
+            for position_id, by_lane in _lanes_of(client, info, target, unknown).items():
+                there = found.setdefault(position_id, {})
+                for lane, part in by_lane.items():
+                    there[lane] = ranges.added(there.get(lane, ()), part)
+                    covered[position_id] = ranges.added(covered.get(position_id, ()), part)
 
-        if names not in found:
+        if unknown:
             if client.holds_lock() and target.settings.lanes_by is not None:
                 raise NotRead(read)
             read()
-        return [(Target(target.queue_id, found[names]), list(segments))]
+        return [(Target(target.queue_id, found), list(segments))]
 
     return route
 
@@ -269,6 +274,19 @@ def _lanes_of(
         position_id: {lane: ranges.normalised(part) for lane, part in by_lane.items()}
         for position_id, by_lane in found.items()
     }
+
+
+def _beyond(
+    covered: Mapping[PositionId, Sequence[Range]], segments: Iterable[Segment]
+) -> list[Segment]:
+    """Leave out what was read before: others may have claimed some of the messages since."""
+    return [
+        Segment(segment.position, first, last)
+        for segment in segments
+        for first, last in ranges.difference(
+            ((segment.first, segment.last),), covered.get(segment.position.position_id, ())
+        )
+    ]
 
 
 def _spread(position: Position, lanes: int) -> int:

@@ -184,6 +184,7 @@ def rollback(
         raise
     if not attempt.is_prepared:
         attempt.participants.rolled_back(reason or "rolled back", counted=counted)
+        attempt.work.forget(attempt.attempt_id)
 
 
 def _never_commits(attempt: Attempt) -> bool:
@@ -236,7 +237,7 @@ def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool | N
         error: What ended it.
         counted: Whether the messages' deliveries count; None: unless the store caused the error.
     """
-    if attempt.status is not Status.ACTIVE:
+    if attempt.status is not Status.ACTIVE and not _was_stopped_before_its_row(attempt, error):
         _finish(attempt)
         return
     if counted is None:
@@ -250,6 +251,17 @@ def roll_back_after(attempt: Attempt, error: BaseException, *, counted: bool | N
     except BaseException:  # nobody else may be left to carry out the rest
         _finish(attempt)
         raise
+
+
+def _was_stopped_before_its_row(attempt: Attempt, error: BaseException) -> bool:
+    """Return whether an interrupt came between a last resource's prepare and its decision row.
+
+    Without the row nobody commits what is prepared, and no lease ends it.
+    """
+    last = attempt.participants.last
+    is_open = attempt.status in (Status.UNKNOWN, Status.PREPARED)
+    interrupted = not isinstance(error, Exception)
+    return last is not None and is_open and interrupted and not last.may_have_committed
 
 
 def _finish(attempt: Attempt) -> None:

@@ -67,6 +67,12 @@ class Work:
         """Return whether any of the work concerns transient messages."""
         return self._any(attempt, transient=True)
 
+    def forget(self, attempt: str) -> None:
+        """Forget what it would have settled of leases, whose holder may keep them for long."""
+        for account in self.accounts:
+            if account.acquirer is None:
+                account.unsay(attempt)
+
     def _any(self, attempt: str, *, transient: bool) -> bool:
         return any(send.info.transient == transient for send in self.sends) or any(
             one.info.transient == transient and account.dispositions(one, attempt)
