@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tests.reliability import lists, results, soak_page
+from tests.reliability import answers, lists, results, soak_page
 from tests.reliability.kinds import KINDS, Kind
 from tests.reliability.lists import Seen
 from tests.reliability.results import Again, Failure, Run
@@ -53,11 +53,21 @@ def with_figures(text: str, folder: Path) -> str:
 def _lines(folder: Path) -> Iterator[str]:
     runs = {kind: results.read(kind.name, folder) for kind in KINDS.values()}
     done = {kind: found for kind, found in runs.items() if found}
-    yield "| what | store | how often | failed | share that may fail, at 95 % | hours | last run |"
-    yield "|---|---|---:|---:|---:|---:|---|"
     again = {(one.kind, one.number): one for one in results.read_again(folder)}
     seen = lists.read(folder)
     passed = {kind: _passed(kind, found, again, folder) for kind, found in done.items()}
+    yield from ("### In short", "")
+    how_far = {
+        kind.name: _done(kind, found, again, passed[kind], lists.changed(kind, found, seen))
+        for kind, found in done.items()
+    }
+    yield from answers.lines(how_far, folder)
+    yield from ("", "### All runs", "")
+    yield (
+        "| what | store | how often | failed once | of a list, or share that may fail, at 95 % "
+        "| hours | last run |"
+    )
+    yield "|---|---|---:|---:|---:|---:|---|"
     for kind, found in done.items():
         yield _row(kind, found, again, passed[kind], lists.changed(kind, found, seen))
     for kind, found in done.items():
@@ -68,6 +78,34 @@ def _lines(folder: Path) -> Iterator[str]:
     if missing:
         yield ""
         yield f"Not run yet: {'; '.join(missing)}."
+
+
+def _done(
+    kind: Kind, found: list[Run], again: _DoneAgain, passed: _Passed, changed: Seen | None
+) -> answers.Done:
+    """Say how far a kind is, and how much of it still fails, or was not repeated."""
+    parts = kind.parts() if kind.parts is not None else []
+    same = len(parts) == found[-1].of
+    reached = Counter(parts[place] if same else "" for place in passed)
+    failing = 0
+    if kind.looked_at is None and kind.told is None:
+        failing = sum(
+            not _passes_since(kind, run, one, again, passed)
+            for run in found
+            for one in run.failures
+        )
+    return answers.Done(found, reached, failing, changed is not None)
+
+
+def _passes_since(
+    kind: Kind, run: Run, failure: Failure, again: _DoneAgain, passed: _Passed
+) -> bool:
+    """Return whether a failure was repeated and passes, or its case is gone or passed later."""
+    since = again.get((kind.name, failure.number))
+    if since is not None:
+        return not since.failed
+    place = failure.number % run.of if run.of else None
+    return place in passed and passed[place].date > run.date
 
 
 def _row(
@@ -250,16 +288,9 @@ def _by_run(kind: Kind, found: list[Run]) -> Iterator[str]:
     yield "|---|---:|---:|---:|"
     for run in found:
         hits = sum(run.counts.get(count, 0) for count in kind.found)
-        equal = run.counts.get("equivalent", 0) + sum(
-            _is_equivalent(kind, failure) for failure in run.failures
-        )
+        equal = answers.equivalent(kind, run)
         shares = [f"{hits / max(n, 1):.1%}" for n in (run.n, run.n - equal)]
         yield f"| {run.commit} | {run.n} | {shares[0]} | {shares[1]} |"
-
-
-def _is_equivalent(kind: Kind, failure: Failure) -> bool:
-    known = kind.looked_at(failure.what) if kind.looked_at is not None else None
-    return known is not None and known.verdict == "equivalent"
 
 
 def _verdicts(kind: Kind, failures: list[tuple[Run, Failure]]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from tests.bench import pictures
 from tests.reliability import points
 from tests.reliability.points import Point
-from tests.reliability.trends import GROWTH_MAX, Series, Trend, trend, trend_of_ratios
+from tests.reliability.trends import GROWTH_MAX, Series, Trend, Verdict, trend, trend_of_ratios
 from txnqueue.client.readers import ENTRIES_KEPT
 from txnqueue.storage.journal.tail import ENTRIES_MAX
 
@@ -136,6 +136,31 @@ def lines(folder: Path) -> Iterator[str]:
     yield from _of_java(found)
 
 
+def in_short(folder: Path) -> str:
+    """Say how many values of the newest process that lived long grow, if any do."""
+    found = points.read(folder)
+    lines = [line for _, line in _trends(_judged(found)[0]) if line is not None] if found else []
+    if not lines:
+        return "not known yet"
+    counts = Counter(line.verdict for line in lines)
+    said = [
+        f"{counts[verdict]} of {len(lines)} values: {verdict.value}"
+        for verdict in (Verdict.GROWS, Verdict.UNKNOWN)
+        if counts[verdict]
+    ]
+    return "; ".join(said) or "yes"
+
+
+def _trends(judged: Sequence[Point]) -> Iterator[tuple[str, Trend | None]]:
+    """Find the trend of each value that was measured."""
+    for what, name in RATIOS.items():
+        if (values := series(judged, what)) or what == "ratio":
+            yield name, trend_of_ratios(values, warm=1)
+    for what, name in JUDGED.items():
+        if values := series(judged, what):
+            yield name, trend(values, FILLED_SLICES)
+
+
 def _judgement(judged: Sequence[Point]) -> Iterator[str]:
     """Judge each value, and show how memory fills."""
     first = judged[0]
@@ -143,15 +168,10 @@ def _judgement(judged: Sequence[Point]) -> Iterator[str]:
     sends = f"after {first.commits:,} sends of the store"
     yield f"From {_minute(first.process)}, {sends}{f', with `{how}`' if how else ''}:"
     yield ""
-    yield "| what | median | growth per 1,000 commits | 95 % interval | slices | |"
+    yield "| what | median | growth per 1,000 commits | 95 % interval | slices | verdict |"
     yield "|---|---:|---:|---:|---:|---|"
-    for what, name in RATIOS.items():
-        values = series(judged, what)
-        if values or what == "ratio":
-            yield _row(name, trend_of_ratios(values, warm=1), digits=3)
-    for what, name in JUDGED.items():
-        if values := series(judged, what):
-            yield _row(name, trend(values, FILLED_SLICES), digits=1)
+    for name, line in _trends(judged):
+        yield _row(name, line, digits=3 if name in RATIOS.values() else 1)
     yield from _by_tens(judged)
 
 
