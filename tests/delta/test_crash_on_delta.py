@@ -8,8 +8,8 @@ import pytest
 
 from tests.conftest import LONG
 from tests.faults.injection import DESTROYS, WRITES, Fault
-from tests.faults.matrix import Case, cases, run
-from tests.faults.scenarios import OPERATIONS
+from tests.faults.matrix import Case, cases, furnished, run
+from tests.faults.scenarios import EVERYTHING, Operation
 from tests.faults.world import World
 from txnqueue.storage.store import DeltaStore
 
@@ -19,16 +19,18 @@ AT_MOST = 15
 """So many cells are run by default: they cost seconds each."""
 CALLS = (*WRITES, *DESTROYS)
 """The long run has each of these calls of each operation with each fault, some hours of it; the
-long kind has them with each recovery. None of the operations here creates a store, rewrites, erases
-or removes files or payload: those that do are in memory (``scenarios.MORE`` and ``REMOVING``)."""
+long kind has them with each recovery."""
 BY_DEFAULT = """
     create queue, drop queue, send, purge, dead letter,
     commit, commit prepared, commit with a table change,
     take over a transaction, commit a branch, drain, recover
 """
 """One of each way to append; what they have in common with the others, memory shows."""
-HERE = [one for one in OPERATIONS if not one.unique]
-"""All that work on one and the same store."""
+NOT_HERE: dict[str, str] = {}
+"""The operations that are run in memory alone, and why."""
+HERE = [one for one in EVERYTHING if one.name not in NOT_HERE]
+Worlds = dict[tuple[bool, int | None], World]
+"""The worlds that cells are run in, one after another: by what their queues are like."""
 LANDS = (Fault.CRASH_AFTER, Fault.CONFLICT_THOUGH_LANDED, Fault.LANDS_LATE)
 
 
@@ -62,18 +64,19 @@ def long_sample() -> list[Case]:
     return [case for case in everything() if case.recovery == "other"]
 
 
-def new_world(store: DeltaStore) -> World:
-    """Make the world that cells are run in, one after another."""
-    world = World(store=store, messages=MESSAGES)
-    world.create("in", lanes=2)
-    world.create("out")
-    world.create_table()
-    return world
+def kind_of_world(operation: Operation) -> tuple[bool, int | None]:
+    """Say what the queues of an operation's world are like."""
+    return operation.unique, operation.slice_width
+
+
+def new_world(store: DeltaStore, operation: Operation) -> World:
+    """Make a world that an operation, and others of its kind, can be run in."""
+    return furnished(World(store=store, messages=MESSAGES), operation)
 
 
 @pytest.fixture(scope="module")
-def world(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> World:
-    return new_world(DeltaStore(spark, str(tmp_path_factory.mktemp("crashes"))))
+def worlds() -> Worlds:
+    return {}
 
 
 def test_the_samples_are_large_enough() -> None:
@@ -86,5 +89,11 @@ def test_the_samples_are_large_enough() -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("case", long_sample() if LONG else sample(), ids=str)
-def test_no_fault_breaks_a_promise_on_delta(world: World, case: Case) -> None:
-    run(world, case)
+def test_no_fault_breaks_a_promise_on_delta(
+    worlds: Worlds, spark: Any, tmp_path_factory: pytest.TempPathFactory, case: Case
+) -> None:
+    kind = kind_of_world(case.operation)
+    if kind not in worlds:
+        store = DeltaStore(spark, str(tmp_path_factory.mktemp("crashes")))
+        worlds[kind] = new_world(store, case.operation)
+    run(worlds[kind], case)

@@ -76,7 +76,15 @@ def nth_of(case: Case, messages: int) -> int:
 
 def fresh(messages: int = 6, *, unique: bool = False, slice_width: int | None = None) -> World:
     """Make a world in memory with its queues."""
-    world = World(messages=messages)
+    return _furnished(World(messages=messages), unique=unique, slice_width=slice_width)
+
+
+def furnished(world: World, operation: Operation) -> World:
+    """Make the queues and the table of a world for an operation."""
+    return _furnished(world, unique=operation.unique, slice_width=operation.slice_width)
+
+
+def _furnished(world: World, *, unique: bool, slice_width: int | None) -> World:
     with mock.patch.object(creation, "SLICE_WIDTH", slice_width or vars(creation)["SLICE_WIDTH"]):
         world.create("in", lanes=2, unique=unique)
     world.create("out")

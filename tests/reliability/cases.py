@@ -160,24 +160,26 @@ def cells_on_delta() -> list[matrix.Case]:
 
 
 def crash_matrix_delta(session: Session, number: int) -> tuple[int, Counter[str]]:
-    """Run a cell in the store of the last ones, unless they failed or were many."""
+    """Run a cell in the store of the last ones of its kind, unless they failed or were many."""
     case = cells_on_delta()[number % len(cells_on_delta())]
-    world = session.kept.pop("world", None) or _new_world(session)
+    worlds = session.kept.setdefault("worlds", {})
+    kind = on_delta.kind_of_world(case.operation)
+    world = worlds.pop(kind, None) or _new_world(session, case)
     try:
         try:
             matrix.run(world, case)
         except matrix.NoSuchCall:
-            world = _new_world(session)
+            world = _new_world(session, case)
             matrix.run(world, case)
     except Exception as error:  # what it left behind is not for the next one
         raise AssertionError(f"{case}: {type(error).__name__}: {error}") from error
     if world.scenario < CELLS_IN_ONE_STORE:
-        session.kept["world"] = world
+        worlds[kind] = world
     return 1, Counter({case.fault.value: 1})
 
 
-def _new_world(session: Session) -> World:
-    return on_delta.new_world(DeltaStore(session.spark, str(session.folder())))
+def _new_world(session: Session, case: matrix.Case) -> World:
+    return on_delta.new_world(DeltaStore(session.spark, str(session.folder())), case.operation)
 
 
 def simulator(_: Session, number: int) -> tuple[int, Counter[str]]:
