@@ -38,6 +38,9 @@ AS_THEY_LEFT_IT = (
 """What does something, or so much, only where nobody else was: it comes first."""
 
 
+SECOND_ONES = tuple(one for one in HERE if one.name not in AS_THEY_LEFT_IT)
+
+
 @dataclass(frozen=True)
 class Pair:
     """Two spoiled operations, and who recovers from both."""
@@ -80,8 +83,7 @@ def pairs() -> list[Pair]:
     found = [
         Pair(dice.choice(_spoiled(first)), dice.choice(_spoiled(second)), dice.choice(RECOVERIES))
         for first in HERE
-        for second in HERE
-        if second.name not in AS_THEY_LEFT_IT
+        for second in SECOND_ONES
         for _ in range(OF_EACH)
     ]
     dice.shuffle(found)

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.delta import test_crash_on_delta as crashes
 from tests.delta import test_twin as twin
 from tests.delta.hostile_frames import SORTS
 from tests.faults import crash_pairs as spoiled_pairs
 from tests.faults import crash_twice as spoiled_twice
 from tests.faults import interrupts
+from tests.histories import runs, stories
 from tests.reliability import (
     cases,
     connect,
@@ -114,7 +116,11 @@ KINDS: dict[str, Kind] = {
             "histories",
             "in memory",
             "Four threads send, pass on, prepare, decide, lease and look, with faults at random; "
-            "what each saw is compared with the journal and with every version of it.",
+            "what each saw is compared with the journal and with every version of it: for what is "
+            "lost, doubled, torn or read of a transaction that is rolled back, for cycles, the "
+            "order of lanes and of fences. The checker finds each of "
+            f"{len(stories.BAD)} bad histories made by hand, and nothing in {len(stories.GOOD)} "
+            "good ones.",
             "What Delta, Spark and file systems do. Threads take turns as Python lets them: a "
             "number is not repeated exactly.",
             cases.histories_memory,
@@ -124,8 +130,9 @@ KINDS: dict[str, Kind] = {
             "recorded histories on Delta, threads",
             "histories",
             "Delta on a local disk, one driver",
-            "The same by three threads of one driver; who looks reads the files without Spark, and "
-            "each version is read again from Delta's log alone.",
+            f"As in memory, by {runs.THREADS.clients} threads of one driver with "
+            f"{runs.THREADS.actions} actions each, which take some sixty calls; who looks reads "
+            "the files without Spark, and each version is read again from Delta's log alone.",
             "Object stores, clusters; maintenance at the same time.",
             cases.histories_threads,
             side_by_side=3,
@@ -135,8 +142,10 @@ KINDS: dict[str, Kind] = {
             "recorded histories on Delta, driver processes",
             "histories",
             "Delta on a local disk, two driver processes attached to one Java",
-            "The same by two processes, each killed twice at a random moment and started again.",
-            "A Java that dies with its driver: test_two_drivers.py kills those.",
+            f"As by threads, but by {runs.PROCESSES.clients} processes with "
+            f"{runs.PROCESSES.actions} actions each. Up to twice, unless it is done before, each "
+            "is killed at a random moment and started again; no call is made to fail.",
+            "A Java that dies with its driver: the kills with their Java are of those.",
             cases.histories_processes,
             side_by_side=2,
         ),
@@ -156,11 +165,10 @@ KINDS: dict[str, Kind] = {
             "cells of the crash matrix on Delta",
             "cells",
             "Delta on a local disk",
-            "Each operation × each writing store call in it × each fault × each recovery: by the "
-            "same client, by another one, by two at once. They are run in a shuffled order, twenty "
-            "in one store.",
-            "Operations on queues that tell duplicates. Faults inside of a store call: those of "
-            "the file system are a kind of their own.",
+            f"Each of the {len(crashes.HERE)} operations × each writing store call in it × "
+            "each fault × each recovery: by the same client, by another one, by two at once. They "
+            "are run in a shuffled order, twenty in one store.",
+            "Faults inside of a store call: those of the file system are a kind of their own.",
             cases.crash_matrix_delta,
             lambda: len(cases.cells_on_delta()),
             names=lambda: list(map(str, cases.cells_on_delta())),
@@ -173,11 +181,13 @@ KINDS: dict[str, Kind] = {
             "ordered pairs of operations that are both spoiled, in memory",
             "pairs",
             "in memory",
-            "Each operation after each other one: a client is spoiled at a call that writes, then "
-            "a second one comes to what is left and is spoiled, too, before anybody recovers. Of "
+            f"Each of {len(spoiled_pairs.SECOND_ONES)} operations after each of "
+            f"{len(spoiled_pairs.HERE)}: a client is spoiled at a call that writes, then a second "
+            "one comes to what is left and is spoiled, too, before anybody recovers. Of "
             f"each ordered pair {spoiled_pairs.OF_EACH} of the faults, places and recoveries are "
             "drawn; they are run in a shuffled order.",
-            "Most of what two faults in two operations can be.",
+            "Most of what two faults in two operations can be; operations on queues that tell "
+            "duplicates, and those of operators, of exchanges and of declarations.",
             cases.crash_pairs,
             lambda: len(cases.ordered_pairs()),
             names=lambda: list(map(str, cases.ordered_pairs())),
@@ -256,8 +266,9 @@ KINDS: dict[str, Kind] = {
             "kills of driver processes with their Java",
             "kills",
             "Delta on a local disk, a producer and a consumer with a Java of their own",
-            "The same with a Java that is killed at the same moment, in the middle of whatever it "
-            "writes, or that ends once it notices that its process is gone: one half each.",
+            "A producer and a consumer are killed ten times, each with its Java, which is killed "
+            "at the same moment, in the middle of whatever it writes, or ends once it notices "
+            "that its process is gone: one half each. Then each message is there once.",
             "Power failures: Delta does not force its files to the disk.",
             cases.kills_with_java,
         ),
@@ -267,8 +278,9 @@ KINDS: dict[str, Kind] = {
             "kills",
             "Delta on HDFS, which has a name node and a data node in a process beside; a producer "
             "and a consumer with a Java of their own, and no lock",
-            "The same where nothing but HDFS decides which of two commits is the first: whoever is "
-            "started anew does not wait for a Java that may still be writing.",
+            "A producer and a consumer are killed ten times, where nothing but HDFS decides which "
+            "of two commits is the first: whoever is started anew does not wait for a Java that "
+            "may still be writing. Then each message is there once.",
             "Name nodes and data nodes that fail; other object stores.",
             cases.kills_on_hdfs,
         ),
@@ -278,7 +290,8 @@ KINDS: dict[str, Kind] = {
             "kills",
             "Delta on S3, which has a server in a process beside; a producer and a consumer with a "
             "Java of their own, the log store of the package, and no lock",
-            "The same where nothing but the server decides which of two commits is the first.",
+            "A producer and a consumer are killed ten times, where nothing but the server decides "
+            "which of two commits is the first. Then each message is there once.",
             "Amazon's own S3, and a network between it and a driver; a server that fails.",
             cases.kills_on_s3,
         ),
@@ -356,8 +369,9 @@ KINDS: dict[str, Kind] = {
             "damaged files, proved by Spark",
             "cells",
             "Delta on a local disk, with Hadoop's sums beside the files and without",
-            "The same damages: with Spark the proof of the history fails or names the damage, or "
-            "what was damaged made no difference: each message that waits is read as before.",
+            "The damages of the files that are read without Spark: with Spark the proof of the "
+            "history fails or names the damage, or what was damaged made no difference: each "
+            "message that waits is read as before.",
             "Damage to two files; payload of what is consumed, which nobody reads any more.",
             cases.damage_proved,
             lambda: 2 * test_damage.ALL_CELLS,
@@ -435,9 +449,9 @@ KINDS: dict[str, Kind] = {
             "sequences of operations on Delta with wrong clocks",
             "sequences",
             "Delta on a local disk, and in memory",
-            "As before, but each client has a clock of its own, up to an hour wrong, which jumps "
-            "back by up to ten minutes; and the times of all commits so far, in Delta's log and on "
-            "the disk, become three years older or newer.",
+            "As on Delta and in memory above, but each client has a clock of its own, up to an "
+            "hour wrong, which jumps back by up to ten minutes; and the times of all commits so "
+            "far, in Delta's log and on the disk, become three years older or newer.",
             "Clocks of the storage itself; maintenance, which keeps things for days.",
             cases.wrong_clocks,
             side_by_side=3,
@@ -486,10 +500,10 @@ KINDS: dict[str, Kind] = {
             "hostile command lines, files, YAML and AMQP frames",
             "examples",
             "in memory",
-            "Hypothesis draws commands with whichever words, files to send, YAML for declarations "
-            "and for the rules of the AMQP listener, and what a client of it says: any exit code "
-            "but that of an unexpected failure, any answer but an internal error; nothing is held "
-            "and the history proves itself.",
+            "Hypothesis draws, with one seed for each number, commands with whichever words, "
+            "files to send, YAML for declarations and for the rules of the AMQP listener, and "
+            "what a client of it says: any exit code but that of an unexpected failure, any "
+            "answer but an internal error; nothing is held and the history proves itself.",
             "Sockets; commands that look at the machine, wait or serve.",
             cases.hostile_commands,
         ),
@@ -512,7 +526,8 @@ KINDS: dict[str, Kind] = {
             "hostile DataFrames over a Spark Connect server",
             "frames",
             "Delta on a local disk, a server in another process",
-            "The same by clients of a Spark Connect server: a number is a frame of each sort.",
+            "The frames that are offered to Delta, by clients of a Spark Connect server: a number "
+            "is a frame of each sort.",
             "Servers that many clients share.",
             connect.hostile_frames,
         ),
@@ -555,8 +570,8 @@ KINDS: dict[str, Kind] = {
         ),
         Kind(
             "soak",
-            "commits of a process that lives long",
-            "commits",
+            "sends of a process that lives long",
+            "sends",
             "Delta on a local disk, one driver with seven threads",
             "Two producers send a hundred messages at a time, four consumers receive them and send "
             "them on in one transaction, and the store is maintained beside them. After each "

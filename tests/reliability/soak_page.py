@@ -11,6 +11,7 @@ from typing import Any
 from tests.bench import pictures
 from tests.reliability import points
 from tests.reliability.points import Point
+from tests.reliability.soak import KEPT_FOR, READ_ENTRIES, TAIL_ENTRIES
 from tests.reliability.trends import GROWTH_MAX, Series, Trend, Verdict, trend, trend_of_ratios
 from txnqueue.client.readers import ENTRIES_KEPT
 from txnqueue.storage.journal.tail import ENTRIES_MAX
@@ -96,37 +97,33 @@ def lines(folder: Path) -> Iterator[str]:
         f"{last.journal_files:,} files of {last.journal_mb:,.0f} MB. "
         f"What is judged is each process that did {LONG_SLICES} slices or more, and not its "
         f"first {FILLED_SLICES}; before there is one, what all processes have in common. It is "
-        f"flat if it grows by less than {GROWTH_MAX:.0%} per 1,000 commits at 95 %, and grows if "
+        f"flat if it grows by less than {GROWTH_MAX:.0%} per 1,000 sends at 95 %, and grows if "
         "it surely grows at all."
     )
     yield ""
     yield (
-        f"A process remembers the newest {ENTRIES_MAX:,} entries and ranges that it wrote to the "
-        f"journal, some 13 MB, and each manager up to {ENTRIES_KEPT:,} entries that it read and "
-        "that may have been archived. Here it is a tenth of that, so that all of it is there "
-        "within five slices. Java has its heap from the start. Memory is measured after each of "
-        "both has given back what is free. Python's own allocator keeps a megabyte as long as one "
-        "object lies in it: it had 152 MB, 67 of them in use, where the number of objects had been "
-        "the same for an hour, so that its memory grows by steps to what was once needed at the "
-        "same time. The system's allocator, with which no pieces are counted, gives back more; "
-        "what it has handed out includes what each thread keeps of what it gave back. All objects "
-        "of Python, also those that its collector does not know, were 65 MB after the sixth slice "
-        "of a process and 63 after the eighteenth. Of Java 3,072 MB are the heap; what else it "
-        "has is below, by its own account. It grows by what its thorough compiler writes, by less "
-        "with each slice: in 45 minutes of one process from 28 MB to 50, where the code of the "
-        "quick compiler stayed between 100 and 105. Up to the afternoon of 2026-11-28 it waited "
-        "until a method had run six times as often as by default, as in the tests, and was at "
-        "work for longer; since then it compiles when it does for users. Java has room for 512 MB "
-        "of code. "
-        "Most of the threads are of Spark's pools for blocks and broadcasts, of up to 100, 100 and "
-        "128, which keep one for a minute after its work."
+        f"What a process keeps of what is past is a tenth of the usual here, so that all of it is "
+        f"there within five slices: {TAIL_ENTRIES:,} of the newest {ENTRIES_MAX:,} entries and "
+        f"ranges that it wrote, {READ_ENTRIES:,} of {ENTRIES_KEPT:,} that each manager read; since "
+        f"2026-11-29 also how long Delta lists the removed files of the journal, "
+        f"{min(KEPT_FOR) / 60:.0f} minutes and not an hour, because it reads the list for each "
+        "append ([performance](performance.md)). What is finished is archived after two minutes."
+    )
+    yield ""
+    yield (
+        "Memory is measured after Python, Java and their allocators have given back what is free. "
+        "Java has its heap of 3,072 MB from the start. What it has beside that is below, by its "
+        "own account: it grows by what its thorough compiler writes, by less with each slice, in "
+        "room for 512 MB. Python's own allocator keeps a megabyte as long as one object lies in "
+        "it; the system's, which is used here, gives back more. Most of the threads are of Spark's "
+        "pools for blocks and broadcasts, which keep one for a minute after its work."
     )
     yield ""
     yield (
         "After some slices, when nothing else works, this store and a new one take turns in the "
-        "same process. How many times as long the old one takes depends neither on the machine "
-        "nor on what works beside, but on how many commits it had in the hour before: Delta lists "
-        "the files that they removed ([performance](performance.md)). The first value is left out."
+        "same process: how many times as much the old one costs does not depend on the machine, "
+        "nor on what works beside. Both are written to for it; the new one is not maintained. The "
+        "first value is left out."
     )
     yield ""
     yield from _other_stores(folder, shown=last.store)
@@ -168,7 +165,7 @@ def _judgement(judged: Sequence[Point]) -> Iterator[str]:
     sends = f"after {first.commits:,} sends of the store"
     yield f"From {_minute(first.process)}, {sends}{f', with `{how}`' if how else ''}:"
     yield ""
-    yield "| what | median | growth per 1,000 commits | 95 % interval | slices | verdict |"
+    yield "| what | median | growth per 1,000 sends | 95 % interval | slices | verdict |"
     yield "|---|---:|---:|---:|---:|---|"
     for name, line in _trends(judged):
         yield _row(name, line, digits=3 if name in RATIOS.values() else 1)
