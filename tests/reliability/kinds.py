@@ -390,7 +390,8 @@ KINDS: dict[str, Kind] = {
             "that on Delta. Free is what pip chooses within the bounds of the package's extras; "
             "other packages are pinned as in conf/constraints.txt, the newest, or the oldest ones "
             "that the package asks for.",
-            "Platforms with a Spark of their own; other releases than those that are named.",
+            "Platforms with a Spark of their own; other releases than those that are named: of "
+            "Java, 17 and 25 could be installed where this ran, and 21 could not.",
             versions.run,
             lambda: len(versions.ALL),
             independent=False,
