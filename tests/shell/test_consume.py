@@ -437,6 +437,10 @@ def test_unapplied_changes_have_their_own_code(shell: Shell) -> None:
     assert said["messages"] == 10 and not said["applied"]
     waiting = shell.json("recover", code=77)[0]["waiting"]
     assert "away" in waiting[0]["reason"] and waiting[0]["table"] == "gold"
+    told, name = shell("recover", code=77).stdout, waiting[0]["change_id"]
+    assert waiting[0]["remedy"] in told and "recover()" not in told
+    for typed in ("recover", f"apply-change {name}", f"waive-change {name} --reason WHY"):
+        assert f"txnqueue {typed}" in told
     tables.apply = apply
     assert shell.json("recover")[0]["waiting"] == []
     assert tables.rows("gold").num_rows == 10
