@@ -594,6 +594,8 @@ def test_history_shows_events_states_and_paths(shell: Any, three: str) -> None:
     steps = [row["step"] for row in shell.json("history", "--message", message)]
     assert steps == ["sent", "claimed", "accepted"]
     shell("history", "--as-of", "999999999", code=2)
+    none = shell("history", "--as-of", sent["commit_seq"], "--queue", "nosuch", code=3).stderr
+    assert "txnqueue history --as-of lists those that existed" in none
 
 
 def test_history_of_a_queue_that_was_dropped_is_still_there(shell: Any, three: str) -> None:
