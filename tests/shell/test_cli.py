@@ -14,6 +14,7 @@ from contextlib import suppress
 from decimal import Decimal
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -223,6 +224,40 @@ def test_a_missing_root_is_said_before_spark_starts(monkeypatch: pytest.MonkeyPa
     result = CliRunner().invoke(app, ["list"])
     assert result.exit_code == 2
     assert "--root" in result.stderr
+
+
+@pytest.mark.parametrize("submitted", [False, True])
+@pytest.mark.parametrize("command", ["list", "recover"])
+def test_the_root_is_the_option_then_that_of_a_running_session_then_that_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, submitted: bool
+) -> None:
+    pytest.importorskip("pyspark")
+    conf: dict[str, str] = {}
+    running = SimpleNamespace(conf=conf)
+    builder = SimpleNamespace(getOrCreate=lambda: running)
+    active = None if submitted else running
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: active)
+    monkeypatch.setattr("pyspark.sql.SparkSession.builder", builder)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.delenv("TXNQUEUE_ROOT", raising=False)
+    if submitted:
+        monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "25333")
+
+    def taken(*words: str) -> str:
+        return CliRunner().invoke(app, [command, *words]).stderr
+
+    if command == "recover":
+
+        def opened(spark: object, root: str | None, **_: object) -> None:
+            raise errors.StoreNotFound(f"There is no store at {root!r}", root="")
+
+        monkeypatch.setattr("txnqueue.manager.QueueManager", opened)
+    assert "spark.txnqueue.root" in taken()
+    monkeypatch.setenv("TXNQUEUE_ROOT", f"{tmp_path}/environment")
+    assert f"no store at '{tmp_path}/environment'" in taken()
+    conf["spark.txnqueue.root"] = f"{tmp_path}/session"
+    assert f"no store at '{tmp_path}/session'" in taken()
+    assert f"no store at '{tmp_path}/option'" in taken("--root", f"{tmp_path}/option")
 
 
 def test_an_unexpected_error_is_1_and_names_itself(shell: Any) -> None:

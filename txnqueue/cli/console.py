@@ -32,6 +32,7 @@ from txnqueue.cli.presentation import (
     remark,
 )
 from txnqueue.cli.signals import starting_java
+from txnqueue.core.configuration import Configuration
 from txnqueue.core.markup import printable
 from txnqueue.core.settings import check_root
 from txnqueue.core.state.closure import is_closed
@@ -151,11 +152,40 @@ def open_store(options: Options) -> tuple[QueueManager, SparkSession]:
 
 
 def _root_of(options: Options) -> str:
-    if not options.root:
+    """Find the store as a manager does, without starting a session only for this.
+
+    What a session of our own would be configured with does not count: commands that need none
+    would look at another store.
+
+    Raises:
+        InvalidInput: It is given nowhere, or is no root.
+    """
+    given = None if options.root is None else check_root(options.root)
+    spark = None if given is not None else running_session()
+    configured = Configuration(
+        lambda key: None if spark is None else spark.conf.get(key, None), os.environ
+    )
+    root = configured.value("root", given).value
+    if root is None:
         raise errors.InvalidInput(
-            "The store is not given: use --root, or set the variable TXNQUEUE_ROOT."
+            "The store is not given: use --root, set the variable TXNQUEUE_ROOT, or set "
+            "spark.txnqueue.root in a Spark session that runs already."
         )
-    return check_root(options.root)
+    return check_root(root)
+
+
+def running_session() -> SparkSession | None:
+    """Return the session of the platform or of spark-submit; None if there is none.
+
+    It starts no JVM, and imports PySpark only where someone else has, or has started the JVM.
+    """
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted and "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    return SparkSession.builder.getOrCreate() if active is None and submitted else active
 
 
 def _may_be_elsewhere() -> bool:
@@ -178,14 +208,12 @@ def start_spark(*, short_lived: bool, verbose: bool = False) -> SparkSession:
     from txnqueue.platform.local_spark import local_spark
 
     try:
-        from pyspark.sql import SparkSession
+        import pyspark.sql  # noqa: F401 - only whether it is there
     except ModuleNotFoundError as error:
         raise errors.PlatformMissing() from error
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM
-        return SparkSession.builder.getOrCreate()
+    running = running_session()
+    if running is not None:
+        return running
     settings = {} if verbose else {"spark.log.level": "OFF"}
     with starting_java():
         return local_spark("txnqueue", settings=settings, short_lived=short_lived)
@@ -312,8 +340,8 @@ _COMMON = "Common options"
 _Root = Annotated[
     str | None,
     typer.Option(
-        envvar="TXNQUEUE_ROOT",
-        help="The store: a path if it has a '/', otherwise a catalog schema.",
+        help="The store: a path if it has a '/', otherwise a catalog schema. Default: "
+        "spark.txnqueue.root of a running session, then the variable TXNQUEUE_ROOT.",
         rich_help_panel=_COMMON,
     ),
 ]

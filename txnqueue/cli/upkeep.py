@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -18,7 +18,7 @@ from txnqueue.platform.doctor import doctor as examine
 @command("doctor")
 def doctor(session: OpenStore) -> None:
     """Check Java, Spark, Delta and the settings from the environment; start no Spark session."""
-    checks = examine(session.options.root)
+    checks = examine(_root(session.options.root))
     rows = [
         {"name": c.name, "found": c.found, "verdict": c.verdict, "meaning": c.meaning}
         for c in checks
@@ -31,6 +31,14 @@ def doctor(session: OpenStore) -> None:
 
 def _environment() -> Configuration:
     return Configuration(lambda _key: None, os.environ)
+
+
+def _root(given: str | None) -> str | None:
+    """Return the root whose storage is judged; None if the environment's cannot be used."""
+    try:
+        return cast("str | None", _environment().value("root", given).value)
+    except InvalidInput:  # which is shown beside the other settings
+        return None
 
 
 def _contradiction() -> dict[str, str] | None:
