@@ -197,6 +197,12 @@ def test_a_mistake_of_the_job_ends_the_run_and_says_what_it_did(shell: Shell) ->
     assert {row["_message"]["delivery_count"] for row in waiting} == {0}
 
 
+@pytest.mark.parametrize("given", [(), ("--handler", "a:b", "--sql", "job.sql")])
+def test_one_of_a_handler_and_a_sql_file_is_given(shell: Shell, given: tuple[str, ...]) -> None:
+    said = shell("consume", "orders", *given, code=2).stderr
+    assert "Give one of --handler and --sql, not both or neither." in said
+
+
 @pytest.mark.parametrize(
     "target", ["-- send: nowhere", "-- append: /no/table", "-- merge: t on id"]
 )

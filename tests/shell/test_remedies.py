@@ -57,6 +57,7 @@ FOR_PROGRAMS = {
     "transaction_id='': give": "it names no call",
     "call recover() with a connection": "only a program has one",
     "call recover({": "only a program has one",
+    "receive again, for longer work with": "a handler can, which is a program",
     "calls sys.exit()": "it is about the code of a handler",
     "called sys.exit(": "it is about the code of a handler",
 }

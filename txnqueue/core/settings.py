@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -383,9 +384,11 @@ def check_number(name: str, value: object, low: float, high: float) -> None:
         LimitExceeded: The number is out of range.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidInput(f"{name}={shown(value)}: give a number from {low} to {high}.", name=name)
+        reach = f"of at least {low}" if math.isinf(high) else f"from {low} to {high}"
+        raise InvalidInput(f"{name}={shown(value)}: give a number {reach}.", name=name)
     if not low <= value <= high:
-        raise LimitExceeded(f"{name}={shown(value)}: the range is {low} to {high}.", name=name)
+        reach = f"give at least {low}" if math.isinf(high) else f"the range is {low} to {high}"
+        raise LimitExceeded(f"{name}={shown(value)}: {reach}.", name=name)
 
 
 def check_retry(retry: object) -> RetryPolicy:
