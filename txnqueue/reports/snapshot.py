@@ -90,6 +90,8 @@ class Snapshot:
     def queues(self) -> Report[QueueRow]:
         """Report every queue and some of its settings, with the columns of the SQL view ``queues``.
 
+        ``Queue.info.settings`` has all settings of a queue as it is now.
+
         Columns: queue, queue_id string, lanes int, group_by string, lease_seconds double,
         deliveries_max int, dead_letter_id string, created_at timestamp, created_by string,
         closing boolean.
