@@ -411,7 +411,7 @@ def command(
     short_lived: bool = True,
     looks: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function a command: it gets a ``Session``, its options, and all common ones.
+    """Make a function a command: it gets an ``OpenStore``, its options, and all common ones.
 
     Args:
         name: What it is called.
@@ -449,11 +449,21 @@ def command(
             context,
             *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in [*own, *shared.values()]),
         ]
-        setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010
+        setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010 - mypy knows no such attribute
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         return (group or app).command(name, epilog=EPILOG)(run)
 
     return decorate
+
+
+def check_sure(what: str, *, sure: bool) -> None:
+    """Check that the user confirmed that something is deleted.
+
+    Raises:
+        BadParameter: ``--yes`` was not given.
+    """
+    if not sure:
+        raise typer.BadParameter(f"{what} would be deleted: confirm with --yes.")
 
 
 def drop_surely(
@@ -465,8 +475,7 @@ def drop_surely(
     sure: bool,
 ) -> None:
     """Drop something after the user confirmed it, and say how far that has come."""
-    if not sure:
-        raise typer.BadParameter(f"{what} would be deleted: confirm with --yes.")
+    check_sure(what, sure=sure)
     result = drop()
     session.printer.fact(asdict(result), told(result))
     if not result.dropped:

@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from txnqueue.cli.arguments import Queue
-from txnqueue.cli.console import PLATFORM, OpenStore, command
+from txnqueue.cli.console import PLATFORM, OpenStore, check_sure, command
 from txnqueue.core.configuration import OPTIONS, Configuration
 from txnqueue.errors import InvalidInput
 from txnqueue.platform.doctor import doctor as examine
@@ -140,10 +140,7 @@ def erase(
     ] = False,
 ) -> None:
     """Delete the payload of messages for good, and keep their history; purges those that wait."""
-    if not yes:
-        raise typer.BadParameter(
-            f"the payload of messages of {queue} would be deleted: confirm with --yes."
-        )
+    check_sure(f"the payload of messages of {queue}", sure=yes)
     done = session.manager.erase(queue, where, reason)
     until = done.readable_until
     lines = [f"{done.erased} rows erased; {done.purged} waiting messages purged."]
