@@ -246,17 +246,22 @@ def test_the_root_is_the_option_then_that_of_a_running_session_then_that_of_the_
     def taken(*words: str) -> str:
         return CliRunner().invoke(app, [command, *words]).stderr
 
-    if command == "recover":
+    def opened(spark: object, root: str | None, **_: object) -> None:
+        raise errors.StoreNotFound(f"There is no store at {root!r}", root="")
 
-        def opened(spark: object, root: str | None, **_: object) -> None:
-            raise errors.StoreNotFound(f"There is no store at {root!r}", root="")
-
-        monkeypatch.setattr("txnqueue.manager.QueueManager", opened)
+    monkeypatch.setattr("txnqueue.manager.QueueManager", opened)
     assert "spark.txnqueue.root" in taken()
+    conf["spark.txnqueue.root"] = f"{tmp_path}/alone"
+    assert f"no store at '{tmp_path}/alone'" in taken()
+    if submitted and command == "list":
+        assert "store is not given" in taken("--engine", "files")
+    del conf["spark.txnqueue.root"]
     monkeypatch.setenv("TXNQUEUE_ROOT", f"{tmp_path}/environment")
     assert f"no store at '{tmp_path}/environment'" in taken()
     conf["spark.txnqueue.root"] = f"{tmp_path}/session"
-    assert f"no store at '{tmp_path}/session'" in taken()
+    starts_none = submitted and command == "list"  # where another session may run in that JVM
+    found = "environment" if starts_none else "session"
+    assert f"no store at '{tmp_path}/{found}'" in taken()
     assert f"no store at '{tmp_path}/option'" in taken("--root", f"{tmp_path}/option")
 
 

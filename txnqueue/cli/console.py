@@ -32,7 +32,7 @@ from txnqueue.cli.presentation import (
     remark,
 )
 from txnqueue.cli.signals import starting_java
-from txnqueue.core.configuration import Configuration
+from txnqueue.core.configuration import OPTIONS, Configuration
 from txnqueue.core.markup import printable
 from txnqueue.core.settings import check_root
 from txnqueue.core.state.closure import is_closed
@@ -137,7 +137,7 @@ ManagerFactory = Callable[[Options], "tuple[QueueManager, SparkSession | None]"]
 
 def open_store(options: Options) -> tuple[QueueManager, SparkSession]:
     """Open the store at ``--root``, on the session that runs already or on one of our own."""
-    root = _root_of(options)
+    root = _root_of(options, running_session)
     spark = start_spark(short_lived=options.short_lived, verbose=options.verbose)
     from txnqueue.manager import QueueManager
 
@@ -151,17 +151,21 @@ def open_store(options: Options) -> tuple[QueueManager, SparkSession]:
     return manager, spark
 
 
-def _root_of(options: Options) -> str:
+def _root_of(options: Options, session: Callable[[], SparkSession | None]) -> str:
     """Find the store as a manager does, without starting a session only for this.
 
     What a session of our own would be configured with does not count: commands that need none
     would look at another store.
 
+    Args:
+        options: What was said to the command.
+        session: Finds the session whose configuration counts before the environment.
+
     Raises:
         InvalidInput: It is given nowhere, or is no root.
     """
     given = None if options.root is None else check_root(options.root)
-    spark = None if given is not None else running_session()
+    spark = None if given is not None else session()
     configured = Configuration(
         lambda key: None if spark is None else spark.conf.get(key, None), os.environ
     )
@@ -174,18 +178,27 @@ def _root_of(options: Options) -> str:
     return check_root(root)
 
 
-def running_session() -> SparkSession | None:
-    """Return the session of the platform or of spark-submit; None if there is none.
-
-    It starts no JVM, and imports PySpark only where someone else has, or has started the JVM.
-    """
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted and "pyspark.sql" not in sys.modules:
+def active_session() -> SparkSession | None:
+    """Return the session that runs in this process; PySpark is imported only if it is already."""
+    if "pyspark.sql" not in sys.modules:
         return None
     from pyspark.sql import SparkSession
 
-    active = SparkSession.getActiveSession()
-    return SparkSession.builder.getOrCreate() if active is None and submitted else active
+    return SparkSession.getActiveSession()
+
+
+def running_session() -> SparkSession | None:
+    """Return the session of the platform or of spark-submit; None if there is none."""
+    active = active_session()
+    if active is None and _is_submitted():  # spark-submit has started the JVM
+        from pyspark.sql import SparkSession
+
+        return SparkSession.builder.getOrCreate()
+    return active
+
+
+def _is_submitted() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _may_be_elsewhere() -> bool:
@@ -267,7 +280,7 @@ class OpenStore:
         if self._reader is None and self._looks_at_files():
             from txnqueue.store_reader import look
 
-            root = _root_of(self.options)
+            root = _root_of(self.options, active_session)
             try:
                 self._reader = look(root)
             except (errors.FilesNotReadable, errors.StoreNotFound) as error:
@@ -281,8 +294,16 @@ class OpenStore:
         """Return whether the files are enough, as far as the options tell."""
         if self._given is not None or self._opened is not None:
             return False
-        engine, root = self.options.engine, _root_of(self.options)
+        engine = self.options.engine
+        if engine is not Engine.FILES and self._root_needs_spark():
+            return False
+        root = _root_of(self.options, active_session)
         return engine is Engine.FILES or (engine is Engine.AUTO and "/" in root)
+
+    def _root_needs_spark(self) -> bool:
+        """Return whether only the session of spark-submit, which does not run yet, may know it."""
+        given = self.options.root is not None or OPTIONS["root"].variable in os.environ
+        return _is_submitted() and not given and active_session() is None
 
     @property
     def spark(self) -> SparkSession | None:
