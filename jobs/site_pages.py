@@ -8,7 +8,6 @@
   under names of their own: their ``__all__``, or all that they define. ``made`` names classes that
   users construct, ``internal`` members that are not for them; ``inherited: false`` leaves out what
   a base class has.
-- An anchor for each term of the glossary.
 """
 
 from __future__ import annotations
@@ -59,8 +58,6 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     parts = _FENCES.split(markdown)
     parts[::2] = [_LINK.sub(lambda link: site_link(link, uri), part) for part in parts[::2]]
     text = "".join(parts)
-    if uri == "glossary.md":
-        text = re.sub(r"^\| ([^|]+?) \|", _with_anchors, text, flags=re.MULTILINE)
     if uri.startswith("reference/"):
         text += reference(page.meta)
     return text
@@ -89,15 +86,6 @@ def site_link(link: re.Match[str], uri: str) -> str:
         return text if (ROOT / meant).exists() else link[0]
     there = posixpath.relpath(there, posixpath.dirname(uri) or ".")
     return f"{mark}[{text}]({there}{anchor})"
-
-
-def _with_anchors(row: re.Match[str]) -> str:
-    anchors = [
-        f'<a id="{term.strip().replace(" ", "-")}"></a>'
-        for term in row[1].split(",")
-        if term.strip(" -") and term != "term"
-    ]
-    return f"| {''.join(anchors)}{row[1]} |"
 
 
 # -------------------------------------------------------------------------------- notebooks

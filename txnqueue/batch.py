@@ -294,7 +294,8 @@ class Batch:
         given = attempt_of(transaction) if isinstance(transaction, Transaction) else transaction
         if given is not NOT_GIVEN and given is not inside:
             raise TransactionMismatch(
-                f"The batch was received in transaction {inside.id!r}: settle it there."
+                f"The batch was received in transaction {inside.id!r}: settle it there.",
+                transaction_id=inside.id,
             )
         inside.check_active()
         return inside

@@ -162,7 +162,7 @@ class QueueDataSource(DataSource):
         _check_options(self._given, _STREAM, "spark.readStream")
         return _StreamReader(self._given, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001 - as Spark calls it
         """Refuse to write.
 
         Raises:
@@ -170,7 +170,7 @@ class QueueDataSource(DataSource):
         """
         raise OnlyLooking("format('txnqueue') only reads: queue.send(df) sends a DataFrame.")
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001 - as Spark calls it
         """Refuse to write.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Every error that txnqueue raises.
+"""Every error that txnqueue raises; those of ``txnqueue.protocols`` are subclasses of them.
 
     TxnQueueError
     ├── PlatformMissing          pyspark, delta-spark or Java is missing

@@ -543,6 +543,11 @@ class QueueManager:
             QueueClosed: The queue exists and is being dropped.
             InvalidName: The name is invalid.
             SchemaMismatch: The schema is invalid, or differs from that of the existing queue.
+            InvalidInput: Settings, given or configured, are invalid or contradict each other; or
+                schema and like are given, or neither.
+            LimitExceeded: A setting is out of range.
+            Busy: Others won every retry; there is no such queue: try again.
+            TransactionUnknown: The creation is in doubt; repeated, it says whether it landed.
             TransactionNotGiven: Inside a transaction block.
         """
         name = check_name(name)

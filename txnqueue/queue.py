@@ -324,6 +324,8 @@ class Queue:
             The batch; ``len(batch)`` is 0 if nothing is available.
 
         Raises:
+            InvalidInput: An argument is invalid, or the predicate or ``matching`` cannot be used.
+            LimitExceeded: ``limit`` or a time is out of range.
             Busy: Every try lost to another consumer.
             LeaseLost: Another instance opened this manager's consumer id.
             QueueClosed: The queue is being dropped; once dropped, ``QueueNotFound``.

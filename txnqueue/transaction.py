@@ -370,7 +370,8 @@ class Transaction:
         """Begin the transaction."""
         if self._entered:
             raise TransactionFinished(
-                "A transaction block can be used only once: begin a new transaction."
+                "A transaction block can be used only once: begin a new transaction.",
+                transaction_id=self.id,
             )
         self._entered = True
         self._attempt.check_active()
@@ -558,7 +559,8 @@ def resolve(
     if attempt.client is not client:
         raise TransactionMismatch(
             f"Transaction {attempt.id!r} belongs to another manager: use tx.queue(name), or "
-            "tx.exchange(name)."
+            "tx.exchange(name).",
+            transaction_id=attempt.id,
         )
     attempt.check_active()
     return attempt

@@ -234,7 +234,10 @@ class BindingRow(Author):
 
 
 class QueueRow(TypedDict):
-    """One queue and its settings, as ``Snapshot.queues`` and the view ``queues`` show it."""
+    """One queue and some of its settings, as in ``Snapshot.queues`` and the view ``queues``.
+
+    ``Queue.info.settings`` has all of them.
+    """
 
     queue: str
     queue_id: str

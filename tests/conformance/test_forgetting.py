@@ -24,7 +24,13 @@ from tests.inside import client_of
 from txnqueue.admin import history_removal
 from txnqueue.core import model
 from txnqueue.core.receipt import Status
-from txnqueue.errors import HistoryRemoved, InvalidInput, LimitExceeded, TransactionNotFound
+from txnqueue.errors import (
+    HistoryRemoved,
+    InvalidInput,
+    LimitExceeded,
+    TransactionAborted,
+    TransactionNotFound,
+)
 from txnqueue.reports import verification
 from txnqueue.storage.store import MemoryStore
 
@@ -254,6 +260,17 @@ def test_a_branch_of_a_database_is_ended_as_was_decided_however_long_ago(world: 
     database.tpc_rollback = lambda xid: ended.append("rolled back")
     keeper.recover({"ledger": database}, branch_seconds_min=0)
     assert ended == ["committed"]
+
+
+@in_memory
+def test_who_cannot_prepare_is_named(world: World) -> None:
+    database: Any = Hiding()
+    tx = world.manager().transaction()
+    database.tpc_prepare = lambda: 1 / 0
+    tx.queue(world.queue().name).send(rows(1))
+    tx.enlist("ledger", database)
+    with pytest.raises(TransactionAborted, match="database 'ledger' could not prepare"):
+        tx.commit()
 
 
 @in_memory

@@ -430,7 +430,7 @@ def test_the_rows_of_a_tables_changes_are_shown_beside_those_of_then(world: Worl
     (staged,) = [e for e in everything(world.store) if e.kind == "change_decided"]
     source = staged.body["change"]["source"]
     client_of(manager).store.payload.drop(source["payload_id"], {source["slice"]})
-    with pytest.raises(PayloadRemoved):
+    with pytest.raises(PayloadRemoved, match=r"'gold/totals' were removed.* rehearse a later"):
         rehearsal.changes("gold/totals").rows()
 
 

@@ -389,6 +389,7 @@ def test_a_call_that_fails_at_its_first_append_says_that_nothing_was_changed(
         with pytest.raises(Busy, match="nothing was changed") as error:
             queue.purge()
     assert (error.value.done, queue.depth()) == (0, 1)
+    assert f"tries of 'purged' on the queue {queue.name!r}; " in str(error.value)
 
 
 @in_memory

@@ -120,6 +120,8 @@ def test_a_send_that_meets_alterations_is_staged_again_or_says_so(world: World, 
             orders.send(rows(1, 2))
         assert (caught.value.queue, caught.value.operation) == (orders.name, "stage")
         assert caught.value.tries == len(tries) < met and orders.depth() == 0
+        said = f"'{orders.name}' were being altered at all {len(tries)} tries"
+        assert said in str(caught.value) and "nothing was sent: try again" in str(caught.value)
 
 
 @in_memory

@@ -112,7 +112,7 @@ def test_a_transaction_whose_lease_is_over_can_be_aborted_by_whoever_wants_its_m
     tx.queue(invoices.name).send(rows(9))
     world.clock.advance(61)
     assert numbers(orders.receive()) == [1]
-    with pytest.raises(TransactionAborted, match="lease over"):
+    with pytest.raises(TransactionAborted, match=r"lease over\. Run it again, for longer work"):
         tx.commit()
     assert (tx.status, invoices.depth(), orders.in_flight()) == (Status.ROLLED_BACK, 0, 1)
 
@@ -292,10 +292,15 @@ def test_a_transaction_that_ended_takes_no_more_work(world: World) -> None:
         tx = manager.transaction()
         tx.queue(orders.name).send(rows(1))
         getattr(tx, end)()
-        with pytest.raises(TransactionFinished):
-            manager.queue(orders.name).send(rows(2), transaction=tx)
-        with pytest.raises(TransactionFinished), tx:
-            pass
+        calls: list[Any] = [
+            lambda tx=tx: manager.queue(orders.name).send(rows(2), transaction=tx),
+            tx.__enter__,
+            tx.rollback if end == "commit" else tx.prepare,
+        ]
+        for call in calls:
+            with pytest.raises(TransactionFinished) as told:
+                call()
+            assert told.value.transaction_id == tx.id
     assert orders.depth() == 1
 
 
@@ -307,8 +312,9 @@ def test_a_batch_is_settled_in_the_transaction_that_received_it(world: World) ->
     with manager.transaction() as tx:
         batch = tx.queue(orders.name).receive()
         for other in (None, manager.transaction()):
-            with pytest.raises(TransactionMismatch):
+            with pytest.raises(TransactionMismatch) as told:
                 batch.accept(transaction=other)
+            assert told.value.transaction_id == tx.id
         assert batch.release(transaction=tx) == 1
     assert orders.depth() == 1
 
@@ -316,8 +322,10 @@ def test_a_batch_is_settled_in_the_transaction_that_received_it(world: World) ->
 @in_memory
 def test_a_queue_works_in_its_own_managers_transactions(world: World) -> None:
     orders = world.queue()
-    with pytest.raises(TransactionMismatch, match=r"tx\.queue"):
-        orders.send(rows(1), transaction=world.manager("b").transaction())
+    tx = world.manager("b").transaction()
+    with pytest.raises(TransactionMismatch, match=r"tx\.queue") as told:
+        orders.send(rows(1), transaction=tx)
+    assert told.value.transaction_id == tx.id
     assert orders.depth() == 0
 
 

@@ -494,6 +494,27 @@ def test_a_number_of_messages_is_a_whole_number(world: World, durable: bool) -> 
     assert len(queue.receive(100)) == 25
 
 
+@in_memory
+def test_what_is_wrong_with_an_argument_is_said_with_what_to_give(world: World) -> None:
+    queue = world.queue()
+    queue.send(rows(1))
+    batch, wrong = queue.receive(), list[Any]([1])
+    for call, said in (
+        (
+            lambda: queue.drain(lambda b, tx: None, max_messages=0),
+            "max_messages=0: give at least 1",
+        ),
+        (lambda: queue.drain(lambda b, tx: None, max_seconds=-1), "give at least 0"),
+        (
+            lambda: queue.send(rows(1), headers={"": "x"}),
+            "headers: '': 'x' is not text under a name: give two",
+        ),
+        (lambda: batch.accept(matching=wrong), r"batch\.messages\(\) or queue\.peek_messages\(\)"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            call()
+
+
 @pytest.mark.parametrize("option", ["actor", "run_id", "consumer"])
 @pytest.mark.parametrize("junk", [5, b"x", "\ud800"])
 def test_who_works_is_said_by_text(option: str, junk: Any) -> None:

@@ -203,6 +203,8 @@ def test_losing_every_race_is_busy_and_nothing_landed() -> None:
     with pytest.raises(Busy) as caught:
         script.land_next(attempts_max=4)
     assert caught.value.tries == len(script.offered) == 4
+    assert "all 4 tries of" in str(caught.value)
+    assert "nothing was changed: try again later" in str(caught.value)
     assert script.words() == ["rival"] * 4
 
 

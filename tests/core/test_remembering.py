@@ -18,7 +18,7 @@ from txnqueue.client import past_reader, readers
 from txnqueue.client.readers import ShardReader, StateReader
 from txnqueue.core import model
 from txnqueue.core.model import POSTED, Entry
-from txnqueue.errors import HistoryRemoved, InvalidInput
+from txnqueue.errors import HistoryRemoved, QueueNotFound
 from txnqueue.storage.journal import EntryFilter
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, memory_manager
@@ -109,7 +109,7 @@ def asked(manager: QueueManager, commit_seq: int, name: str) -> list[Message] | 
     """Return what a queue was, or why nobody can tell."""
     try:
         return manager.history.as_of(commit_seq).messages(name).rows()
-    except (HistoryRemoved, InvalidInput) as error:
+    except (HistoryRemoved, QueueNotFound) as error:
         return str(error)
 
 

@@ -125,7 +125,10 @@ def test_what_postgres_rolls_back_while_the_block_goes_on_is_committed_nowhere(
     manager = world.manager("A")
     manager.queue("in").send([{"i": 7}])
     with connect(database) as connection, connect(database) as reader:
-        with pytest.raises(TransactionAborted, match="prepare"), manager.transaction() as tx:
+        with (
+            pytest.raises(TransactionAborted, match="'ledger' could not prepare"),
+            manager.transaction() as tx,
+        ):
             tx.queue("in").receive(1)
             work(tx.enlist("ledger", connection))
         assert values(reader) == [] and reader.tpc_recover() == []

@@ -197,6 +197,12 @@ def test_a_mistake_of_the_job_ends_the_run_and_says_what_it_did(shell: Shell) ->
     assert {row["_message"]["delivery_count"] for row in waiting} == {0}
 
 
+@pytest.mark.parametrize("given", [(), ("--handler", "a:b", "--sql", "job.sql")])
+def test_one_of_a_handler_and_a_sql_file_is_given(shell: Shell, given: tuple[str, ...]) -> None:
+    said = shell("consume", "orders", *given, code=2).stderr
+    assert "Give one of --handler and --sql, not both or neither." in said
+
+
 @pytest.mark.parametrize(
     "target", ["-- send: nowhere", "-- append: /no/table", "-- merge: t on id"]
 )
@@ -437,6 +443,10 @@ def test_unapplied_changes_have_their_own_code(shell: Shell) -> None:
     assert said["messages"] == 10 and not said["applied"]
     waiting = shell.json("recover", code=77)[0]["waiting"]
     assert "away" in waiting[0]["reason"] and waiting[0]["table"] == "gold"
+    told, name = shell("recover", code=77).stdout, waiting[0]["change_id"]
+    assert waiting[0]["remedy"] in told and "recover()" not in told
+    for typed in ("recover", f"apply-change {name}", f"waive-change {name} --reason WHY"):
+        assert f"txnqueue {typed}" in told
     tables.apply = apply
     assert shell.json("recover")[0]["waiting"] == []
     assert tables.rows("gold").num_rows == 10

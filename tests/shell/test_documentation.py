@@ -57,6 +57,18 @@ def test_every_link_leads_somewhere() -> None:
     assert not broken
 
 
+def test_every_term_that_is_linked_has_its_anchor_in_the_glossary_itself() -> None:
+    """A code host makes anchors for headings only."""
+    pages = [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")]
+    linked = {
+        anchor
+        for page in pages
+        for anchor in re.findall(r"glossary\.md#([^)\s]+)\)", page.read_text())
+    }
+    glossary = (PROJECT / "docs" / "glossary.md").read_text()
+    assert linked and linked == set(re.findall(r'^\| <a id="([^"]+)"></a>', glossary, re.MULTILINE))
+
+
 def test_the_table_of_decisions_says_what_their_records_say() -> None:
     rows = []
     for path in sorted(DECISIONS.glob("[0-9]*.md")):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -136,13 +135,6 @@ def test_what_lies_outside_of_the_documentation_is_shown_as_it_is_stored(
         assert story.tables, "results are shown as tables"
     assert "twenty-lines" in site["start.html"].anchors
     assert {"start.html", "tutorials/first_ten_minutes.html"} <= set(site["index.html"].links)
-
-
-def test_every_term_of_the_glossary_has_an_anchor(site: dict[str, Page]) -> None:
-    rows = re.findall(r"^\| ([^|]+) \|", (PROJECT / "docs/glossary.md").read_text(), re.MULTILINE)
-    terms = {term.strip().replace(" ", "-") for row in rows[1:] for term in row.split(",")}
-    assert len(terms - {"---"}) > 100
-    assert not terms - {"---"} - site["glossary.html"].anchors
 
 
 def test_the_stored_pictures_are_what_their_source_draws(tmp_path: Path) -> None:

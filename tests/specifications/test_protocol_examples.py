@@ -23,7 +23,7 @@ def blocks(section: str) -> list[str]:
 
 
 def run(section: str, manager: Any) -> dict[str, Any]:
-    names: dict[str, Any] = {"manager": manager, "sqlite3": sqlite3}
+    names: dict[str, Any] = {"manager": manager}
     for block in blocks(section):
         exec(compile(block, section, "exec"), names)
     return names

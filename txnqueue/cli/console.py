@@ -32,6 +32,7 @@ from txnqueue.cli.presentation import (
     remark,
 )
 from txnqueue.cli.signals import starting_java
+from txnqueue.core.configuration import OPTIONS, Configuration
 from txnqueue.core.markup import printable
 from txnqueue.core.settings import check_root
 from txnqueue.core.state.closure import is_closed
@@ -136,7 +137,7 @@ ManagerFactory = Callable[[Options], "tuple[QueueManager, SparkSession | None]"]
 
 def open_store(options: Options) -> tuple[QueueManager, SparkSession]:
     """Open the store at ``--root``, on the session that runs already or on one of our own."""
-    root = _root_of(options)
+    root = _root_of(options, running_session)
     spark = start_spark(short_lived=options.short_lived, verbose=options.verbose)
     from txnqueue.manager import QueueManager
 
@@ -150,12 +151,54 @@ def open_store(options: Options) -> tuple[QueueManager, SparkSession]:
     return manager, spark
 
 
-def _root_of(options: Options) -> str:
-    if not options.root:
+def _root_of(options: Options, session: Callable[[], SparkSession | None]) -> str:
+    """Find the store as a manager does, without starting a session only for this.
+
+    What a session of our own would be configured with does not count: commands that need none
+    would look at another store.
+
+    Args:
+        options: What was said to the command.
+        session: Finds the session whose configuration counts before the environment.
+
+    Raises:
+        InvalidInput: It is given nowhere, or is no root.
+    """
+    given = None if options.root is None else check_root(options.root)
+    spark = None if given is not None else session()
+    configured = Configuration(
+        lambda key: None if spark is None else spark.conf.get(key, None), os.environ
+    )
+    root = configured.value("root", given).value
+    if root is None:
         raise errors.InvalidInput(
-            "The store is not given: use --root, or set the variable TXNQUEUE_ROOT."
+            "The store is not given: use --root, set the variable TXNQUEUE_ROOT, or set "
+            "spark.txnqueue.root in a Spark session that runs already."
         )
-    return check_root(options.root)
+    return check_root(root)
+
+
+def active_session() -> SparkSession | None:
+    """Return the session that runs in this process; PySpark is imported only if it is already."""
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def running_session() -> SparkSession | None:
+    """Return the session of the platform or of spark-submit; None if there is none."""
+    active = active_session()
+    if active is None and _is_submitted():  # spark-submit has started the JVM
+        from pyspark.sql import SparkSession
+
+        return SparkSession.builder.getOrCreate()
+    return active
+
+
+def _is_submitted() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _may_be_elsewhere() -> bool:
@@ -178,14 +221,12 @@ def start_spark(*, short_lived: bool, verbose: bool = False) -> SparkSession:
     from txnqueue.platform.local_spark import local_spark
 
     try:
-        from pyspark.sql import SparkSession
+        import pyspark.sql  # noqa: F401 - only whether it is there
     except ModuleNotFoundError as error:
         raise errors.PlatformMissing() from error
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM
-        return SparkSession.builder.getOrCreate()
+    running = running_session()
+    if running is not None:
+        return running
     settings = {} if verbose else {"spark.log.level": "OFF"}
     with starting_java():
         return local_spark("txnqueue", settings=settings, short_lived=short_lived)
@@ -239,7 +280,7 @@ class OpenStore:
         if self._reader is None and self._looks_at_files():
             from txnqueue.store_reader import look
 
-            root = _root_of(self.options)
+            root = _root_of(self.options, active_session)
             try:
                 self._reader = look(root)
             except (errors.FilesNotReadable, errors.StoreNotFound) as error:
@@ -253,8 +294,16 @@ class OpenStore:
         """Return whether the files are enough, as far as the options tell."""
         if self._given is not None or self._opened is not None:
             return False
-        engine, root = self.options.engine, _root_of(self.options)
+        engine = self.options.engine
+        if engine is not Engine.FILES and self._root_needs_spark():
+            return False
+        root = _root_of(self.options, active_session)
         return engine is Engine.FILES or (engine is Engine.AUTO and "/" in root)
+
+    def _root_needs_spark(self) -> bool:
+        """Return whether only the session of spark-submit, which does not run yet, may know it."""
+        given = self.options.root is not None or OPTIONS["root"].variable in os.environ
+        return _is_submitted() and not given and active_session() is None
 
     @property
     def spark(self) -> SparkSession | None:
@@ -312,8 +361,8 @@ _COMMON = "Common options"
 _Root = Annotated[
     str | None,
     typer.Option(
-        envvar="TXNQUEUE_ROOT",
-        help="The store: a path if it has a '/', otherwise a catalog schema.",
+        help="The store: a path if it has a '/', otherwise a catalog schema. Default: "
+        "spark.txnqueue.root of a running session, then the variable TXNQUEUE_ROOT.",
         rich_help_panel=_COMMON,
     ),
 ]
@@ -383,7 +432,7 @@ def command(
     short_lived: bool = True,
     looks: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function a command: it gets a ``Session``, its options, and all common ones.
+    """Make a function a command: it gets an ``OpenStore``, its options, and all common ones.
 
     Args:
         name: What it is called.
@@ -421,11 +470,21 @@ def command(
             context,
             *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in [*own, *shared.values()]),
         ]
-        setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010
+        setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010 - mypy knows no such attribute
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         return (group or app).command(name, epilog=EPILOG)(run)
 
     return decorate
+
+
+def check_sure(what: str, *, sure: bool) -> None:
+    """Check that the user confirmed that something is deleted.
+
+    Raises:
+        BadParameter: ``--yes`` was not given.
+    """
+    if not sure:
+        raise typer.BadParameter(f"{what} would be deleted: confirm with --yes.")
 
 
 def drop_surely(
@@ -437,8 +496,7 @@ def drop_surely(
     sure: bool,
 ) -> None:
     """Drop something after the user confirmed it, and say how far that has come."""
-    if not sure:
-        raise typer.BadParameter(f"{what} would be deleted: confirm with --yes.")
+    check_sure(what, sure=sure)
     result = drop()
     session.printer.fact(asdict(result), told(result))
     if not result.dropped:

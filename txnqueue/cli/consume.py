@@ -129,7 +129,7 @@ def consume(
     the messages, or all of it is rolled back and delivered again.
     """
     if (handler is None) == (sql is None):
-        raise InvalidInput("Give --handler or --sql to say what to do with the messages.")
+        raise InvalidInput("Give one of --handler and --sql, not both or neither.")
     check_grace(grace_seconds)
     handle = handlers.load(handler) if handler is not None else handlers.read_sql(sql or "")
     opened = session.manager.queue(queue)

@@ -35,8 +35,8 @@ try:
 
     # isort: off
     # The help lists their commands in this order.
-    from txnqueue.cli import setup, upkeep, queues, messages, consume  # noqa: F401
-    from txnqueue.cli import exchanges, transactions, history, amqp  # noqa: F401
+    from txnqueue.cli import setup, upkeep, queues, messages, consume  # noqa: F401 - adds its commands
+    from txnqueue.cli import exchanges, transactions, history, amqp  # noqa: F401 - adds its commands
 
     # isort: on
     from txnqueue.cli.console import FAILED, app, printed

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txnqueue.cli.arguments import Limit, Queue, Reason, Where
-from txnqueue.cli.console import OpenStore, command
+from txnqueue.cli.console import OpenStore, check_sure, command
 from txnqueue.cli.files import format_of, read_file, spelled_out
 from txnqueue.cli.presentation import receipt_values
 from txnqueue.cli.repeatable import done_once
@@ -182,10 +182,7 @@ def purge(
     ] = False,
 ) -> None:
     """Delete messages for good, those in flight when they would return to the queue."""
-    if not yes:
-        raise typer.BadParameter(
-            f"the waiting messages of {queue} would be deleted: confirm with --yes."
-        )
+    check_sure(f"the waiting messages of {queue}", sure=yes)
     count = session.manager.queue(queue).purge(where, reason=reason)
     session.printer.fact({"queue": queue, "purged": count}, f"{count} messages are deleted.")
 

@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -46,21 +46,96 @@ QUEUE_COLUMNS = (
 
 REMEDIES = {
     "create_queue makes": "txnqueue create makes",
+    "create_queue creates": "txnqueue create creates",
     "pass exist_ok=True": "pass --exist-ok",
     "partial=True": "--partial",
+    "table_gone=True": "--table-gone",
     "manager.take_over(reason)": "txnqueue take-over",
     "manager.outcome(id)": "txnqueue outcome",
     "manager.outcome()": "txnqueue outcome",
     "manager.list_queues()": "txnqueue list",
     "manager.list_exchanges()": "txnqueue exchanges",
     "maintain(payload_retention_days=)": "txnqueue maintain --payload-retention-days",
+    "maintain(history_retention_days=)": "txnqueue maintain --history-retention-days",
+    "than maintain() allows": "than txnqueue maintain allows",
+    "that maintain() removed": "that txnqueue maintain removed",
+    "run recover()": "run txnqueue recover",
+    "let recover() end": "let txnqueue recover end",
+    "recover() lists": "txnqueue recover lists",
+    "recover().prepared lists": "txnqueue recover lists",
+    "recover().waiting lists": "txnqueue recover lists",
+    "see recover().heuristic": "see txnqueue recover",
+    "history.changes() shows": "txnqueue history shows",
+    "history.trace shows": "txnqueue history --message shows",
+    "history.digest() returned": "txnqueue history --digest printed",
+    "open it with manager.queue(name), or add columns with queue.alter(add=...)": (
+        "use it as it is, or add the columns with txnqueue declare FILE"
+    ),
+    ", or with keep_order=False": "",
+    "Send df.coalesce(n) with fewer partitions": "Send the file in parts",
+    "routing_key= or routing_key_column=": "--key or --key-column",
+    "the name of a queue as routing_key=": "the name of a queue as --key",
+    "with unroutable='return'": "with --unroutable return",
+    "unroutable='dead_letter' and dead_letter_queue=": (
+        "--unroutable dead_letter and --dead-letter-queue"
+    ),
+    "dead_letter_expired=True needs dead_letter=True": (
+        "--dead-letter-expired needs --dead-letter"
+    ),
+    "that where= selects": "that --where selects",
+    "match where=": "match --where",
+    "queues() of this snapshot lists": "txnqueue history --as-of lists",
+    "call look() again": "run it again",
+    "call refresh() to read": "run it again to read",
+    "give look() a filesystem=, or use Spark": "use --engine spark",
+    "only Spark converts: use QueueManager": "only Spark converts: use --engine spark",
+    "or upto= an earlier": "or --upto an earlier",
+    "a report without upto=": "a report without --to",
 }
-"""What errors advise a program to call, and what to type instead."""
+"""What errors advise a program to call, and what to type instead.
+
+``recover()`` with a connection is not among it: only a program can do that.
+"""
+_QUOTED = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+
+
+def _asking_outcome(call: re.Match[str]) -> str:
+    """Say what to type to ask for the outcome of an attempt: the id alone may name others."""
+    attempt = ["--attempt", call[2]] if call[2] else []
+    return shlex.join(["txnqueue", "outcome", *attempt, "--", ast.literal_eval(call[1])])
+
+
+def _typed(command: str, call: re.Match[str], options: str = "") -> str:
+    """Say what to type for a call whose first argument is a name or an id."""
+    return f"txnqueue {command} {shlex.quote(ast.literal_eval(call[1]))} {options}".rstrip()
+
+
+_CALLS: Mapping[str, Callable[[re.Match[str]], str]] = {
+    rf"manager\.outcome\({_QUOTED}(?:, attempt='([^']*)')?\)": _asking_outcome,
+    rf"(?<!\.)\boutcome\({_QUOTED}, '([^']*)'\)": _asking_outcome,
+    rf"apply_change\({_QUOTED}\)": lambda call: _typed("apply-change", call),
+    rf"waive_change\({_QUOTED}, reason\)": lambda call: _typed(
+        "waive-change", call, "--reason WHY"
+    ),
+    rf"manager\.release\({_QUOTED}, consumer=, reason=\)": lambda call: _typed(
+        "release", call, "--consumer WHO --reason WHY"
+    ),
+    rf"drop_queue\({_QUOTED}\)": lambda call: _typed("drop", call, "--yes"),
+    rf"drop_exchange\({_QUOTED}\)": lambda call: _typed("drop-exchange", call, "--yes"),
+    rf"\bchanges\(queue={_QUOTED}\)": lambda call: _typed("history --queue", call),
+    rf"manager\.queue\({_QUOTED}\)\.alter\(add=\.\.\.\)": lambda _: "txnqueue declare FILE",
+    rf"manager\.(?:queue|exchange)\({_QUOTED}\) opens the new one": lambda _: (
+        "the same command again uses the new one"
+    ),
+    rf"open the new one with manager\.queue\({_QUOTED}\)": lambda _: "run the command again",
+    r"\bread after=(\d+)": lambda call: f"read --after {call[1]}",
+    r"\brun_id=(?=['\"])": lambda _: "--run-id ",
+    r"\bduplicate_window_seconds=(\S+) needs message_id=": lambda call: (
+        f"--duplicate-window-seconds {call[1]} needs --message-id"
+    ),
+}
+"""The same of calls with arguments, which the command gets."""
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
-_ASK_OUTCOME = re.compile(
-    r"""manager\.outcome\(('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?:, attempt='([^']*)')?\)"""
-)
-"""The same with the id, and the attempt, of a transaction in doubt."""
 
 
 class Output(str, enum.Enum):
@@ -278,16 +353,12 @@ def written_address(host: str, port: int) -> str:
 
 
 def in_the_shell(message: str) -> str:
-    """Say what to type where an error says what to call."""
+    """Say what to type where a message says what to call."""
     for call, typed in REMEDIES.items():
         message = message.replace(call, typed)
-    return _ASK_OUTCOME.sub(_asking_outcome, message)
-
-
-def _asking_outcome(call: re.Match[str]) -> str:
-    """Say what to type to ask for the outcome of an attempt: the id alone may name others."""
-    attempt = ["--attempt", call[2]] if call[2] else []
-    return shlex.join(["txnqueue", "outcome", *attempt, "--", ast.literal_eval(call[1])])
+    for pattern, typing in _CALLS.items():
+        message = re.sub(pattern, typing, message)
+    return message
 
 
 def complain(message: str) -> None:

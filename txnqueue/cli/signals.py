@@ -61,7 +61,7 @@ def starting_java() -> Iterator[None]:
     the batch with it that this process is to finish; it ends when this process does. What Java
     prints, for example while Spark fetches jars, is no part of a command's result.
     """
-    global _starting_java  # noqa: PLW0603
+    global _starting_java  # noqa: PLW0603 - hooks of forks read it
     _prepare_children()
     _starting_java = True
     try:

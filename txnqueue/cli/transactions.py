@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
 
 from txnqueue.cli.arguments import Queue
 from txnqueue.cli.console import IN_DOUBT, NOT_APPLIED, TRY_AGAIN, OpenStore, command
-from txnqueue.cli.presentation import receipt_values, told_of_drop, told_of_exchange_drop
+from txnqueue.cli.presentation import (
+    in_the_shell,
+    receipt_values,
+    told_of_drop,
+    told_of_exchange_drop,
+)
 from txnqueue.core.receipt import Status
 
 _Change = Annotated[
@@ -50,12 +55,13 @@ def outcome(
 def recover(session: OpenStore) -> None:
     """Abort what dead clients left behind, and list what waits for a decision."""
     found = session.manager.recover()
+    waiting = [replace(one, remedy=in_the_shell(one.remedy)) for one in found.waiting]
     values = {
         "aborted": list(found.aborted),
         "released": found.released,
         "prepared": list(found.prepared),
         "heuristic": list(found.heuristic),
-        "waiting": [asdict(change) for change in found.waiting],
+        "waiting": [asdict(change) for change in waiting],
         "databases": list(found.databases),
         "drops": [asdict(drop) for drop in found.drops],
         "exchange_drops": [asdict(drop) for drop in found.exchange_drops],
@@ -68,7 +74,7 @@ def recover(session: OpenStore) -> None:
     lines += [
         f"not applied: {change.operation} of {change.rows or 'some'} rows to {change.table}, "
         f"transaction {change.transaction_id}: {change.reason}. {change.remedy}"
-        for change in found.waiting
+        for change in waiting
     ]
     lines += [f"the database {name} has not confirmed a commit" for name in found.databases]
     lines += [told_of_drop(drop) for drop in found.drops]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from txnqueue.cli.arguments import Queue
-from txnqueue.cli.console import PLATFORM, OpenStore, command
+from txnqueue.cli.console import PLATFORM, OpenStore, check_sure, command
 from txnqueue.core.configuration import OPTIONS, Configuration
 from txnqueue.errors import InvalidInput
 from txnqueue.platform.doctor import doctor as examine
@@ -18,7 +18,7 @@ from txnqueue.platform.doctor import doctor as examine
 @command("doctor")
 def doctor(session: OpenStore) -> None:
     """Check Java, Spark, Delta and the settings from the environment; start no Spark session."""
-    checks = examine(session.options.root)
+    checks = examine(_root(session.options.root))
     rows = [
         {"name": c.name, "found": c.found, "verdict": c.verdict, "meaning": c.meaning}
         for c in checks
@@ -31,6 +31,14 @@ def doctor(session: OpenStore) -> None:
 
 def _environment() -> Configuration:
     return Configuration(lambda _key: None, os.environ)
+
+
+def _root(given: str | None) -> str | None:
+    """Return the root whose storage is judged; None if the environment's cannot be used."""
+    try:
+        return cast("str | None", _environment().value("root", given).value)
+    except InvalidInput:  # which is shown beside the other settings
+        return None
 
 
 def _contradiction() -> dict[str, str] | None:
@@ -132,10 +140,7 @@ def erase(
     ] = False,
 ) -> None:
     """Delete the payload of messages for good, and keep their history; purges those that wait."""
-    if not yes:
-        raise typer.BadParameter(
-            f"the payload of messages of {queue} would be deleted: confirm with --yes."
-        )
+    check_sure(f"the payload of messages of {queue}", sure=yes)
     done = session.manager.erase(queue, where, reason)
     until = done.readable_until
     lines = [f"{done.erased} rows erased; {done.purged} waiting messages purged."]

@@ -228,7 +228,14 @@ class Append:
             if self._in_doubt:
                 raise self._unknown(cause) from cause
             self._check_layout()
-            raise Busy(operation=self._operation, queue=self.queue, tries=self.lost) from cause
+            where = "" if self.queue is None else f" on the queue {self.queue!r}"
+            raise Busy(
+                f"Concurrent writers won all {self.lost} tries of {self._operation!r}{where}; "
+                "nothing was changed: try again later.",
+                operation=self._operation,
+                queue=self.queue,
+                tries=self.lost,
+            ) from cause
         self._retries.wait()
 
     def _metadata(self) -> dict[str, object]:

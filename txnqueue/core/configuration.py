@@ -15,6 +15,9 @@ from txnqueue.core.settings import (
     LANES_MAX,
     LEASE_SECONDS_MAX,
     REDELIVERY_DELAY_SECONDS_MAX,
+    RETRY_ATTEMPTS_MAX,
+    RETRY_SECONDS_MAX,
+    RETRY_WAIT_SECONDS_MAX,
     QueueSettings,
     RetryPolicy,
     check_root,
@@ -89,14 +92,22 @@ OPTIONS = {
         Option("run_id", str),
         Option("consumer", str),
         Option("storage.several_drivers", bool, default=False),
-        Option("retry.attempts_max", int, _RETRY.attempts_max, 1, 10_000),
-        Option("retry.seconds_max", float, _RETRY.seconds_max, 0, 86_400),
-        Option("retry.wait_seconds_first", float, _RETRY.wait_seconds_first, 0, 3_600),
-        Option("retry.wait_seconds_max", float, _RETRY.wait_seconds_max, 0, 3_600),
+        Option("retry.attempts_max", int, _RETRY.attempts_max, 1, RETRY_ATTEMPTS_MAX),
+        Option("retry.seconds_max", float, _RETRY.seconds_max, 0, RETRY_SECONDS_MAX),
+        Option(
+            "retry.wait_seconds_first", float, _RETRY.wait_seconds_first, 0, RETRY_WAIT_SECONDS_MAX
+        ),
+        Option("retry.wait_seconds_max", float, _RETRY.wait_seconds_max, 0, RETRY_WAIT_SECONDS_MAX),
         Option("queue.lanes", int, _QUEUE.lanes, 1, LANES_MAX),
         Option("queue.lease_seconds", float, _QUEUE.lease_seconds, 0.001, LEASE_SECONDS_MAX),
         Option("queue.deliveries_max", int, _QUEUE.deliveries_max, 1, DELIVERIES_MAX_MAX),
-        Option("queue.redelivery_delay_seconds", float, 0.0, 0, REDELIVERY_DELAY_SECONDS_MAX),
+        Option(
+            "queue.redelivery_delay_seconds",
+            float,
+            _QUEUE.redelivery_delay_seconds,
+            0,
+            REDELIVERY_DELAY_SECONDS_MAX,
+        ),
         Option(
             "queue.redelivery_delay_seconds_max",
             float,
@@ -106,7 +117,9 @@ OPTIONS = {
         ),
         Option("queue.dead_letter", bool, _QUEUE.dead_letter),
         Option("queue.dead_letter_expired", bool, _QUEUE.dead_letter_expired),
-        Option("queue.delay_step_seconds", float, 1.0, 0.001, LEASE_SECONDS_MAX),
+        Option(
+            "queue.delay_step_seconds", float, _QUEUE.delay_step_seconds, 0.001, LEASE_SECONDS_MAX
+        ),
         Option("queue.ordered", bool, _QUEUE.ordered),
         Option("queue.durable", bool, _QUEUE.durable),
     )

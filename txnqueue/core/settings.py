@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -34,6 +35,9 @@ RANGES_PER_CALL_MAX = 100_000
 """The maximum number of ranges of consecutive offsets of the messages of one call."""
 TRANSACTION_ID_LENGTH_MAX = 200
 REASON_LENGTH_MAX = 500
+RETRY_ATTEMPTS_MAX = 10_000
+RETRY_SECONDS_MAX = 24 * 3600
+RETRY_WAIT_SECONDS_MAX = 3_600
 """The characters kept of an error that becomes a reason, and of a dead letter's reason."""
 JSON_LEVELS_MAX = 100
 """How deep lists and dicts may lie in one another in what the journal records as JSON."""
@@ -383,9 +387,11 @@ def check_number(name: str, value: object, low: float, high: float) -> None:
         LimitExceeded: The number is out of range.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidInput(f"{name}={shown(value)}: give a number from {low} to {high}.", name=name)
+        reach = f"of at least {low}" if math.isinf(high) else f"from {low} to {high}"
+        raise InvalidInput(f"{name}={shown(value)}: give a number {reach}.", name=name)
     if not low <= value <= high:
-        raise LimitExceeded(f"{name}={shown(value)}: the range is {low} to {high}.", name=name)
+        reach = f"give at least {low}" if math.isinf(high) else f"the range is {low} to {high}"
+        raise LimitExceeded(f"{name}={shown(value)}: {reach}.", name=name)
 
 
 def check_retry(retry: object) -> RetryPolicy:
@@ -533,10 +539,10 @@ class RetryPolicy(Facts):
 
     def __post_init__(self) -> None:
         """Check every value."""
-        check_count("attempts_max", self.attempts_max, 1, 10_000)
-        check_number("seconds_max", self.seconds_max, 0, 86_400)
-        check_number("wait_seconds_first", self.wait_seconds_first, 0, 3_600)
-        check_number("wait_seconds_max", self.wait_seconds_max, 0, 3_600)
+        check_count("attempts_max", self.attempts_max, 1, RETRY_ATTEMPTS_MAX)
+        check_number("seconds_max", self.seconds_max, 0, RETRY_SECONDS_MAX)
+        check_number("wait_seconds_first", self.wait_seconds_first, 0, RETRY_WAIT_SECONDS_MAX)
+        check_number("wait_seconds_max", self.wait_seconds_max, 0, RETRY_WAIT_SECONDS_MAX)
 
     def wait_seconds(self, tries: int, jitter: float) -> float:
         """Draw the wait in seconds after a number of tries; ``jitter`` is uniform in 0 to 1."""

@@ -144,7 +144,9 @@ class SendOptions:
             for name, value in found.items():
                 if not is_text(name) or not name or not is_text(value):
                     raise InvalidInput(
-                        f"{what}: {shown(name)}: {shown(value)} is not text.", name=what
+                        f"{what}: {shown(name)}: {shown(value)} is not text under a name: give "
+                        "two texts, of which the name is not empty.",
+                        name=what,
                     )
         twice = sorted(headers.keys() & header_columns.keys())
         if twice:

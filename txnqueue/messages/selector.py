@@ -192,7 +192,7 @@ def _row(row: object, reason_column: str | None) -> tuple[object, str | None]:
         )
     raise InvalidInput(
         f"{row!r} is neither a message id nor a message with {MESSAGE_COLUMN}: give what "
-        "receive or browse returned, or its _message.id."
+        "batch.messages() or queue.peek_messages() returned, or its _message.id."
     )
 
 

@@ -99,7 +99,10 @@ def staged_runs(side: Client, send: Send, rows: object) -> tuple[Send, list[Run]
         except AppendConflict as error:
             if not retries.fail():
                 queue = send.note.get("queue")
+                name = send.note.get("exchange", queue)
                 raise Busy(
+                    f"The columns of {name!r} were being altered at all {retries.failed} tries "
+                    "to send to it; nothing was sent: try again later.",
                     operation="stage",
                     queue=None if queue is None else str(queue),
                     tries=retries.failed,

@@ -528,7 +528,8 @@ def check_held(one: HeldClaim, held: Claim, disposition: Disposition) -> None:
 def _lost(one: HeldClaim) -> LeaseLost:
     return LeaseLost(
         f"The claim {one.claim.name} on {one.info.name!r} was lost: its lease ended and others "
-        "may have the messages now, or they are settled. Nothing was changed.",
+        "may have the messages now, or they are settled: receive again, for longer work with "
+        "batch.heartbeat() or more lease_seconds. Nothing was changed.",
         queue=one.info.name,
         claim=one.claim.name,
     )

@@ -54,7 +54,12 @@ class Changes:
                 continue
             rows = self.tables.rows_of(change.source)
             if rows.num_rows < change.source.count:
-                raise PayloadRemoved(name=table, send_id=change.source.send_id)
+                raise PayloadRemoved(
+                    f"Staged rows of a change of {table!r} were removed after their retention, so "
+                    "they cannot be compared: rehearse a later state.",
+                    name=table,
+                    send_id=change.source.send_id,
+                )
             written = rows.to_pylist()
             mark_maps(written, rows.schema)
             for row in written:

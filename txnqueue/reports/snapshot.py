@@ -25,7 +25,7 @@ from txnqueue.core.state import QueueState, catalog
 from txnqueue.core.state.topology import KINDS as EXCHANGE_KINDS
 from txnqueue.core.state.topology import Topology, binding_of
 from txnqueue.core.state.transaction import undecided
-from txnqueue.errors import InvalidInput
+from txnqueue.errors import QueueNotFound
 from txnqueue.messages.parts import part_of
 from txnqueue.reports.postings import Posting
 from txnqueue.reports.report import Report
@@ -88,7 +88,9 @@ class Snapshot:
         return f"<Snapshot of {self._client.store.root}>"
 
     def queues(self) -> Report[QueueRow]:
-        """Report every queue and its settings, with the columns of the SQL view ``queues``.
+        """Report every queue and some of its settings, with the columns of the SQL view ``queues``.
+
+        ``Queue.info.settings`` has all settings of a queue as it is now.
 
         Columns: queue, queue_id string, lanes int, group_by string, lease_seconds double,
         deliveries_max int, dead_letter_id string, created_at timestamp, created_by string,
@@ -156,7 +158,8 @@ class Snapshot:
             limit: The most messages to report; all when omitted.
 
         Raises:
-            InvalidInput: There was no such queue, or the limit is no whole number.
+            QueueNotFound: There was no such queue.
+            InvalidInput: The limit is no whole number.
             LimitExceeded: The limit is out of range.
         """
         if limit is not None:
@@ -323,7 +326,7 @@ class Snapshot:
 
     def _info(self, name: str) -> QueueInfo:
         if name not in self._infos:
-            raise InvalidInput(
+            raise QueueNotFound(
                 f"There was no queue {name!r} then: queues() of this snapshot lists those that "
                 "existed.",
                 name=name,
@@ -377,7 +380,7 @@ def standing(snapshot: Snapshot, queue: str) -> list[Posting]:
     """List the messages that were in a queue, in the order of the commits that posted them.
 
     Raises:
-        InvalidInput: There was no such queue.
+        QueueNotFound: There was no such queue.
     """
     placed = snapshot._placed(snapshot._info(queue)).values()
     return sorted(chain.from_iterable(placed), key=lambda one: one.commit_seq)

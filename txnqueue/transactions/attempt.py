@@ -35,6 +35,7 @@ from txnqueue.core.state import AttemptOwner, TransactionState
 from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionIdReused
 from txnqueue.messages.settlement import Account
 from txnqueue.messages.staged import StagedSend
+from txnqueue.messages.takeover import LEASE_OVER
 from txnqueue.storage.tables import Change
 from txnqueue.transactions.participants import Participants
 from txnqueue.transactions.table_applier import follow
@@ -277,12 +278,14 @@ class Attempt:
         if self._closed and self.status is Status.ACTIVE:
             raise TransactionFinished(
                 f"Transaction {self.id!r} was being decided and takes no more work: commit it "
-                "again, or roll it back."
+                "again, or roll it back.",
+                transaction_id=self.id,
             )
         if self.status is not Status.ACTIVE and not self.already_committed:
             raise TransactionFinished(
                 f"Transaction {self.id!r} is {self.status.value} and takes no more work: "
-                f"{self.remedy}."
+                f"{self.remedy}.",
+                transaction_id=self.id,
             )
 
     @property
@@ -530,13 +533,16 @@ class Attempt:
         if decided == model.COMMITTED:
             self.decision = state.decisions[self.attempt_id]
             raise TransactionFinished(
-                f"Transaction {self.id!r} is already committed: begin another one for more work."
+                f"Transaction {self.id!r} is already committed: begin another one for more work.",
+                transaction_id=self.id,
             )
         if decided == model.ROLLED_BACK:
             entry = state.decisions[self.attempt_id]
+            late = entry.reason == LEASE_OVER
+            longer = ", for longer work with batch.heartbeat() or more lease_seconds"
             raise TransactionAborted(
                 f"Transaction {self.id!r} was aborted by {entry.actor}: "
-                f"{entry.reason or 'rolled back'}.",
+                f"{entry.reason or 'rolled back'}. Run it again{longer if late else ''}.",
                 transaction_id=self.id,
                 reason=entry.reason,
             )

@@ -417,7 +417,8 @@ def _give_up(attempt: Attempt, error: Exception, *, counted: bool) -> None:
 def _check_open(attempt: Attempt) -> None:
     if attempt.status is not Status.ACTIVE:
         raise TransactionFinished(
-            f"Transaction {attempt.id!r} is {attempt.status.value}: {attempt.remedy}."
+            f"Transaction {attempt.id!r} is {attempt.status.value}: {attempt.remedy}.",
+            transaction_id=attempt.id,
         )
 
 
@@ -441,7 +442,8 @@ def _decide_rollback(
     if attempt.status is Status.COMMITTED:
         raise TransactionFinished(
             f"Transaction {attempt.id!r} is committed and cannot be rolled back: undo its work in "
-            "a new transaction."
+            "a new transaction.",
+            transaction_id=attempt.id,
         )
     if not attempt.durable and attempt.participants.transient.committed:
         _committed_in_memory(attempt)
@@ -467,7 +469,8 @@ def _decide_rollback(
 def _committed_after_all(attempt: Attempt) -> TransactionFinished:
     return TransactionFinished(
         f"Transaction {attempt.id!r} is already committed and cannot be rolled back: begin "
-        "another one for more work."
+        "another one for more work.",
+        transaction_id=attempt.id,
     )
 
 

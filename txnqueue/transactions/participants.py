@@ -346,16 +346,16 @@ class Participants:
             LeaseLost: Transient messages that were held under a lease were taken over.
         """
         self.transient.prepare()
-        try:
-            for branch in self._branches.values():
+        key = self._transaction.id
+        for branch in self._branches.values():
+            try:
                 branch.prepare()
-        except Exception as error:
-            key = self._transaction.id
-            raise TransactionAborted(
-                f"A database could not prepare, so transaction {key!r} was rolled back: "
-                f"{text_of(error)}",
-                transaction_id=key,
-            ) from error
+            except Exception as error:
+                raise TransactionAborted(
+                    f"The database {branch.name!r} could not prepare, so transaction {key!r} was "
+                    f"rolled back: {text_of(error)}",
+                    transaction_id=key,
+                ) from error
 
     def committed(self, stamp: Stamp) -> list[Entry]:
         """Carry out the commit, or the rest of it after an interrupt.

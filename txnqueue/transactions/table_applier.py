@@ -257,7 +257,9 @@ class Applier:
         reason = self._attempt(one, anyhow=True)
         if reason is not None:
             raise ChangeWaiting(
-                f"Change {change_id!r} cannot be applied yet: {reason}.", change_id=change_id
+                f"Change {change_id!r} cannot be applied yet: {reason}. Put that right and apply "
+                f"it again, or give it up with waive_change({change_id!r}, reason).",
+                change_id=change_id,
             )
 
     def waive(self, change_id: str, reason: str, *, table_gone: bool = False) -> None:

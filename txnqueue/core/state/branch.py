@@ -257,7 +257,8 @@ class Branch:
         if self.associated or (self.suspended and not suspended):
             raise BranchMisused(
                 f"Branch {self.key!r} cannot be {what}: a session "
-                f"{'works in it' if self.associated else 'is suspended in it'}.",
+                f"{'works in it' if self.associated else 'is suspended in it'}. Let it end its "
+                "work there first.",
                 transaction_id=self.key,
             )
 

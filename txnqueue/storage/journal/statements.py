@@ -286,7 +286,7 @@ class Statements:
                         operation="create or alter a table",
                         tries=failed,
                     ) from error
-            time.sleep((1 + random.random()) / 2 * TRIES_WAIT_SECONDS * 2**failed)  # noqa: S311
+            time.sleep((1 + random.random()) / 2 * TRIES_WAIT_SECONDS * 2**failed)  # noqa: S311 - no secret
         raise AssertionError
 
     def is_locked(self, table: str) -> bool:
