@@ -118,8 +118,8 @@ def lines(folder: Path) -> Iterator[str]:
         f"What a process keeps of what is past is a tenth of the usual here, so that all of it is "
         f"there within five slices: {TAIL_ENTRIES:,} of the newest {ENTRIES_MAX:,} entries and "
         f"ranges that it wrote, {READ_ENTRIES:,} of {ENTRIES_KEPT:,} that each manager read; of "
-        f"stores begun since 2026-11-29 08:00 also how long Delta lists the removed files of the journal, "
-        f"{min(KEPT_FOR) / 60:.0f} minutes and not an hour, because it reads the list for each "
+        f"stores begun since 2026-11-29 08:00 also how long Delta lists the removed files of the "
+        f"journal, {min(KEPT_FOR) / 60:.0f} minutes and not an hour: it reads the list for each "
         "append ([performance](performance.md)). What is finished is archived after two minutes."
     )
     yield ""
