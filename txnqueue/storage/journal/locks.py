@@ -9,6 +9,7 @@ import re
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -80,7 +81,7 @@ class Locks:
         user: SparkSession,
         session: Callable[[], SparkSession],
         names: TableNames,
-        naming: Callable[[], SparkSession],
+        naming: Callable[[], AbstractContextManager[SparkSession]],
         *,
         several_drivers: bool,
     ) -> None:
@@ -90,7 +91,7 @@ class Locks:
             user: The user's session.
             session: Returns the session of the library for reading.
             names: The names of the store's tables.
-            naming: Returns the session in which a driver registers as the writer.
+            naming: Lends the session in which a driver registers as the writer.
             several_drivers: Whether several drivers may write, whatever the storage is.
         """
         self._user = user

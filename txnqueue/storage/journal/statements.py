@@ -47,6 +47,7 @@ from txnqueue.storage.journal.sessions import (
     is_known,
     is_ours,
     is_stopped,
+    leave_session,
     new_session,
 )
 from txnqueue.storage.journal.tables import TableNames
@@ -211,8 +212,11 @@ class Statements:
         """
 
         def locked() -> Result:
-            with self._locks.of("journal").held():
-                return statement(self.appending)
+            with (
+                self._locks.of("journal").held(),
+                self._kept_unless_unanswered("appending", self.appending) as session,
+            ):
+                return statement(session)
 
         under_way = self._submit(self._appends, locked)
         return self.result_of_append(under_way, lambda: None)
@@ -466,7 +470,7 @@ class Statements:
             yield session
         except BaseException as error:
             if is_unanswered(error):
-                close_session(session)
+                leave_session(session)
             else:
                 self._idle[compiled].append(session)
             raise
@@ -492,9 +496,28 @@ class Statements:
         with self._making:
             return self._turns[table]
 
-    def _naming(self) -> SparkSession:
-        """The session in which a driver registers as the writer."""
-        return self._made("naming", SETTINGS)
+    @contextmanager
+    def _naming(self) -> Iterator[SparkSession]:
+        """Lend the session in which a driver registers as the writer."""
+        with self._kept_unless_unanswered("naming", self._made("naming", SETTINGS)) as session:
+            yield session
+
+    @contextmanager
+    def _kept_unless_unanswered(self, name: str, session: SparkSession) -> Iterator[SparkSession]:
+        """Lend one of the kept sessions, and have another one made if nothing comes back of it.
+
+        A statement may still be at work in it, and its commit would then be told as that of the
+        next statement.
+        """
+        try:
+            yield session
+        except BaseException as error:
+            if is_unanswered(error):
+                with self._making:
+                    if self._sessions.get(name) is session:
+                        del self._sessions[name]
+                leave_session(session)
+            raise
 
     def _made(self, name: str, settings: Mapping[str, str]) -> SparkSession:
         """Create a session once, whichever thread needs it first, and again when it has ended."""
@@ -506,10 +529,11 @@ class Statements:
         if self._is_known(found):  # without the lock: a server may be slow to answer
             return found
         with self._making:
-            if self._sessions[name] is found:
-                self._sessions[name] = self._new(settings)
+            now = self._sessions.get(name)
+            if now is None or now is found:
+                now = self._sessions[name] = self._new(settings)
                 close_session(found)
-            return self._sessions[name]
+            return now
 
     def _new(self, settings: Mapping[str, str]) -> SparkSession:
         session = new_session(self.user, settings)
