@@ -48,7 +48,7 @@ from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.delta import DeltaPayload
 from txnqueue.storage.payload.staging import write
 from txnqueue.storage.store import MemoryStore
-from txnqueue.storage.tables import TableConflict
+from txnqueue.storage.tables import UPDATE, TableConflict
 from txnqueue.storage.tables.delta import DeltaTables
 from txnqueue.testing import plain_schema
 
@@ -474,6 +474,37 @@ def test_only_a_table_that_is_changed_conflicts_with_its_alteration(
     stamp = SimpleNamespace(application_id="a", number=1, note={})
     with pytest.raises(TableConflict, match="redefine"):
         tables.apply(SimpleNamespace(table_id="t"), stamp, empty=True)
+
+
+@pytest.mark.parametrize("call", ["describe", "history", "check"])
+def test_a_table_of_the_users_that_is_damaged_is_named_and_the_store_is_not(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """It was StoreCorrupt, with the advice to stop writing to the store."""
+    damaged = RuntimeError("[DELTA_TRUNCATED_TRANSACTION_LOG] file:/lake/totals: no version 7")
+    tables: Any = DeltaTables(statements, DeltaPayload(statements))
+    monkeypatch.setattr(tables, "_is_large", lambda _: False)
+    monkeypatch.setattr(Session, "sql", fails_with(damaged))
+    monkeypatch.setattr("txnqueue.storage.tables.delta.merge", lambda *_: "MERGE")
+    change: Any = SimpleNamespace(operation=UPDATE, source=None, update={}, insert={}, keys=())
+    info: Any = SimpleNamespace(
+        name="/lake/totals", append_only=False, schema=plain_schema("n int")
+    )
+    calls: dict[str, Callable[[], object]] = {
+        "describe": lambda: tables.describe("/lake/totals"),
+        "history": lambda: tables.history("/lake/totals", 3),
+        "check": lambda: tables.check(info, change, "t-1"),
+    }
+    with pytest.raises(InvalidInput, match=r"'/lake/totals' is damaged: .DELTA_TR") as caught:
+        calls[call]()
+    assert caught.value.__cause__ is damaged and caught.value.table == "/lake/totals"
+
+
+def fails_with(error: Exception) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    return fail
 
 
 def test_what_another_driver_has_just_begun_is_not_taken_for_left() -> None:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from txnqueue.errors import Busy, PlatformMissing, StoreBusy
 from txnqueue.storage.forks import check_process
 from txnqueue.storage.journal.exceptions import (
+    UsersTable,
     conflicts,
     damage,
     is_file_missing,
@@ -153,7 +154,13 @@ class Statements:
         """The session for work on many rows, where compiling pays."""
         return self._made("compiling", MEANING)
 
-    def run(self, statement: Callable[[], Result], *, repeatable: bool = True) -> Result:
+    def run(
+        self,
+        statement: Callable[[], Result],
+        *,
+        repeatable: bool = True,
+        table: UsersTable | None = None,
+    ) -> Result:
         """Run a statement that reads, on a session whose settings do not change.
 
         A file may be missing because maintenance deleted it after the statement was planned: by a
@@ -165,13 +172,15 @@ class Statements:
             statement: The statement.
             repeatable: Whether it can be run again. One that takes the next part of what an earlier
                 one began cannot: after an error there is no next part, which looks like the end.
+            table: The user's table that it reads, if any.
 
         Raises:
+            InvalidInput: A file of the user's table is damaged.
             StoreCorrupt: A file of the store is damaged.
             StoreBusy: A file is missing, or the session has ended, and the statement cannot be run
                 again.
         """
-        with damage():
+        with damage(table):
             try:
                 return self._begun(self._readings, statement).result()
             except Exception as error:
@@ -189,20 +198,25 @@ class Statements:
             return self._begun(self._readings, statement).result()
 
     def alone(
-        self, statement: Callable[[SparkSession], Result], *, compiled: bool = False
+        self,
+        statement: Callable[[SparkSession], Result],
+        *,
+        compiled: bool = False,
+        table: UsersTable | None = None,
     ) -> Result:
         """Run a statement on a session that nothing else uses meanwhile.
 
         Args:
             statement: The statement; it may change settings, because each one sets its own.
             compiled: Whether it works on enough rows for compiling to pay.
+            table: The user's table that it reads, if any.
         """
 
         def run() -> Result:
             with self._idle_session(compiled=compiled) as session:
                 return statement(session)
 
-        return self.run(run)
+        return self.run(run, table=table)
 
     def append(self, statement: Callable[[SparkSession], Result]) -> Result:
         """Run an append to the journal to its end, even if the caller is interrupted meanwhile.

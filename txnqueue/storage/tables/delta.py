@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
 from txnqueue.core.settings import shown
-from txnqueue.errors import InvalidInput, PayloadRemoved
+from txnqueue.errors import InvalidInput, PayloadRemoved, TxnQueueError
 from txnqueue.storage.journal import AppendConflict
-from txnqueue.storage.journal.exceptions import is_altered, misnamed
+from txnqueue.storage.journal.exceptions import UsersTable, is_altered, misnamed
 from txnqueue.storage.journal.locks import canonical_root
 from txnqueue.storage.journal.sessions import (
     APPLICATION,
@@ -116,7 +117,8 @@ class DeltaTables:
         """Describe a table; None if there is no table with that name.
 
         Raises:
-            InvalidInput: It is not a Delta table, or the name cannot be that of a table.
+            InvalidInput: It is not a Delta table, or a damaged one, or the name cannot be that of
+                a table.
             StoreError: Its host is not found.
         """
         from pyspark.errors import AnalysisException
@@ -134,8 +136,10 @@ class DeltaTables:
             return detail, session.table(table).schema, version
 
         try:
-            detail, schema, version = self._statements.run(statement)
+            detail, schema, version = self._statements.run(statement, table=UsersTable(name))
         except Exception as error:
+            if isinstance(error, TxnQueueError):  # it may quote what is looked for below
+                raise
             signs = str(error) if isinstance(error, AnalysisException) else ""
             if any(sign in signs for sign in _ABSENT):
                 return None
@@ -163,7 +167,7 @@ class DeltaTables:
         append_only = properties.get("delta.appendOnly", "").strip().lower() == "true"
         name = found if "/" in found else detail["name"] or found
         filled, lengths = self._statements.run(
-            lambda: (self._filled(detail, schema), lengths_of(schema))
+            lambda: (self._filled(detail, schema), lengths_of(schema)), table=UsersTable(name)
         )
         return TableInfo(
             name,
@@ -182,7 +186,7 @@ class DeltaTables:
         """Check all that can be known of a change before it is decided.
 
         Raises:
-            InvalidInput: The table would refuse it.
+            InvalidInput: The table would refuse it, or is damaged.
         """
         check_appends(info, change)
         check_columns(info, change)
@@ -190,6 +194,7 @@ class DeltaTables:
         self._statements.alone(
             lambda session: self._check(session, info, change, transaction_id),
             compiled=self._is_large(change),
+            table=UsersTable(info.name, beside=self._payload.folder),
         )
 
     def apply(self, change: Change, stamp: CommitStamp, *, empty: bool = False) -> int | None:
@@ -229,13 +234,18 @@ class DeltaTables:
         return self._statements.run(lambda: self._source(session, source).toArrow())
 
     def history(self, name: str, after: int) -> list[TableCommit]:
-        """List the commits of a table after a version, newest first."""
+        """List the commits of a table after a version, newest first.
+
+        Raises:
+            InvalidInput: The table is damaged.
+        """
         rows: list[Row] = []
         limit = _HISTORY_ROWS
         while True:
             query = f"DESCRIBE HISTORY {table_name(name)} LIMIT {limit}"
             session = self._statements.session
-            rows = self._statements.run(lambda s=session, q=query: s.sql(q).collect())  # type: ignore[misc]
+            asked = partial(_collected, session, query)
+            rows = self._statements.run(asked, table=UsersTable(name))
             if len(rows) < limit or rows[-1]["version"] <= after:
                 return [_commit(row) for row in rows if row["version"] > after]
             limit *= 4
@@ -409,6 +419,10 @@ class DeltaTables:
                 keys=keys,
                 in_rows=True,
             )
+
+
+def _collected(session: SparkSession, query: str) -> list[Row]:
+    return session.sql(query).collect()
 
 
 def _first(text: str) -> str:
