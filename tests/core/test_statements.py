@@ -703,7 +703,9 @@ class Remote:
 
 
 def missing(path: Any) -> None:
-    raise OSError("no such file")
+    from pyspark.errors import AnalysisException
+
+    raise AnalysisException(f"[PATH_NOT_FOUND] Path does not exist: {path}")
 
 
 @pytest.mark.parametrize("disk", [missing, lambda path: [], lambda path: ["another's"]])
@@ -717,10 +719,33 @@ def test_a_disk_that_the_connect_server_does_not_share_is_no_place_for_a_store(
     assert list(tmp_path.iterdir()) == []  # nothing was left behind, nor locked
 
 
-def test_a_disk_that_the_connect_server_shares_is_one(tmp_path: Path) -> None:
-    shared: Any = Remote(lambda path: Path(path).read_text().splitlines())
-    statements = Statements(shared, TableNames.of(str(tmp_path / "store")))
-    assert statements._locks.folder() == tmp_path / "store"
+@pytest.mark.parametrize("name", ["lake", "lake [new] {a,b} *?"])
+def test_a_disk_that_the_connect_server_shares_is_one(tmp_path: Path, name: str) -> None:
+    """Spark takes brackets and the like for wildcards, unless they are escaped."""
+
+    def read(path: str) -> list[str]:
+        plain = re.sub(r"\\(.)", "", path)
+        if set(plain) & set("[]{}*?"):
+            missing(path)
+        return Path(re.sub(r"\\(.)", r"\1", path)).read_text().splitlines()
+
+    (tmp_path / name).mkdir()
+    shared: Any = Remote(read)
+    statements = Statements(shared, TableNames.of(str(tmp_path / name / "store")))
+    assert statements._locks.folder() == tmp_path / name / "store"
+    assert list((tmp_path / name).iterdir()) == []
+
+
+def test_a_server_that_cannot_read_now_is_not_said_to_have_another_disk(tmp_path: Path) -> None:
+    """Whoever moved the store for that would not have been helped."""
+
+    def away(_path: str) -> list[str]:
+        raise ConnectionError("unavailable")
+
+    remote: Any = Remote(away)
+    statements = Statements(remote, TableNames.of(str(tmp_path / "store")))
+    with pytest.raises(ConnectionError, match="unavailable"):
+        statements.append(never)
     assert list(tmp_path.iterdir()) == []
 
 
