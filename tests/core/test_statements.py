@@ -50,6 +50,7 @@ from txnqueue.storage.payload.staging import write
 from txnqueue.storage.store import MemoryStore
 from txnqueue.storage.tables import UPDATE, TableConflict
 from txnqueue.storage.tables.delta import DeltaTables
+from txnqueue.storage.tables.statements import is_whole, table_name
 from txnqueue.testing import plain_schema
 
 WAIT_SECONDS = 20
@@ -602,6 +603,49 @@ def test_what_numbers_writes_is_unset_in_every_session_of_ours(statements: State
     sessions: list[Any] = [statements.session, statements.appending, statements.compiling]
     sessions += [statements.alone(lambda session: session)]
     assert all(APPLICATION not in session.settings for session in sessions)
+
+
+def test_the_librarys_sessions_begin_in_sparks_own_catalog(statements: Statements) -> None:
+    """A cluster's default may be one of another format, in which no path names a table."""
+    sessions: list[Any] = [statements.session, statements.appending, statements.compiling]
+    sessions += [statements.alone(lambda session: session, compiled=one) for one in (False, True)]
+    assert {one.settings["spark.sql.defaultCatalog"] for one in sessions} == {"spark_catalog"}
+    settings: dict[str, str] = vars(statements.user)["settings"]
+    assert "spark.sql.defaultCatalog" not in settings
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "whole"),
+    [
+        ("totals", "spark_catalog.sales.totals", "spark_catalog.sales.totals"),
+        ("totals", "sales.totals", "prod.sales.totals"),
+        ("sales.totals", "sales.totals", "prod.sales.totals"),
+        ("dev.sales.totals", "sales.totals", "dev.sales.totals"),
+        ("dev.sales.Totals", "dev.sales.totals", "dev.sales.totals"),
+        ("/lake/totals", "sales.totals", "/lake/totals"),
+    ],
+)
+def test_a_short_name_is_completed_as_the_users_session_means_it(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch, name: str, told: str, whole: str
+) -> None:
+    """It is looked for in other sessions, and later, by others, whose current catalog differs."""
+    row = {"id": "t", "name": told, "sizeInBytes": 1, "properties": {}, "version": 3}
+    row |= {"tableFeatures": [], "partitionColumns": []}
+    asked: list[tuple[bool, str]] = []
+
+    def by_sql(session: Any, statement: str) -> Any:
+        asked.append((session is statements.user, statement))
+        return SimpleNamespace(collect=lambda: [row])
+
+    monkeypatch.setattr(Session, "sql", by_sql)
+    table: Any = lambda *_: SimpleNamespace(schema=plain_schema("n int"))  # noqa: E731
+    monkeypatch.setattr(Session, "table", table, raising=False)
+    catalog = SimpleNamespace(currentCatalog=lambda: "prod")
+    monkeypatch.setattr(statements.user, "catalog", catalog, raising=False)
+    info = DeltaTables(statements, DeltaPayload(statements)).describe(name)
+    assert info is not None and info.name == whole
+    mine = {said.partition(" LIMIT")[0].split()[-1] for of_user, said in asked if not of_user}
+    assert mine == {table_name(name if is_whole(name) else whole)}
 
 
 def test_commits_that_wait_for_a_table_keep_nobody_from_reading(statements: Statements) -> None:

@@ -42,6 +42,8 @@ MEANING = {
     "spark.sql.caseSensitive": "false",
     # Delta joins a table with the one row that stands for the rows of an update or a delete.
     "spark.sql.crossJoin.enabled": "true",
+    # Only Spark's own catalog, as Delta has it, creates tables by their paths; others are named.
+    "spark.sql.defaultCatalog": SESSION_CATALOG,
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.maxRecordsPerFile": "0",

@@ -125,18 +125,16 @@ class DeltaTables:
 
         found = canonical_root(name) if "/" in name else name
 
-        def statement() -> tuple[Row, Any, int | None]:
-            session, table = self._statements.session, table_name(found)
-            if not is_whole(found):  # only the user's session knows its schema and catalog
-                named = self._statements.user.sql(f"DESCRIBE DETAIL {table}").collect()[0]["name"]
-                table = table_name(named or found)
+        def statement() -> tuple[str, Row, Any, int | None]:
+            session, whole = self._statements.session, self._whole(found)
+            table = table_name(whole)
             detail = session.sql(f"DESCRIBE DETAIL {table}").collect()[0]
             newest = session.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()
             version = int(newest[0]["version"]) if newest else None  # it was deleted meanwhile
-            return detail, session.table(table).schema, version
+            return whole, detail, session.table(table).schema, version
 
         try:
-            detail, schema, version = self._statements.run(statement, table=UsersTable(name))
+            whole, detail, schema, version = self._statements.run(statement, table=UsersTable(name))
         except Exception as error:
             if isinstance(error, TxnQueueError):  # it may quote what is looked for below
                 raise
@@ -165,7 +163,8 @@ class DeltaTables:
         }
         # Others may have written it in capitals, as Delta reads it, and named a table by its path.
         append_only = properties.get("delta.appendOnly", "").strip().lower() == "true"
-        name = found if "/" in found else detail["name"] or found
+        named = detail["name"] or whole
+        name = named if is_whole(named) and "/" not in whole else whole
         filled, lengths = self._statements.run(
             lambda: (self._filled(detail, schema), lengths_of(schema)), table=UsersTable(name)
         )
@@ -251,6 +250,19 @@ class DeltaTables:
             limit *= 4
 
     # -------------------------------------------------------------------------- helpers
+
+    def _whole(self, name: str) -> str:
+        """Return a table's whole name, as the user's session means it now.
+
+        Only that knows its schema and catalog; the library's begin in Spark's own. Delta names the
+        catalog, unless a setting of the session (``v1IdentifierNoCatalog``) leaves it out.
+        """
+        if is_whole(name):
+            return name
+        user = self._statements.user
+        detail = user.sql(f"DESCRIBE DETAIL {table_name(name)}").collect()[0]
+        whole = str(detail["name"] or name)
+        return whole if is_whole(whole) else f"{user.catalog.currentCatalog()}.{whole}"
 
     def _filled(self, detail: Row, schema: StructType) -> Filled:
         """Find the columns that a table fills in.
