@@ -43,6 +43,7 @@ from txnqueue.storage.journal.exceptions import surely_not_begun
 from txnqueue.storage.journal.log import CommitLog, _Begun
 from txnqueue.storage.journal.sessions import APPLICATION, in_current_catalog
 from txnqueue.storage.journal.statements import THREADS_MAX, TRIES_MAX, Statements, seconds_of
+from txnqueue.storage.journal.storage_clock import seconds_ahead, too_far_ahead
 from txnqueue.storage.journal.tables import TableNames
 from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.delta import DeltaPayload
@@ -646,6 +647,103 @@ def test_a_short_name_is_completed_as_the_users_session_means_it(
     assert info is not None and info.name == whole
     mine = {said.partition(" LIMIT")[0].split()[-1] for of_user, said in asked if not of_user}
     assert mine == {table_name(name if is_whole(name) else whole)}
+
+
+class Vacuumed:
+    """A table whose vacuums are written down, and the clocks of Java and of its storage."""
+
+    def __init__(self, ahead_ms: int, refusal: Exception | None) -> None:
+        self.ahead_ms, self.refusal = ahead_ms, refusal
+        self.done, self.written, self.left = list[str](), list[str](), set[str]()
+        context = SimpleNamespace(newHadoopConf=dict)
+        self.state = SimpleNamespace(sessionState=lambda: context)
+        clock = SimpleNamespace(currentTimeMillis=lambda: 1_000_000_000 + ahead_ms)
+        hadoop = SimpleNamespace(apache=SimpleNamespace(hadoop=self))
+        self.jvm = SimpleNamespace(
+            org=hadoop, java=SimpleNamespace(lang=SimpleNamespace(System=clock))
+        )
+        self.fs = SimpleNamespace(Path=self.path)
+
+    def path(self, name: str) -> Any:
+        def create(_: Any) -> Any:
+            self.written.append(name)
+            self.left.add(name)
+            return SimpleNamespace(close=lambda: None)
+
+        status = SimpleNamespace(getModificationTime=lambda: 1_000_000_000)
+        files = SimpleNamespace(
+            create=create,
+            getFileStatus=lambda _: status,
+            delete=lambda *_: self.left.discard(name),
+        )
+        return SimpleNamespace(getFileSystem=lambda _: files)
+
+    def sql(self, statement: str) -> Any:
+        if statement.startswith("VACUUM"):
+            self.done.append(statement.partition(" t")[2].strip() or "lists")
+            if self.refusal is not None and statement.endswith("LITE"):
+                raise self.refusal
+        rows = [{"location": "s3a://lake/t", "key": "a", "value": "b"}]
+        found = SimpleNamespace(collect=lambda: rows)
+        found.select = lambda _: found
+        return found
+
+
+LITE_REFUSED = RuntimeError("[DELTA_CANNOT_VACUUM_LITE] VACUUM LITE cannot delete all files")
+
+
+@pytest.mark.parametrize(
+    ("full", "table", "done"),
+    [
+        (False, Vacuumed(3_600_000, None), ["LITE"]),
+        (False, Vacuumed(599_000, LITE_REFUSED), ["LITE", "lists"]),
+        (False, Vacuumed(601_000, LITE_REFUSED), ["LITE", "refused"]),
+        (True, Vacuumed(-3_600_000, None), ["lists"]),
+        (True, Vacuumed(601_000, None), ["refused"]),
+    ],
+)
+def test_a_folder_is_not_listed_for_old_files_by_a_clock_that_is_ahead(
+    statements: Statements,
+    monkeypatch: pytest.MonkeyPatch,
+    full: bool,
+    table: Vacuumed,
+    done: list[str],
+) -> None:
+    """What an append had just written was old by that clock, and was deleted before its commit."""
+    monkeypatch.setattr(statements._locks, "of", lambda table: SimpleNamespace(held=Nothing))
+    monkeypatch.setattr(Session, "sql", table.sql)
+    monkeypatch.setattr(Session, "_jvm", table.jvm, raising=False)
+    monkeypatch.setattr(Session, "_jsparkSession", table.state, raising=False)
+    reason = statements.vacuum("table-t", "t", 0.0, full=full)
+    if reason is not None:
+        assert "601 s ahead" in reason and "set the clock right" in reason
+        table.done.append("refused")
+    assert table.done == done and not table.left
+    assert all(name.startswith("s3a://lake/t/_delta_log/.") for name in table.written)
+    assert len(table.written) == (done != ["LITE"])
+
+
+@pytest.mark.parametrize("refusal", [ConnectionError("away"), RuntimeError("[DELTA_TRUNCATED] x")])
+def test_a_vacuum_by_the_log_that_fails_otherwise_lists_nothing(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
+    """It may still be at work; and listing a folder takes long."""
+    table = Vacuumed(0, refusal)
+    monkeypatch.setattr(statements._locks, "of", lambda table: SimpleNamespace(held=Nothing))
+    monkeypatch.setattr(Session, "sql", table.sql)
+    with pytest.raises(type(refusal), match=re.escape(str(refusal))):
+        statements.vacuum("table-t", "t", 0.0, full=False)
+    assert table.done == ["LITE"]
+
+
+def test_where_no_file_can_be_written_clocks_are_not_compared(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session: Any = statements.session
+    assert seconds_ahead(session, "/lake/t") is None
+    monkeypatch.setattr("txnqueue.storage.journal.storage_clock.is_connect", lambda _: True)
+    assert seconds_ahead(session, "/lake/t") is None
+    assert too_far_ahead("t", None) is None
 
 
 def test_commits_that_wait_for_a_table_keep_nobody_from_reading(statements: Statements) -> None:

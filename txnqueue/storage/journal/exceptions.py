@@ -72,6 +72,7 @@ _SESSION_ENDED = re.compile(
 """What a Spark Connect server, or its client, says of a session that there is no more."""
 _NO_OUTCOME = re.compile(r"\[(?:INVALID_HANDLE|INVALID_CURSOR)\.|\[RESPONSE_ALREADY_RECEIVED\]")
 """What either says of a statement whose results it does not have."""
+_NOT_LITE = "DELTA_CANNOT_VACUUM_LITE"
 _NO_HOST = re.compile(r"UnknownHostException: [^\n]*")
 _TOO_MANY_PARTS = "DELTA_PARSING_ILLEGAL_TABLE_NAME"
 
@@ -326,6 +327,17 @@ def is_unanswered(error: BaseException) -> bool:
         kind in ("SparkConnectException", "SparkConnectGrpcException")
         or bool(_NO_OUTCOME.search(said))
     )
+
+
+def needs_listing(error: BaseException) -> bool:
+    """Return whether a VACUUM by Delta's log is refused because only a folder's listing tells all.
+
+    Any other error may also come of an attempt that is still at work.
+    """
+    from pyspark.errors import ParseException
+
+    # A Delta that does not know LITE does not parse it.
+    return _NOT_LITE in str(error) or isinstance(error, ParseException)
 
 
 def _is_of(error: BaseException, *packages: str) -> bool:

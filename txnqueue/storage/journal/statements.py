@@ -34,6 +34,7 @@ from txnqueue.storage.journal.exceptions import (
     is_rivalry,
     is_session_ended,
     is_unanswered,
+    needs_listing,
 )
 from txnqueue.storage.journal.lock import NoLock
 from txnqueue.storage.journal.locks import Locks
@@ -51,6 +52,7 @@ from txnqueue.storage.journal.sessions import (
     leave_session,
     new_session,
 )
+from txnqueue.storage.journal.storage_clock import seconds_ahead, too_far_ahead
 from txnqueue.storage.journal.tables import TableNames
 from txnqueue.version import __version__
 
@@ -392,7 +394,7 @@ class Statements:
         """Remove a table's files that no retained version names.
 
         Delta can determine them from its log if the log reaches back to the last vacuum;
-        otherwise it must list the table's folder.
+        otherwise it must list the table's folder, whose files it takes for old by Java's clock.
 
         Args:
             table: The name of its lock.
@@ -416,9 +418,18 @@ class Statements:
                 self.committing(table, lambda session: vacuum(session, " LITE"))
                 return None
             except Exception as error:
+                if not needs_listing(error):
+                    raise
                 logger.info("the folder is listed table=%s reason=%s", table, error)
-        self.committing(table, vacuum)
-        return None
+        reason = too_far_ahead(name, self.run(lambda: self._seconds_ahead(name)))
+        if reason is None:
+            self.committing(table, vacuum)
+        return reason
+
+    def _seconds_ahead(self, name: str) -> float | None:
+        """Return by how much Java's clock is ahead of that of a table's storage; None: unknown."""
+        (detail,) = self.session.sql(f"DESCRIBE DETAIL {name}").select("location").collect()
+        return seconds_ahead(self.session, detail["location"])
 
     def files_kept(self, name: str) -> tuple[float, str]:
         """Return how long a table keeps deleted files: in seconds (0 if unknown), and as set."""
