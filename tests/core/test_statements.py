@@ -635,6 +635,8 @@ def test_a_short_name_is_completed_as_the_users_session_means_it(
     asked: list[tuple[bool, str]] = []
 
     def by_sql(session: Any, statement: str) -> Any:
+        if statement.startswith("SET"):
+            return SimpleNamespace(collect=lambda: [("", "file:///")])
         asked.append((session is statements.user, statement))
         return SimpleNamespace(collect=lambda: [row])
 
@@ -647,6 +649,47 @@ def test_a_short_name_is_completed_as_the_users_session_means_it(
     assert info is not None and info.name == whole
     mine = {said.partition(" LIMIT")[0].split()[-1] for of_user, said in asked if not of_user}
     assert mine == {table_name(name if is_whole(name) else whole)}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("file:///", False, "{folder}/link", "{folder}/real"),
+        ("file:///", False, "file:{folder}/link/", "{folder}/real"),
+        ("hdfs://lake", False, "{folder}/link/", "{folder}/link"),
+        ("hdfs://lake", False, "file:{folder}/link", "file:{folder}/link"),
+        ("file:///", True, "{folder}/link", "{folder}/link"),
+        ("file:///", True, "s3a://lake/t/", "s3a://lake/t"),
+        ("hdfs://lake", False, "./link", None),
+        ("file:///", True, "~/link", None),
+    ],
+)
+def test_a_path_is_looked_at_here_only_where_spark_has_the_same_disk(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: Any
+) -> None:
+    """A link of this machine's was followed in a path of another file system, or of a server."""
+    default, connect, name, told = said
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    asked: list[str] = []
+
+    def by_sql(_: Any, statement: str) -> Any:
+        if statement.startswith("SET"):
+            return SimpleNamespace(collect=lambda: [("", default)])
+        asked.append(statement)
+        raise AnalysisException("[PATH_NOT_EXIST] x")
+
+    from pyspark.errors import AnalysisException
+
+    monkeypatch.setattr(Session, "sql", by_sql)
+    monkeypatch.setattr("txnqueue.storage.tables.delta.is_connect", lambda _: connect)
+    tables, given = DeltaTables(statements, DeltaPayload(statements)), name.format(folder=tmp_path)
+    if told is None:
+        with pytest.raises(InvalidInput, match="from the root on"):
+            tables.describe(given)
+    else:
+        assert tables.describe(given) is None
+        assert asked == [f"DESCRIBE DETAIL delta.`{told.format(folder=tmp_path)}`"]
 
 
 class Vacuumed:

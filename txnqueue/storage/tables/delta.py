@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -14,7 +14,7 @@ from txnqueue.core.settings import shown
 from txnqueue.errors import InvalidInput, PayloadRemoved, TxnQueueError
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.exceptions import UsersTable, is_altered, misnamed
-from txnqueue.storage.journal.locks import canonical_root
+from txnqueue.storage.journal.locks import canonical_root, default_elsewhere
 from txnqueue.storage.journal.sessions import (
     APPLICATION,
     LAST_COMMIT,
@@ -55,6 +55,7 @@ from txnqueue.storage.tables.statements import (
     is_whole,
     merge,
     nothing,
+    path_elsewhere,
     table_name,
 )
 
@@ -123,10 +124,8 @@ class DeltaTables:
         """
         from pyspark.errors import AnalysisException
 
-        found = canonical_root(name) if "/" in name else name
-
         def statement() -> tuple[str, Row, Any, int | None]:
-            session, whole = self._statements.session, self._whole(found)
+            session, whole = self._statements.session, self._whole(name)
             table = table_name(whole)
             detail = session.sql(f"DESCRIBE DETAIL {table}").collect()[0]
             newest = session.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()
@@ -256,13 +255,25 @@ class DeltaTables:
 
         Only that knows its schema and catalog; the library's begin in Spark's own. Delta names the
         catalog, unless a setting of the session (``v1IdentifierNoCatalog``) leaves it out.
+
+        Raises:
+            InvalidInput: It is a path that leads nowhere, or is relative to a folder elsewhere.
         """
+        if "/" in name:
+            return canonical_root(name) if self._is_here else path_elsewhere(name)
         if is_whole(name):
             return name
         user = self._statements.user
         detail = user.sql(f"DESCRIBE DETAIL {table_name(name)}").collect()[0]
         whole = str(detail["name"] or name)
         return whole if is_whole(whole) else f"{user.catalog.currentCatalog()}.{whole}"
+
+    @cached_property
+    def _is_here(self) -> bool:
+        """Whether a path without a scheme is one on this process's disk for Spark, too."""
+        if is_connect(self._statements.user):
+            return False
+        return default_elsewhere(self._statements.session) is None
 
     def _filled(self, detail: Row, schema: StructType) -> Filled:
         """Find the columns that a table fills in.
