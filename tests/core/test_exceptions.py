@@ -10,10 +10,13 @@ from pyspark.errors import AnalysisException, ParseException, UnsupportedOperati
 
 from txnqueue.client.past_store import PastPayload
 from txnqueue.errors import InvalidInput, StoreCorrupt, StoreError
+from txnqueue.messages.charges import Fault, fault_of
 from txnqueue.storage.journal.exceptions import (
+    UsersTable,
     damage,
     damage_below,
     is_file_missing,
+    met_by_handler,
     misnamed,
 )
 from txnqueue.storage.payload import evaluating
@@ -136,6 +139,53 @@ def test_a_file_that_a_predicate_must_not_read_is_named() -> None:
 
 def test_without_files_there_is_no_damage() -> None:
     assert damage_below("", OSError(reading("file:/my lake/payload/q-1/a.parquet"))) is None
+
+
+# ---------------------------------------------------------------------------- a user's table
+
+LOG = "[DELTA_TRUNCATED_TRANSACTION_LOG] {}: Unable to reconstruct state at version 7"
+TOTALS = UsersTable("totals", beside="/my lake/payload/")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (reading("file:/my lake/totals/a.parquet"), "is damaged: [FAILED_READ_FILE"),
+        (f"{JAVA}{LOG.format('file:/my lake/totals')}{AT}", "is damaged: [DELTA_TRUNCATED"),
+        (reading("file:/t/a", DENIED_FILE, "FILE_NOT_EXIST"), "cannot be read: let this user"),
+        (DENIED_FOLDER, "cannot be read: let this user read '/my lake/a'"),
+    ],
+)
+def test_a_damaged_table_of_the_users_is_no_damage_of_the_store(said: str, told: str) -> None:
+    """It said to stop writing to the store, and ended every drain that met it."""
+    with pytest.raises(InvalidInput) as caught, damage(TOTALS):
+        raise OSError(said)
+    assert str(caught.value).startswith(f"The table 'totals' {told}")
+    assert caught.value.table == caught.value.name == "totals"
+    assert fault_of(caught.value) is Fault.JOB
+    assert met_by_handler(TOTALS.beside, caught.value) is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        reading("file:/my%20lake/payload/x-1/a.parquet"),
+        f"{JAVA}{LOG.format('file:/my lake/payload/x-1')}{AT}",
+    ],
+)
+def test_damage_of_the_rows_that_a_table_is_to_take_is_one_of_the_store(said: str) -> None:
+    with pytest.raises(StoreCorrupt), damage(TOTALS):
+        raise OSError(said)
+
+
+@pytest.mark.parametrize("table", [None, TOTALS])
+def test_an_error_of_the_librarys_own_is_no_damage_whatever_rows_it_quotes(table: Any) -> None:
+    quoted = InvalidInput("The rows to merge contain {'k': 'is not a Parquet file'} 2 times")
+    with pytest.raises(InvalidInput) as caught, damage(table):
+        raise quoted
+    assert caught.value is quoted
+    with pytest.raises(OSError, match="away"), damage(table):
+        raise OSError("the storage is away")
 
 
 # ----------------------------------------------------------------------------- names of tables

@@ -43,13 +43,15 @@ from txnqueue.storage.journal.exceptions import surely_not_begun
 from txnqueue.storage.journal.log import CommitLog, _Begun
 from txnqueue.storage.journal.sessions import APPLICATION, in_current_catalog
 from txnqueue.storage.journal.statements import THREADS_MAX, TRIES_MAX, Statements, seconds_of
+from txnqueue.storage.journal.storage_clock import seconds_ahead, too_far_ahead
 from txnqueue.storage.journal.tables import TableNames
 from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.delta import DeltaPayload
 from txnqueue.storage.payload.staging import write
 from txnqueue.storage.store import MemoryStore
-from txnqueue.storage.tables import TableConflict
+from txnqueue.storage.tables import UPDATE, TableConflict
 from txnqueue.storage.tables.delta import DeltaTables
+from txnqueue.storage.tables.statements import is_whole, table_name
 from txnqueue.testing import plain_schema
 
 WAIT_SECONDS = 20
@@ -476,6 +478,37 @@ def test_only_a_table_that_is_changed_conflicts_with_its_alteration(
         tables.apply(SimpleNamespace(table_id="t"), stamp, empty=True)
 
 
+@pytest.mark.parametrize("call", ["describe", "history", "check"])
+def test_a_table_of_the_users_that_is_damaged_is_named_and_the_store_is_not(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """It was StoreCorrupt, with the advice to stop writing to the store."""
+    damaged = RuntimeError("[DELTA_TRUNCATED_TRANSACTION_LOG] file:/lake/totals: no version 7")
+    tables: Any = DeltaTables(statements, DeltaPayload(statements))
+    monkeypatch.setattr(tables, "_is_large", lambda _: False)
+    monkeypatch.setattr(Session, "sql", fails_with(damaged))
+    monkeypatch.setattr("txnqueue.storage.tables.delta.merge", lambda *_: "MERGE")
+    change: Any = SimpleNamespace(operation=UPDATE, source=None, update={}, insert={}, keys=())
+    info: Any = SimpleNamespace(
+        name="/lake/totals", append_only=False, schema=plain_schema("n int")
+    )
+    calls: dict[str, Callable[[], object]] = {
+        "describe": lambda: tables.describe("/lake/totals"),
+        "history": lambda: tables.history("/lake/totals", 3),
+        "check": lambda: tables.check(info, change, "t-1"),
+    }
+    with pytest.raises(InvalidInput, match=r"'/lake/totals' is damaged: .DELTA_TR") as caught:
+        calls[call]()
+    assert caught.value.__cause__ is damaged and caught.value.table == "/lake/totals"
+
+
+def fails_with(error: Exception) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    return fail
+
+
 def test_what_another_driver_has_just_begun_is_not_taken_for_left() -> None:
     seen = _Begun()
     assert not seen.is_left({"_staged_commits": 1}, 0.05)
@@ -571,6 +604,189 @@ def test_what_numbers_writes_is_unset_in_every_session_of_ours(statements: State
     sessions: list[Any] = [statements.session, statements.appending, statements.compiling]
     sessions += [statements.alone(lambda session: session)]
     assert all(APPLICATION not in session.settings for session in sessions)
+
+
+def test_the_librarys_sessions_begin_in_sparks_own_catalog(statements: Statements) -> None:
+    """A cluster's default may be one of another format, in which no path names a table."""
+    sessions: list[Any] = [statements.session, statements.appending, statements.compiling]
+    sessions += [statements.alone(lambda session: session, compiled=one) for one in (False, True)]
+    assert {one.settings["spark.sql.defaultCatalog"] for one in sessions} == {"spark_catalog"}
+    settings: dict[str, str] = vars(statements.user)["settings"]
+    assert "spark.sql.defaultCatalog" not in settings
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "whole"),
+    [
+        ("totals", "spark_catalog.sales.totals", "spark_catalog.sales.totals"),
+        ("totals", "sales.totals", "prod.sales.totals"),
+        ("sales.totals", "sales.totals", "prod.sales.totals"),
+        ("dev.sales.totals", "sales.totals", "dev.sales.totals"),
+        ("dev.sales.Totals", "dev.sales.totals", "dev.sales.totals"),
+        ("/lake/totals", "sales.totals", "/lake/totals"),
+    ],
+)
+def test_a_short_name_is_completed_as_the_users_session_means_it(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch, name: str, told: str, whole: str
+) -> None:
+    """It is looked for in other sessions, and later, by others, whose current catalog differs."""
+    row = {"id": "t", "name": told, "sizeInBytes": 1, "properties": {}, "version": 3}
+    row |= {"tableFeatures": [], "partitionColumns": []}
+    asked: list[tuple[bool, str]] = []
+
+    def by_sql(session: Any, statement: str) -> Any:
+        if statement.startswith("SET"):
+            return SimpleNamespace(collect=lambda: [("", "file:///")])
+        asked.append((session is statements.user, statement))
+        return SimpleNamespace(collect=lambda: [row])
+
+    monkeypatch.setattr(Session, "sql", by_sql)
+    table: Any = lambda *_: SimpleNamespace(schema=plain_schema("n int"))  # noqa: E731
+    monkeypatch.setattr(Session, "table", table, raising=False)
+    catalog = SimpleNamespace(currentCatalog=lambda: "prod")
+    monkeypatch.setattr(statements.user, "catalog", catalog, raising=False)
+    info = DeltaTables(statements, DeltaPayload(statements)).describe(name)
+    assert info is not None and info.name == whole
+    mine = {said.partition(" LIMIT")[0].split()[-1] for of_user, said in asked if not of_user}
+    assert mine == {table_name(name if is_whole(name) else whole)}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("file:///", False, "{folder}/link", "{folder}/real"),
+        ("file:///", False, "file:{folder}/link/", "{folder}/real"),
+        ("hdfs://lake", False, "{folder}/link/", "{folder}/link"),
+        ("hdfs://lake", False, "file:{folder}/link", "file:{folder}/link"),
+        ("file:///", True, "{folder}/link", "{folder}/link"),
+        ("file:///", True, "s3a://lake/t/", "s3a://lake/t"),
+        ("hdfs://lake", False, "./link", None),
+        ("file:///", True, "~/link", None),
+    ],
+)
+def test_a_path_is_looked_at_here_only_where_spark_has_the_same_disk(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: Any
+) -> None:
+    """A link of this machine's was followed in a path of another file system, or of a server."""
+    default, connect, name, told = said
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    asked: list[str] = []
+
+    def by_sql(_: Any, statement: str) -> Any:
+        if statement.startswith("SET"):
+            return SimpleNamespace(collect=lambda: [("", default)])
+        asked.append(statement)
+        raise AnalysisException("[PATH_NOT_EXIST] x")
+
+    from pyspark.errors import AnalysisException
+
+    monkeypatch.setattr(Session, "sql", by_sql)
+    monkeypatch.setattr("txnqueue.storage.tables.delta.is_connect", lambda _: connect)
+    tables, given = DeltaTables(statements, DeltaPayload(statements)), name.format(folder=tmp_path)
+    if told is None:
+        with pytest.raises(InvalidInput, match="from the root on"):
+            tables.describe(given)
+    else:
+        assert tables.describe(given) is None
+        assert asked == [f"DESCRIBE DETAIL delta.`{told.format(folder=tmp_path)}`"]
+
+
+class Vacuumed:
+    """A table whose vacuums are written down, and the clocks of Java and of its storage."""
+
+    def __init__(self, ahead_ms: int, refusal: Exception | None) -> None:
+        self.ahead_ms, self.refusal = ahead_ms, refusal
+        self.done, self.written, self.left = list[str](), list[str](), set[str]()
+        context = SimpleNamespace(newHadoopConf=dict)
+        self.state = SimpleNamespace(sessionState=lambda: context)
+        clock = SimpleNamespace(currentTimeMillis=lambda: 1_000_000_000 + ahead_ms)
+        hadoop = SimpleNamespace(apache=SimpleNamespace(hadoop=self))
+        self.jvm = SimpleNamespace(
+            org=hadoop, java=SimpleNamespace(lang=SimpleNamespace(System=clock))
+        )
+        self.fs = SimpleNamespace(Path=self.path)
+
+    def path(self, name: str) -> Any:
+        def create(_: Any) -> Any:
+            self.written.append(name)
+            self.left.add(name)
+            return SimpleNamespace(close=lambda: None)
+
+        status = SimpleNamespace(getModificationTime=lambda: 1_000_000_000)
+        files = SimpleNamespace(
+            create=create,
+            getFileStatus=lambda _: status,
+            delete=lambda *_: self.left.discard(name),
+        )
+        return SimpleNamespace(getFileSystem=lambda _: files)
+
+    def sql(self, statement: str) -> Any:
+        if statement.startswith("VACUUM"):
+            self.done.append(statement.partition(" t")[2].strip() or "lists")
+            if self.refusal is not None and statement.endswith("LITE"):
+                raise self.refusal
+        rows = [{"location": "s3a://lake/t", "key": "a", "value": "b"}]
+        found = SimpleNamespace(collect=lambda: rows)
+        found.select = lambda _: found
+        return found
+
+
+LITE_REFUSED = RuntimeError("[DELTA_CANNOT_VACUUM_LITE] VACUUM LITE cannot delete all files")
+
+
+@pytest.mark.parametrize(
+    ("full", "table", "done"),
+    [
+        (False, Vacuumed(3_600_000, None), ["LITE"]),
+        (False, Vacuumed(599_000, LITE_REFUSED), ["LITE", "lists"]),
+        (False, Vacuumed(601_000, LITE_REFUSED), ["LITE", "refused"]),
+        (True, Vacuumed(-3_600_000, None), ["lists"]),
+        (True, Vacuumed(601_000, None), ["refused"]),
+    ],
+)
+def test_a_folder_is_not_listed_for_old_files_by_a_clock_that_is_ahead(
+    statements: Statements,
+    monkeypatch: pytest.MonkeyPatch,
+    full: bool,
+    table: Vacuumed,
+    done: list[str],
+) -> None:
+    """What an append had just written was old by that clock, and was deleted before its commit."""
+    monkeypatch.setattr(statements._locks, "of", lambda table: SimpleNamespace(held=Nothing))
+    monkeypatch.setattr(Session, "sql", table.sql)
+    monkeypatch.setattr(Session, "_jvm", table.jvm, raising=False)
+    monkeypatch.setattr(Session, "_jsparkSession", table.state, raising=False)
+    reason = statements.vacuum("table-t", "t", 0.0, full=full)
+    if reason is not None:
+        assert "601 s ahead" in reason and "set the clock right" in reason
+        table.done.append("refused")
+    assert table.done == done and not table.left
+    assert all(name.startswith("s3a://lake/t/_delta_log/.") for name in table.written)
+    assert len(table.written) == (done != ["LITE"])
+
+
+@pytest.mark.parametrize("refusal", [ConnectionError("away"), RuntimeError("[DELTA_TRUNCATED] x")])
+def test_a_vacuum_by_the_log_that_fails_otherwise_lists_nothing(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
+    """It may still be at work; and listing a folder takes long."""
+    table = Vacuumed(0, refusal)
+    monkeypatch.setattr(statements._locks, "of", lambda table: SimpleNamespace(held=Nothing))
+    monkeypatch.setattr(Session, "sql", table.sql)
+    with pytest.raises(type(refusal), match=re.escape(str(refusal))):
+        statements.vacuum("table-t", "t", 0.0, full=False)
+    assert table.done == ["LITE"]
+
+
+def test_where_no_file_can_be_written_clocks_are_not_compared(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session: Any = statements.session
+    assert seconds_ahead(session, "/lake/t") is None
+    monkeypatch.setattr("txnqueue.storage.journal.storage_clock.is_connect", lambda _: True)
+    assert seconds_ahead(session, "/lake/t") is None
+    assert too_far_ahead("t", None) is None
 
 
 def test_commits_that_wait_for_a_table_keep_nobody_from_reading(statements: Statements) -> None:
@@ -672,7 +888,9 @@ class Remote:
 
 
 def missing(path: Any) -> None:
-    raise OSError("no such file")
+    from pyspark.errors import AnalysisException
+
+    raise AnalysisException(f"[PATH_NOT_FOUND] Path does not exist: {path}")
 
 
 @pytest.mark.parametrize("disk", [missing, lambda path: [], lambda path: ["another's"]])
@@ -686,10 +904,33 @@ def test_a_disk_that_the_connect_server_does_not_share_is_no_place_for_a_store(
     assert list(tmp_path.iterdir()) == []  # nothing was left behind, nor locked
 
 
-def test_a_disk_that_the_connect_server_shares_is_one(tmp_path: Path) -> None:
-    shared: Any = Remote(lambda path: Path(path).read_text().splitlines())
-    statements = Statements(shared, TableNames.of(str(tmp_path / "store")))
-    assert statements._locks.folder() == tmp_path / "store"
+@pytest.mark.parametrize("name", ["lake", "lake [new] {a,b} *?"])
+def test_a_disk_that_the_connect_server_shares_is_one(tmp_path: Path, name: str) -> None:
+    """Spark takes brackets and the like for wildcards, unless they are escaped."""
+
+    def read(path: str) -> list[str]:
+        plain = re.sub(r"\\(.)", "", path)
+        if set(plain) & set("[]{}*?"):
+            missing(path)
+        return Path(re.sub(r"\\(.)", r"\1", path)).read_text().splitlines()
+
+    (tmp_path / name).mkdir()
+    shared: Any = Remote(read)
+    statements = Statements(shared, TableNames.of(str(tmp_path / name / "store")))
+    assert statements._locks.folder() == tmp_path / name / "store"
+    assert list((tmp_path / name).iterdir()) == []
+
+
+def test_a_server_that_cannot_read_now_is_not_said_to_have_another_disk(tmp_path: Path) -> None:
+    """Whoever moved the store for that would not have been helped."""
+
+    def away(_path: str) -> list[str]:
+        raise ConnectionError("unavailable")
+
+    remote: Any = Remote(away)
+    statements = Statements(remote, TableNames.of(str(tmp_path / "store")))
+    with pytest.raises(ConnectionError, match="unavailable"):
+        statements.append(never)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from txnqueue.storage.journal.exceptions import is_session_ended, is_unanswered
 from txnqueue.storage.journal.lock import NoLock, TableLock
 from txnqueue.storage.journal.sessions import close_session, is_connect
 from txnqueue.storage.journal.statements import Statements
+from txnqueue.storage.journal.storage import TableRegister
 from txnqueue.storage.journal.tables import TableNames
 
 grpc: Any = pytest.importorskip("grpc")
@@ -75,7 +77,7 @@ class Place:
     """Statements on sessions of Connect, and a clock."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.asked = 1e9, list[Any]()
+        self.now, self.asked, self.monkeypatch = 1e9, list[Any](), monkeypatch
         monkeypatch.setattr(statements_module, "time", SimpleNamespace(time=lambda: self.now))
         self.user = Remote(self.asked)
         self.statements = Statements(cast("Any", self.user), TableNames.of(str(folder)))
@@ -145,6 +147,52 @@ def test_a_session_that_ended_or_did_not_answer_is_lent_to_nobody_again(place: P
     place.later()
     place.statements.committing("t", lent.append)
     assert lent[-1] not in lent[:-1]
+
+
+def test_an_append_without_an_answer_leaves_its_session_without_waiting(place: Place) -> None:
+    """Its late commit was told as that of the next append, by the setting that both share."""
+    from pyspark.errors.exceptions.connect import AnalysisException, SparkConnectGrpcException
+
+    place.statements._locks._locks["journal"] = NoLock()
+    lent, released, go_on = list[Any](), threading.Event(), threading.Event()
+
+    def release() -> None:
+        released.set()
+        assert go_on.wait(CLOSES_SECONDS)
+
+    def fails(error: Exception, session: Any) -> None:
+        lent.append(session)
+        session.client.is_closed = False
+        session.client.release_session = release
+        session.client.close = lambda: None
+        raise error
+
+    for error in (AnalysisException("no"), SparkConnectGrpcException("unavailable"), _ended()):
+        with pytest.raises(type(error)):
+            place.statements.append(partial(fails, error))
+    place.statements.append(lent.append)
+    assert released.wait(CLOSES_SECONDS) and not go_on.is_set()
+    go_on.set()
+    first, second, third, fourth = lent
+    assert first is second and len({second, third, fourth}) == 3
+
+
+def test_a_registration_without_an_answer_leaves_its_session(place: Place) -> None:
+    """The version of the next one was read from it, by which drivers that met were told apart."""
+    lent = list[Any]()
+    register = TableRegister(place.statements._naming, "journal")
+
+    def sql(session: Remote, statement: str) -> Any:
+        lent.append(session)
+        if len(lent) == 1:
+            raise ConnectionError(statement)
+        return SimpleNamespace(collect=list)
+
+    place.monkeypatch.setattr(Remote, "sql", sql, raising=False)
+    with pytest.raises(ConnectionError):
+        register.write("me", {})
+    assert register.write("me", {}) == register.write("me", {}) == -1
+    assert lent[0] is not lent[1] is lent[2]
 
 
 def test_where_the_users_session_has_ended_there_is_none(place: Place) -> None:

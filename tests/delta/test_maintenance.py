@@ -23,7 +23,7 @@ from txnqueue.core.planning import Plan
 from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import catalog
 from txnqueue.reports.snapshot import schema_of
-from txnqueue.storage.journal import removed_files
+from txnqueue.storage.journal import removed_files, storage_clock
 from txnqueue.storage.journal.statements import RETENTION, Statements
 from txnqueue.testing import Clock, runtime
 
@@ -86,6 +86,20 @@ def test_a_vacuum_that_lists_small_folders_takes_few_tasks(spark: Any, tmp_path:
     with Cost(spark, str(tmp_path)) as cost:
         assert manager.maintain(vacuum="full").skipped == ()
     assert 32 < max(cost.tasks) < 64, cost.tasks
+
+
+def test_a_clock_that_is_ahead_of_the_storages_removes_no_files_by_a_listing(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = QueueManager(spark, str(tmp_path))
+    manager.create_queue("q", "i long", dead_letter=False)
+    store: Any = client_of(manager).store
+    ahead = storage_clock.seconds_ahead(store.statements.session, f"{tmp_path}/journal")
+    assert ahead is not None and abs(ahead) < 60
+    monkeypatch.setattr(storage_clock, "AHEAD_SECONDS_MAX", -3_600.0)
+    skipped = manager.maintain(vacuum="full").skipped
+    assert skipped and all("set the clock right" in one for one in skipped), skipped
+    assert not list(tmp_path.glob("**/.txnqueue-clock-*"))
 
 
 @pytest.mark.skipif(not LONG, reason="two minutes: in the long run")

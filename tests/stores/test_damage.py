@@ -207,7 +207,7 @@ def test_a_file_that_cannot_be_reached_is_not_called_damaged(tmp_path: Path) -> 
 
 def test_only_a_column_in_the_place_of_another_is_a_damaged_name() -> None:
     moment = TableVersion(
-        columns=frozenset({"kind", "lane", "shard"}),
+        columns=dict.fromkeys(("kind", "lane", "shard"), "string"),
         properties={"delta.rowTracking.materializedRowIdColumnName": "row-id-1"},
     )
     assert _renamed({"kind", "lane", "shard", "row-id-1"}, moment) is None

@@ -31,6 +31,7 @@ from txnqueue.storage.payload import Part
 SENDS = ("a", "b", "c", "d")
 OFFSETS = 6
 COLUMNS = pa.schema([("told", pa.string())])
+LONGS = pa.list_(pa.int64())
 Row = tuple[str, int]
 ROWS: list[Row] = [(send, offset) for send in SENDS for offset in range(OFFSETS)]
 
@@ -139,6 +140,44 @@ def test_a_file_that_is_written_anew_while_it_is_looked_for_is_read_there(
     monkeypatch.setattr(DeltaLog, "newest", maintained)
     (found,) = payload.pieces(COLUMNS, [part("b", {2})])
     assert found["told"].to_pylist() == ["b2"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "shown"),
+    [
+        ("string", pa.string(), "b2"),
+        ("long", pa.int64(), None),
+        ({"type": "array", "elementType": "long", "containsNull": True}, LONGS, None),
+        ("variant", pa.struct([("metadata", pa.binary()), ("value", pa.binary())]), None),
+    ],
+    ids=str,
+)
+def test_a_column_that_the_owner_got_with_another_type_is_another_one(
+    tmp_path: Path, kind: Any, stored: pa.DataType, shown: str | None
+) -> None:
+    """A file that an erasure wrote anew has it beside the rows that were moved away before.
+
+    Spark shows nulls; Arrow raised an error of its own, or showed the other column.
+    """
+    payload = write(tmp_path, [ROWS], statistics=True)
+    path = tmp_path / "payload" / "owner" / "0.parquet"
+    if kind != "string":
+        others = pa.nulls(len(ROWS), stored)
+        pq.write_table(pq.read_table(path).set_column(3, "told", others), path)
+    meta = {"id": "owner", "schemaString": json.dumps({"fields": [{"name": "told", "type": kind}]})}
+    commit(tmp_path, 1, {"metaData": meta})
+    (found,) = payload.pieces(COLUMNS, [part("b", {2})])
+    assert found["told"].to_pylist() == [shown]
+    assert found.schema.field("told").type == pa.string()
+
+
+def test_a_file_whose_column_has_neither_type_is_damaged(tmp_path: Path) -> None:
+    payload = write(tmp_path, [ROWS], statistics=True)
+    path = tmp_path / "payload" / "owner" / "0.parquet"
+    listed = pa.nulls(len(ROWS), LONGS)
+    pq.write_table(pq.read_table(path).set_column(3, "told", listed), path)
+    with pytest.raises(StoreCorrupt, match=re.escape(str(path))):
+        list(payload.pieces(COLUMNS, [part("b", {2})]))
 
 
 def test_a_table_that_is_gone_was_removed_and_a_log_that_lacks_a_file_is_named(

@@ -377,7 +377,9 @@ class Reclamation:
         gone_ms = self._now_ms - round(kept_seconds * 1000)
         left = None if last > gone_ms else self._payload.removed_files(owner)
         if left:  # some are younger than it seemed, or a killed driver left them
-            self._payload.vacuum(owner, self._terms.seconds_min, full=True)
+            reason = self._payload.vacuum(owner, self._terms.seconds_min, full=True)
+            if reason is not None:
+                self._skipped.append(f"vacuum: {reason}")
             left = self._payload.removed_files(owner)
         if left is None and last > gone_ms - _CLOCKS_DIFFER_MS:
             self._deleted[owner] = (max(first, gone_ms), last)

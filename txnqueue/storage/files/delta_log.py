@@ -65,7 +65,7 @@ class TableVersion:
         files: Its data files, by their paths in the log.
         properties: The table's properties.
         table_id: The id that distinguishes the table from another one in its place.
-        columns: The names of its columns.
+        columns: The types of its columns, by their names, as Spark's JSON.
         mark: The length and the time of the commit's file, which identify the commit.
         commits: The commits that were read last, as described in the log.
     """
@@ -74,7 +74,7 @@ class TableVersion:
     files: Mapping[str, DataFile] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
     table_id: str = ""
-    columns: frozenset[str] = frozenset()
+    columns: Mapping[str, Any] = field(default_factory=dict)
     mark: tuple[int, int] | None = None
     commits: tuple[LoggedCommit, ...] = ()
 
@@ -343,7 +343,7 @@ def _applied(
             elif kind == "metaData":
                 properties, table_id = dict(action.get("configuration") or ()), str(action["id"])
                 fields = json.loads(action.get("schemaString") or '{"fields": []}')["fields"]
-                columns = frozenset(field["name"] for field in fields)
+                columns = {field["name"]: field["type"] for field in fields}
                 _check_mapping(properties)
             elif kind == "protocol":
                 _check_protocol(action)

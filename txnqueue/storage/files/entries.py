@@ -223,9 +223,9 @@ def _renamed(there: Set[str], moment: TableVersion) -> str | None:
     A file may lack columns that were added later, and may have columns of Delta, whose names begin
     with an underscore or are given by a property.
     """
-    known = moment.columns | {*moment.properties.values()}
+    known = moment.columns.keys() | {*moment.properties.values()}
     unknown = [name for name in there if name not in known and name[:1] != "_"]
-    return min(unknown) if unknown and moment.columns - there else None
+    return min(unknown) if unknown and moment.columns.keys() - there else None
 
 
 def path_of(folder: str, one: DataFile) -> str:

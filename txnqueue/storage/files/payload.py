@@ -22,7 +22,7 @@ from txnqueue.storage.files.delta_log import DataFile, DeltaLog, TableVersion, r
 from txnqueue.storage.files.entries import lost, path_of
 from txnqueue.storage.files.integrity import damaged, understanding
 from txnqueue.storage.payload import Part, Run, Send, StagedPlace
-from txnqueue.storage.payload.described import Described
+from txnqueue.storage.payload.described import Described, arrow_type
 from txnqueue.storage.payload.message_info import MESSAGE_INFO, message_info
 
 if TYPE_CHECKING:
@@ -121,14 +121,18 @@ class FilesPayload:
         """
 
         def read(_last: bool) -> list[pa.Table]:  # noqa: FBT001 - as repeated() calls it
+            newest = _newest(log)
+            others = _others(newest, wanted)
             files = [
                 one
-                for one in _newest(log).files.values()
+                for one in newest.files.values()
                 if one.partition.get("slice") in slices and _may_hold(_of_file(one), parts)
             ]
             paths = [path_of(log.folder, one) for one in files]
             try:
-                return parquet.side_by_side(lambda path: self._file(path, parts, wanted), paths)
+                return parquet.side_by_side(
+                    lambda path: self._file(path, parts, wanted, others), paths
+                )
             except FileNotFoundError as error:
                 corrupt = lost(log, files)
                 if corrupt is not None:
@@ -140,27 +144,37 @@ class FilesPayload:
         except FileNotFoundError as error:
             raise PayloadRemoved from error
 
-    def _file(self, path: str, parts: Sequence[Part], wanted: pa.Schema) -> pa.Table:
-        """Read the rows of some sends in a file; the parts are sorted by their sends."""
+    def _file(
+        self, path: str, parts: Sequence[Part], wanted: pa.Schema, others: Collection[str]
+    ) -> pa.Table:
+        """Read the rows of some sends in a file.
+
+        Args:
+            path: The file.
+            parts: The messages, sorted by their sends.
+            wanted: The columns.
+            others: Those of them by whose names the table has other columns.
+        """
         with (
             understanding(self._filesystem, path),
             self._filesystem.open_input_file(path) as content,
         ):
             file = parquet.opened(content)
             groups = _groups(file, parts)
-            stored = parquet.read(file, wanted.names, groups)
+            names = [name for name in wanted.names if name not in others]
+            stored = parquet.read(file, names, groups)
             stored = stored.filter(_around(stored, parts))
             calendar.check(file.metadata.metadata, stored, path)
-        count = stored.num_rows
-        return pa.table(
-            [
-                stored[field.name].cast(field.type)
-                if field.name in stored.column_names
-                else pa.nulls(count, field.type)
-                for field in wanted
-            ],
-            schema=wanted,
-        )
+            count = stored.num_rows
+            return pa.table(
+                [
+                    stored[field.name].cast(field.type)
+                    if field.name in stored.column_names
+                    else pa.nulls(count, field.type)
+                    for field in wanted
+                ],
+                schema=wanted,
+            )
 
     # ------------------------------------------------------------- not for read-only stores
 
@@ -238,6 +252,29 @@ def _newest(log: DeltaLog) -> TableVersion:
         if log.exists():
             raise damaged(log.folder, f"a file that its log names is gone ({error})") from error
         raise PayloadRemoved from error
+
+
+def _others(table: TableVersion, wanted: pa.Schema) -> set[str]:
+    """Find the columns that a table has with other types than the catalog says (pure).
+
+    Such a column is another one, which the owner got after the messages that are to be shown had
+    left it. A file that is written anew has it, with nulls, beside their rows.
+    """
+    there = ((name, table.columns.get(name)) for name in wanted.names if name not in _KEYS.names)
+    return {
+        name
+        for name, kind in there
+        if kind is not None and not _is_of_type(kind, wanted.field(name).type)
+    }
+
+
+def _is_of_type(kind: str | Mapping[str, Any], wanted: pa.DataType) -> bool:
+    """Return whether a type, as Spark's JSON, is that of a column (pure)."""
+    try:
+        found: pa.DataType = arrow_type(kind)
+    except KeyError:  # no payload has columns of this type
+        return False
+    return bool(found.equals(wanted))
 
 
 def _around(rows: pa.Table, parts: Sequence[Part]) -> pa.ChunkedArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from urllib.parse import unquote
 
 from txnqueue.core.settings import text_of
@@ -71,6 +72,7 @@ _SESSION_ENDED = re.compile(
 """What a Spark Connect server, or its client, says of a session that there is no more."""
 _NO_OUTCOME = re.compile(r"\[(?:INVALID_HANDLE|INVALID_CURSOR)\.|\[RESPONSE_ALREADY_RECEIVED\]")
 """What either says of a statement whose results it does not have."""
+_NOT_LITE = "DELTA_CANNOT_VACUUM_LITE"
 _NO_HOST = re.compile(r"UnknownHostException: [^\n]*")
 _TOO_MANY_PARTS = "DELTA_PARSING_ILLEGAL_TABLE_NAME"
 
@@ -90,20 +92,43 @@ def conflicts() -> Iterator[None]:
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class UsersTable:
+    """A table that is not of the store, and that a statement reads.
+
+    Attributes:
+        name: The table as the user named it.
+        beside: What the paths of the store's files contain that the statement reads, too; empty if
+            there are none.
+    """
+
+    name: str
+    beside: str = ""
+
+
 @contextmanager
-def damage() -> Iterator[None]:
-    """Distinguish a store with damaged files from one that cannot be reached.
+def damage(table: UsersTable | None = None) -> Iterator[None]:
+    """Distinguish tables with damaged files from those that cannot be reached.
+
+    Args:
+        table: The user's table that is read; None if only tables of the store are.
 
     Raises:
-        StoreCorrupt: Delta or Spark read a file that is not as it was written.
-        StoreError: This user must not read a file or folder.
+        StoreCorrupt: Delta or Spark read a file of the store that is not as it was written.
+        StoreError: This user must not read a file or folder of the store.
+        InvalidInput: The same of the user's table, with which the store has nothing to do.
     """
     try:
         yield
-    except StoreCorrupt:  # already translated
+    except TxnQueueError:  # already translated; it may quote rows, which say anything
         raise
     except Exception as error:
-        unreadable = _unreadable(str(error))
+        said = str(error)
+        unreadable: TxnQueueError | None
+        if table is None or _is_below(table.beside, said):
+            unreadable = _unreadable(said)
+        else:
+            unreadable = _damaged(table, said)
         if unreadable is not None:
             raise unreadable from error
         raise
@@ -138,9 +163,13 @@ def damage_below(folder: str, error: BaseException) -> StoreError | None:
         ``StoreCorrupt`` for a damaged file, ``StoreError`` for one that this user must not read.
     """
     said = text_of(error)
+    return _unreadable(said) if _is_below(folder, said) else None
+
+
+def _is_below(folder: str, said: str) -> bool:
+    """Return whether an error is about a file of a folder; of a log, Spark names no file."""
     file = _READING_FILE.search(said)
-    is_ours = file is not None and bool(folder) and folder in unquote(file[1])
-    return _unreadable(said) if is_ours else None
+    return bool(folder) and folder in unquote(said if file is None else file[1])
 
 
 def objection(error: BaseException) -> str | None:
@@ -154,17 +183,38 @@ def objection(error: BaseException) -> str | None:
 
 def _unreadable(said: str) -> StoreError | None:
     """Return the error for a file that cannot be read as it was written; None for any other."""
-    denied = _DENIED_FOLDER.search(said)
-    if denied is None and _MISSING_FILE in said:  # Spark takes one for the other
-        denied = _DENIED_FILE.search(said)
+    denied = _denied(said)
     if denied is not None:
-        return StoreError(f"{denied[1]!r} cannot be read: let this user read it.")
+        return StoreError(f"{denied!r} cannot be read: let this user read it.")
     if not _is_damage(said):
         return None
     return StoreCorrupt(
         f"A file of the store is damaged: {spark_message(said)} Stop writing to the store, keep it "
         "as it is, and put the file back from a copy."
     )
+
+
+def _damaged(table: UsersTable, said: str) -> InvalidInput | None:
+    """Return the same for a file of a user's table, by which the store is as good as before."""
+    denied, why = _denied(said), None
+    if denied is not None:
+        why = f"cannot be read: let this user read {denied!r}."
+    elif _is_damage(said):
+        why = (
+            f"is damaged: {spark_message(said)} Put its file back from a copy, or use another "
+            "table. The store is not affected."
+        )
+    if why is None:
+        return None
+    return InvalidInput(f"The table {table.name!r} {why}", name=table.name, table=table.name)
+
+
+def _denied(said: str) -> str | None:
+    """Return the file or folder that this user must not read; None if an error is another one."""
+    found = _DENIED_FOLDER.search(said)
+    if found is None and _MISSING_FILE in said:  # Spark takes one for the other
+        found = _DENIED_FILE.search(said)
+    return None if found is None else found[1]
 
 
 def _is_damage(said: str) -> bool:
@@ -277,6 +327,17 @@ def is_unanswered(error: BaseException) -> bool:
         kind in ("SparkConnectException", "SparkConnectGrpcException")
         or bool(_NO_OUTCOME.search(said))
     )
+
+
+def needs_listing(error: BaseException) -> bool:
+    """Return whether a VACUUM by Delta's log is refused because only a folder's listing tells all.
+
+    Any other error may also come of an attempt that is still at work.
+    """
+    from pyspark.errors import ParseException
+
+    # A Delta that does not know LITE does not parse it.
+    return _NOT_LITE in str(error) or isinstance(error, ParseException)
 
 
 def _is_of(error: BaseException, *packages: str) -> bool:

@@ -9,6 +9,7 @@ import re
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -25,7 +26,7 @@ from txnqueue.storage.journal.storage import (
     driver_of,
     writers_at,
 )
-from txnqueue.storage.journal.tables import TableNames
+from txnqueue.storage.journal.tables import TableNames, verbatim
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -80,7 +81,7 @@ class Locks:
         user: SparkSession,
         session: Callable[[], SparkSession],
         names: TableNames,
-        naming: Callable[[], SparkSession],
+        naming: Callable[[], AbstractContextManager[SparkSession]],
         *,
         several_drivers: bool,
     ) -> None:
@@ -90,7 +91,7 @@ class Locks:
             user: The user's session.
             session: Returns the session of the library for reading.
             names: The names of the store's tables.
-            naming: Returns the session in which a driver registers as the writer.
+            naming: Lends the session in which a driver registers as the writer.
             several_drivers: Whether several drivers may write, whatever the storage is.
         """
         self._user = user
@@ -200,6 +201,8 @@ class Locks:
         Raises:
             InvalidInput: The Spark Connect server has its own disk; nothing was done.
         """
+        from pyspark.errors import AnalysisException
+
         if not is_connect(self._user):
             return folder
         there = next(path for path in (folder, *folder.parents) if path.is_dir())
@@ -210,10 +213,14 @@ class Locks:
             token.write(token.name)
             token.flush()
             Path(token.name).chmod(0o644)  # the server may run as another user
+            reader = self._session().read
             try:
-                seen = [row[0] for row in self._session().read.text(f"file:{token.name}").collect()]
-            except Exception as error:
+                rows = reader.text(f"file:{verbatim(token.name)}").collect()
+            except AnalysisException as error:
+                if "PATH_NOT_FOUND" not in str(error):
+                    raise
                 raise self._elsewhere() from error
+            seen = [row[0] for row in rows]
         if seen != [token.name]:
             raise self._elsewhere()
         return folder

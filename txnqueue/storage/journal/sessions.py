@@ -9,6 +9,7 @@ import logging
 import weakref
 from collections.abc import Mapping
 from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.errors import PlatformMissing
@@ -41,6 +42,8 @@ MEANING = {
     "spark.sql.caseSensitive": "false",
     # Delta joins a table with the one row that stands for the rows of an update or a delete.
     "spark.sql.crossJoin.enabled": "true",
+    # Only Spark's own catalog, as Delta has it, creates tables by their paths; others are named.
+    "spark.sql.defaultCatalog": SESSION_CATALOG,
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.maxRecordsPerFile": "0",
@@ -249,6 +252,12 @@ def close_session(session: SparkSession) -> None:
     except Exception as error:  # the server is gone, and its sessions too
         logger.info("session not released error=%s", error)
     client.close()
+
+
+def leave_session(session: SparkSession) -> None:
+    """Close one of the library's sessions of which nothing came back, without waiting for that."""
+    if is_connect(session):
+        Thread(target=close_session, args=(session,), name="txnqueue leaves", daemon=True).start()
 
 
 def _hang_up(session: weakref.ref[SparkSession]) -> None:

@@ -27,12 +27,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from txnqueue.errors import Busy, PlatformMissing, StoreBusy
 from txnqueue.storage.forks import check_process
 from txnqueue.storage.journal.exceptions import (
+    UsersTable,
     conflicts,
     damage,
     is_file_missing,
     is_rivalry,
     is_session_ended,
     is_unanswered,
+    needs_listing,
 )
 from txnqueue.storage.journal.lock import NoLock
 from txnqueue.storage.journal.locks import Locks
@@ -47,8 +49,10 @@ from txnqueue.storage.journal.sessions import (
     is_known,
     is_ours,
     is_stopped,
+    leave_session,
     new_session,
 )
+from txnqueue.storage.journal.storage_clock import seconds_ahead, too_far_ahead
 from txnqueue.storage.journal.tables import TableNames
 from txnqueue.version import __version__
 
@@ -152,7 +156,13 @@ class Statements:
         """The session for work on many rows, where compiling pays."""
         return self._made("compiling", MEANING)
 
-    def run(self, statement: Callable[[], Result], *, repeatable: bool = True) -> Result:
+    def run(
+        self,
+        statement: Callable[[], Result],
+        *,
+        repeatable: bool = True,
+        table: UsersTable | None = None,
+    ) -> Result:
         """Run a statement that reads, on a session whose settings do not change.
 
         A file may be missing because maintenance deleted it after the statement was planned: by a
@@ -164,13 +174,15 @@ class Statements:
             statement: The statement.
             repeatable: Whether it can be run again. One that takes the next part of what an earlier
                 one began cannot: after an error there is no next part, which looks like the end.
+            table: The user's table that it reads, if any.
 
         Raises:
+            InvalidInput: A file of the user's table is damaged.
             StoreCorrupt: A file of the store is damaged.
             StoreBusy: A file is missing, or the session has ended, and the statement cannot be run
                 again.
         """
-        with damage():
+        with damage(table):
             try:
                 return self._begun(self._readings, statement).result()
             except Exception as error:
@@ -188,20 +200,25 @@ class Statements:
             return self._begun(self._readings, statement).result()
 
     def alone(
-        self, statement: Callable[[SparkSession], Result], *, compiled: bool = False
+        self,
+        statement: Callable[[SparkSession], Result],
+        *,
+        compiled: bool = False,
+        table: UsersTable | None = None,
     ) -> Result:
         """Run a statement on a session that nothing else uses meanwhile.
 
         Args:
             statement: The statement; it may change settings, because each one sets its own.
             compiled: Whether it works on enough rows for compiling to pay.
+            table: The user's table that it reads, if any.
         """
 
         def run() -> Result:
             with self._idle_session(compiled=compiled) as session:
                 return statement(session)
 
-        return self.run(run)
+        return self.run(run, table=table)
 
     def append(self, statement: Callable[[SparkSession], Result]) -> Result:
         """Run an append to the journal to its end, even if the caller is interrupted meanwhile.
@@ -211,8 +228,11 @@ class Statements:
         """
 
         def locked() -> Result:
-            with self._locks.of("journal").held():
-                return statement(self.appending)
+            with (
+                self._locks.of("journal").held(),
+                self._kept_unless_unanswered("appending", self.appending) as session,
+            ):
+                return statement(session)
 
         under_way = self._submit(self._appends, locked)
         return self.result_of_append(under_way, lambda: None)
@@ -374,7 +394,7 @@ class Statements:
         """Remove a table's files that no retained version names.
 
         Delta can determine them from its log if the log reaches back to the last vacuum;
-        otherwise it must list the table's folder.
+        otherwise it must list the table's folder, whose files it takes for old by Java's clock.
 
         Args:
             table: The name of its lock.
@@ -398,9 +418,18 @@ class Statements:
                 self.committing(table, lambda session: vacuum(session, " LITE"))
                 return None
             except Exception as error:
+                if not needs_listing(error):
+                    raise
                 logger.info("the folder is listed table=%s reason=%s", table, error)
-        self.committing(table, vacuum)
-        return None
+        reason = too_far_ahead(name, self.run(lambda: self._seconds_ahead(name)))
+        if reason is None:
+            self.committing(table, vacuum)
+        return reason
+
+    def _seconds_ahead(self, name: str) -> float | None:
+        """Return by how much Java's clock is ahead of that of a table's storage; None: unknown."""
+        (detail,) = self.session.sql(f"DESCRIBE DETAIL {name}").select("location").collect()
+        return seconds_ahead(self.session, detail["location"])
 
     def files_kept(self, name: str) -> tuple[float, str]:
         """Return how long a table keeps deleted files: in seconds (0 if unknown), and as set."""
@@ -466,7 +495,7 @@ class Statements:
             yield session
         except BaseException as error:
             if is_unanswered(error):
-                close_session(session)
+                leave_session(session)
             else:
                 self._idle[compiled].append(session)
             raise
@@ -492,9 +521,28 @@ class Statements:
         with self._making:
             return self._turns[table]
 
-    def _naming(self) -> SparkSession:
-        """The session in which a driver registers as the writer."""
-        return self._made("naming", SETTINGS)
+    @contextmanager
+    def _naming(self) -> Iterator[SparkSession]:
+        """Lend the session in which a driver registers as the writer."""
+        with self._kept_unless_unanswered("naming", self._made("naming", SETTINGS)) as session:
+            yield session
+
+    @contextmanager
+    def _kept_unless_unanswered(self, name: str, session: SparkSession) -> Iterator[SparkSession]:
+        """Lend one of the kept sessions, and have another one made if nothing comes back of it.
+
+        A statement may still be at work in it, and its commit would then be told as that of the
+        next statement.
+        """
+        try:
+            yield session
+        except BaseException as error:
+            if is_unanswered(error):
+                with self._making:
+                    if self._sessions.get(name) is session:
+                        del self._sessions[name]
+                leave_session(session)
+            raise
 
     def _made(self, name: str, settings: Mapping[str, str]) -> SparkSession:
         """Create a session once, whichever thread needs it first, and again when it has ended."""
@@ -506,10 +554,11 @@ class Statements:
         if self._is_known(found):  # without the lock: a server may be slow to answer
             return found
         with self._making:
-            if self._sessions[name] is found:
-                self._sessions[name] = self._new(settings)
+            now = self._sessions.get(name)
+            if now is None or now is found:
+                now = self._sessions[name] = self._new(settings)
                 close_session(found)
-            return self._sessions[name]
+            return now
 
     def _new(self, settings: Mapping[str, str]) -> SparkSession:
         session = new_session(self.user, settings)

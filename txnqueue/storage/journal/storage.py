@@ -17,7 +17,7 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -433,23 +433,26 @@ class TableRegister:
 
     PROPERTY = "txnqueue.driver"
 
-    def __init__(self, session: Callable[[], SparkSession], table: str) -> None:
+    def __init__(
+        self, naming: Callable[[], AbstractContextManager[SparkSession]], table: str
+    ) -> None:
         """Name the table.
 
         Args:
-            session: Returns a session that nothing else uses.
+            naming: Lends a session that nothing else uses.
             table: The journal, quoted for SQL.
         """
-        self._session = session
+        self._naming = naming
         self._table = table
 
     def read(self) -> Registration | None:
         """Read the writer, and when the journal was last written to."""
         detail = f"DESCRIBE DETAIL {self._table}"
+        # As a number: Spark Connect gives an instant without the hour's fold.
+        wanted = "properties", "unix_millis(lastModified) AS at_ms"
         try:
-            found = self._session().sql(detail)
-            # As a number: Spark Connect gives an instant without the hour's fold.
-            (row,) = found.selectExpr("properties", "unix_millis(lastModified) AS at_ms").collect()
+            with self._naming() as session:
+                (row,) = session.sql(detail).selectExpr(*wanted).collect()
         except Exception as error:
             if is_absent(error):
                 return None
@@ -466,16 +469,17 @@ class TableRegister:
         if driver is None:
             change = f"UNSET TBLPROPERTIES IF EXISTS ({key})"
         note = {"txnqueue": __version__, "operation": "name the driver", **said}
-        session = self._session()
-        session.conf.unset(LAST_COMMIT)
-        with conflicts():
-            commit_noted(session, f"ALTER TABLE {self._table} {change}", note)
-        return int(session.conf.get(LAST_COMMIT, "-1") or -1)
+        with self._naming() as session:
+            session.conf.unset(LAST_COMMIT)
+            with conflicts():
+                commit_noted(session, f"ALTER TABLE {self._table} {change}", note)
+            return int(session.conf.get(LAST_COMMIT, "-1") or -1)
 
     def written_by(self, version: int) -> str | None:
         """Read the file of the commit, which Delta does not cache."""
-        history = self._session().sql(f"DESCRIBE HISTORY {self._table} LIMIT 100")
-        rows = history.where(f"version = {version}").select("userMetadata").collect()
+        with self._naming() as session:
+            history = session.sql(f"DESCRIBE HISTORY {self._table} LIMIT 100")
+            rows = history.where(f"version = {version}").select("userMetadata").collect()
         driver = _said(rows[0][0] if rows else None).get("driver")
         return None if driver is None else str(driver)
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import re
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
 from txnqueue.core.settings import shown
-from txnqueue.errors import InvalidInput, PayloadRemoved
+from txnqueue.errors import InvalidInput, PayloadRemoved, TxnQueueError
 from txnqueue.storage.journal import AppendConflict
-from txnqueue.storage.journal.exceptions import is_altered, misnamed
-from txnqueue.storage.journal.locks import canonical_root
+from txnqueue.storage.journal.exceptions import UsersTable, is_altered, misnamed
+from txnqueue.storage.journal.locks import canonical_root, default_elsewhere
 from txnqueue.storage.journal.sessions import (
     APPLICATION,
     LAST_COMMIT,
@@ -54,6 +55,7 @@ from txnqueue.storage.tables.statements import (
     is_whole,
     merge,
     nothing,
+    path_elsewhere,
     table_name,
 )
 
@@ -116,26 +118,25 @@ class DeltaTables:
         """Describe a table; None if there is no table with that name.
 
         Raises:
-            InvalidInput: It is not a Delta table, or the name cannot be that of a table.
+            InvalidInput: It is not a Delta table, or a damaged one, or the name cannot be that of
+                a table.
             StoreError: Its host is not found.
         """
         from pyspark.errors import AnalysisException
 
-        found = canonical_root(name) if "/" in name else name
-
-        def statement() -> tuple[Row, Any, int | None]:
-            session, table = self._statements.session, table_name(found)
-            if not is_whole(found):  # only the user's session knows its schema and catalog
-                named = self._statements.user.sql(f"DESCRIBE DETAIL {table}").collect()[0]["name"]
-                table = table_name(named or found)
+        def statement() -> tuple[str, Row, Any, int | None]:
+            session, whole = self._statements.session, self._whole(name)
+            table = table_name(whole)
             detail = session.sql(f"DESCRIBE DETAIL {table}").collect()[0]
             newest = session.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()
             version = int(newest[0]["version"]) if newest else None  # it was deleted meanwhile
-            return detail, session.table(table).schema, version
+            return whole, detail, session.table(table).schema, version
 
         try:
-            detail, schema, version = self._statements.run(statement)
+            whole, detail, schema, version = self._statements.run(statement, table=UsersTable(name))
         except Exception as error:
+            if isinstance(error, TxnQueueError):  # it may quote what is looked for below
+                raise
             signs = str(error) if isinstance(error, AnalysisException) else ""
             if any(sign in signs for sign in _ABSENT):
                 return None
@@ -161,9 +162,10 @@ class DeltaTables:
         }
         # Others may have written it in capitals, as Delta reads it, and named a table by its path.
         append_only = properties.get("delta.appendOnly", "").strip().lower() == "true"
-        name = found if "/" in found else detail["name"] or found
+        named = detail["name"] or whole
+        name = named if is_whole(named) and "/" not in whole else whole
         filled, lengths = self._statements.run(
-            lambda: (self._filled(detail, schema), lengths_of(schema))
+            lambda: (self._filled(detail, schema), lengths_of(schema)), table=UsersTable(name)
         )
         return TableInfo(
             name,
@@ -182,7 +184,7 @@ class DeltaTables:
         """Check all that can be known of a change before it is decided.
 
         Raises:
-            InvalidInput: The table would refuse it.
+            InvalidInput: The table would refuse it, or is damaged.
         """
         check_appends(info, change)
         check_columns(info, change)
@@ -190,6 +192,7 @@ class DeltaTables:
         self._statements.alone(
             lambda session: self._check(session, info, change, transaction_id),
             compiled=self._is_large(change),
+            table=UsersTable(info.name, beside=self._payload.folder),
         )
 
     def apply(self, change: Change, stamp: CommitStamp, *, empty: bool = False) -> int | None:
@@ -229,18 +232,48 @@ class DeltaTables:
         return self._statements.run(lambda: self._source(session, source).toArrow())
 
     def history(self, name: str, after: int) -> list[TableCommit]:
-        """List the commits of a table after a version, newest first."""
+        """List the commits of a table after a version, newest first.
+
+        Raises:
+            InvalidInput: The table is damaged.
+        """
         rows: list[Row] = []
         limit = _HISTORY_ROWS
         while True:
             query = f"DESCRIBE HISTORY {table_name(name)} LIMIT {limit}"
             session = self._statements.session
-            rows = self._statements.run(lambda s=session, q=query: s.sql(q).collect())  # type: ignore[misc]
+            asked = partial(_collected, session, query)
+            rows = self._statements.run(asked, table=UsersTable(name))
             if len(rows) < limit or rows[-1]["version"] <= after:
                 return [_commit(row) for row in rows if row["version"] > after]
             limit *= 4
 
     # -------------------------------------------------------------------------- helpers
+
+    def _whole(self, name: str) -> str:
+        """Return a table's whole name, as the user's session means it now.
+
+        Only that knows its schema and catalog; the library's begin in Spark's own. Delta names the
+        catalog, unless a setting of the session (``v1IdentifierNoCatalog``) leaves it out.
+
+        Raises:
+            InvalidInput: It is a path that leads nowhere, or is relative to a folder elsewhere.
+        """
+        if "/" in name:
+            return canonical_root(name) if self._is_here else path_elsewhere(name)
+        if is_whole(name):
+            return name
+        user = self._statements.user
+        detail = user.sql(f"DESCRIBE DETAIL {table_name(name)}").collect()[0]
+        whole = str(detail["name"] or name)
+        return whole if is_whole(whole) else f"{user.catalog.currentCatalog()}.{whole}"
+
+    @cached_property
+    def _is_here(self) -> bool:
+        """Whether a path without a scheme is one on this process's disk for Spark, too."""
+        if is_connect(self._statements.user):
+            return False
+        return default_elsewhere(self._statements.session) is None
 
     def _filled(self, detail: Row, schema: StructType) -> Filled:
         """Find the columns that a table fills in.
@@ -409,6 +442,10 @@ class DeltaTables:
                 keys=keys,
                 in_rows=True,
             )
+
+
+def _collected(session: SparkSession, query: str) -> list[Row]:
+    return session.sql(query).collect()
 
 
 def _first(text: str) -> str:

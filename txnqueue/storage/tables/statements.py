@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
+from txnqueue.core.settings import shown
+from txnqueue.errors import InvalidInput
 from txnqueue.storage.journal.tables import identifier, literal
 from txnqueue.storage.tables import DELETE, LINEAGE_COLUMN, MERGE, UPDATE, Change
 
 NOTHING = "(SELECT 1 AS _one)"
 """The source of a change without rows: one row, which each row of the table matches once."""
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 def table_name(name: str) -> str:
@@ -21,6 +25,21 @@ def table_name(name: str) -> str:
 def is_whole(name: str) -> bool:
     """Return whether a name means the same table in every session."""
     return "/" in name or name.count(".") > 1
+
+
+def path_elsewhere(name: str) -> str:
+    """Return a table's path where Spark's disk is not that of this process, which looks nowhere.
+
+    Raises:
+        InvalidInput: It is relative, and who applies the change may have another folder.
+    """
+    if not name.startswith("/") and _SCHEME.match(name) is None:
+        raise InvalidInput(
+            f"The path {shown(name)} is relative, to a folder that Spark or whoever applies the "
+            "change may not have: give it from the root on, or with its scheme.",
+            name=name,
+        )
+    return name.rstrip("/") or "/"
 
 
 def merge(change: Change, source: str, transaction_id: str) -> str:
