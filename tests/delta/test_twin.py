@@ -39,15 +39,19 @@ class Side:
         self.clocks = [Clock() for _ in apart] or [Clock()]
         for clock, seconds in zip(self.clocks, apart, strict=False):
             clock.advance(seconds)
-        self.managers = [
-            QueueManager(None, "x", store=store, runtime=runtime(clock, name))
-            for name, clock in zip(("a", "b"), self.clocks * 2, strict=False)
-        ]
+        self.start("a", "b")
         self.managers[0].create_queue("in", "i long", lanes=2, group_by="i", lease_seconds=60)
         self.managers[0].create_queue("out", "i long", dead_letter=False)
         self.batches: list[Any] = []
         self.open: list[Any] = []
         self.explicit: set[str] = set()
+
+    def start(self, *names: str) -> None:
+        """Start two clients, instead of those that were there."""
+        self.managers = [
+            QueueManager(None, "x", store=self.store, runtime=runtime(clock, name))
+            for name, clock in zip(names, self.clocks * 2, strict=False)
+        ]
 
     def do(self, dice: random.Random) -> Any:
         """Do the next thing; say what came of it."""
@@ -144,8 +148,8 @@ def compare(spark: Any, folder: Path, seed: int) -> Counter[str]:
 def compare_with_wrong_clocks(spark: Any, folder: Path, seed: int) -> Counter[str]:
     """Do the same where each client has a clock of its own, up to an hour wrong.
 
-    Now and then one of them jumps back, or what Delta has written so far becomes years older or
-    newer, in its log and on the disk.
+    Now and then one of them jumps back. What Delta had written before is years older or newer, in
+    its log and on the disk.
 
     Raises:
         AssertionError: A step had another result, or the journals differ.
@@ -153,6 +157,9 @@ def compare_with_wrong_clocks(spark: Any, folder: Path, seed: int) -> Counter[st
     chance = random.Random(f"clocks {seed}")
     apart = [chance.randint(-APART_SECONDS, APART_SECONDS) for _ in range(2)]
     delta, memory = Side(DeltaStore(spark, str(folder)), apart), Side(MemoryStore(), apart)
+    _misdate(spark, folder, chance.choice([-WRONG_MS, WRONG_MS]))
+    for side in (delta, memory):  # who had it open would take it for a copy
+        side.start("c", "d")
     dice, same_dice = random.Random(seed), random.Random(seed)
     told: Counter[str] = Counter()
     for step in range(STEPS):
@@ -161,9 +168,6 @@ def compare_with_wrong_clocks(spark: Any, folder: Path, seed: int) -> Counter[st
             for side in (delta, memory):
                 side.clocks[nth].advance(-seconds)
             told["jumps back"] += 1
-        if chance.random() < 0.1:
-            _misdate(spark, folder, chance.choice([-WRONG_MS, WRONG_MS]))
-            told["commits with wrong times"] += 1
         said = f"seed {seed} with wrong clocks, step {step}"
         told.update(_same(memory.do(same_dice), delta.do(dice), said))
     _compare_journals(delta, memory)
@@ -172,7 +176,7 @@ def compare_with_wrong_clocks(spark: Any, folder: Path, seed: int) -> Counter[st
 
 def _misdate(spark: Any, root: Path, apart_ms: int) -> None:
     """Let all that was committed so far have been so at another time."""
-    shift(spark, root, apart_ms)
+    assert shift(spark, root, apart_ms) > 2
     for file in (root / "journal").rglob("*"):
         seconds = file.stat().st_mtime + apart_ms / 1000
         os.utime(file, (seconds, seconds))
@@ -194,7 +198,7 @@ def _compare_journals(delta: Side, memory: Side) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_both_stores_answer_alike(seed: int, spark: Any, tmp_path: Path) -> None:
-    assert compare(spark, tmp_path, seed)["send"]
+    assert compare(spark, tmp_path, seed).total() >= STEPS
 
 
 @pytest.mark.timeout(900)
@@ -204,7 +208,7 @@ def test_both_stores_answer_alike_whatever_the_clocks_say(
     seed: int, spark: Any, tmp_path: Path
 ) -> None:
     told = compare_with_wrong_clocks(spark, tmp_path, seed)
-    assert told["jumps back"] + told["commits with wrong times"]
+    assert told["jumps back"]
 
 
 def _entries(side: Side) -> list[Any]:

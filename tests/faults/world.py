@@ -117,6 +117,14 @@ class World:
             assert sorted(found) == sorted(row[0] for row in frame.collect())
         return found
 
+    def rows_of(self, payload_id: str) -> int:
+        """Count the rows that there are of an owner of payload."""
+        if self.store.spark is None:
+            sends = vars(self.store.payload)["_sends"].items()
+            return sum(rows.num_rows for (owner, _), rows in sends if owner == payload_id)
+        path = f"{self.store.root}/payload/{payload_id}"
+        return int(self.store.spark.read.format("delta").load(path).count())
+
     def lease_over(self) -> None:
         """Turn the clock past every lease."""
         self.clock.advance(LEASE_SECONDS + 1)

@@ -217,9 +217,9 @@ def wrong_clocks(session: Session, number: int) -> tuple[int, Counter[str]]:
 
 def _steps(told: Counter[str]) -> Counter[str]:
     """Count the steps, the errors among them, and what went wrong with the clocks."""
-    wrong = {what: told[what] for what in ("jumps back", "commits with wrong times") if told[what]}
     refused = sum(count for what, count in told.items() if what[0].isupper())
-    return Counter({"steps": twin.STEPS, "steps that were refused": refused, **wrong})
+    counts = {"steps": twin.STEPS, "steps that were refused": refused}
+    return Counter({**counts, "jumps back": told["jumps back"]})
 
 
 @cache

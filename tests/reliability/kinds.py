@@ -451,8 +451,8 @@ KINDS: dict[str, Kind] = {
             "sequences",
             "Delta on a local disk, and in memory",
             "As on Delta and in memory above, but each client has a clock of its own, up to an "
-            "hour wrong, which jumps back by up to ten minutes; and the times of all commits so "
-            "far, in Delta's log and on the disk, become three years older or newer.",
+            "hour wrong, which jumps back by up to ten minutes; and what was committed before they "
+            "started is three years older or newer, in Delta's log and on the disk.",
             "Clocks of the storage itself; maintenance, which keeps things for days.",
             cases.wrong_clocks,
             side_by_side=3,
