@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.reliability import answers
-from tests.reliability.answers import HELD_FIRST, Done, Question
+from tests.reliability.answers import HELD_FIRST, Done
 from tests.reliability.kinds import KINDS
 from tests.reliability.results import Failure, Run
 
@@ -70,4 +70,3 @@ def test_each_question_is_about_kinds_that_there_are() -> None:
     for one in answers.QUESTIONS:
         drawn = [KINDS[name].total is None for name in one.kinds]
         assert all(drawn) == (one.goal is not None), f"a goal, or lists: {one.text}"
-        assert isinstance(one, Question)
