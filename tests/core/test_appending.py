@@ -300,6 +300,40 @@ def test_nothing_left_to_do_gives_the_earlier_try_that_landed() -> None:
     assert landed.entries == script.entries()
 
 
+def test_with_nothing_left_to_do_a_try_that_may_still_land_is_unknown() -> None:
+    with pytest.raises(TransactionUnknown):
+        Script("fails").land(lambda lost: None if lost else numbered(1))
+
+
+def test_with_nothing_left_to_do_a_try_that_has_lost_its_place_is_no_append() -> None:
+    script = Script("fails")
+
+    def plan(lost: int) -> Any:
+        if not lost:
+            return numbered(1)
+        script.inner.append([Unit.of("rival", numbered(1, "rival").entries, ())], {})
+        return None
+
+    assert script.land(plan) is None
+    assert script.words() == ["rival"]
+
+
+def test_with_nothing_left_to_do_a_try_that_lands_while_it_is_looked_for_is_found() -> None:
+    script = Script("fails")
+
+    def land_late() -> None:
+        script.after_read = lambda: None
+        script.inner.append([script.offered[0]], {})
+
+    def plan(lost: int) -> Any:
+        if not lost:
+            return numbered(1)
+        script.after_read = land_late
+        return None
+
+    assert script.land(plan).entries == script.entries()
+
+
 def test_the_stores_own_error_goes_on() -> None:
     with pytest.raises(StoreBusy):
         Script("locked").land(lambda lost: numbered(1))

@@ -129,7 +129,7 @@ class Append:
                     raise
                 return found
             if planned is None:
-                return self._find(None)
+                return self._settled(None)
             if self._in_doubt:  # the plan may have read a try that has landed since
                 found = self._find(None)
                 if found is not None:
@@ -257,16 +257,23 @@ class Append:
             TransactionUnknown: An earlier try may still land.
         """
         if isinstance(error, TxnQueueError):
-            found = self._find(error)
-            if found is not None:
-                return found
-            if self._in_doubt and self._may_land(error):
-                raise self._unknown(error) from error
-            if self._in_doubt:
-                return self._find(error)  # it may have landed between the two readings
-        elif self._in_doubt:
+            return self._settled(error)
+        if self._in_doubt:
             raise self._unknown(error) from error
         return None
+
+    def _settled(self, cause: Exception | None) -> Landed | None:
+        """Find the tries that landed; None if none has, and none will.
+
+        Raises:
+            TransactionUnknown: An earlier try may still land.
+        """
+        found = self._find(cause)
+        if found is not None or not self._in_doubt:
+            return found
+        if self._may_land(cause):
+            raise self._unknown(cause) from cause
+        return self._find(cause)  # it may have landed between the two readings
 
     def _find(self, cause: Exception | None) -> Landed | None:
         """Find the tries that are in the journal, by append id; None if there are none.
