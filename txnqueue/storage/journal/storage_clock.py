@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger("txnqueue")
+_NAME = "txnqueue-clock"  # not hidden: VACUUM leaves hidden files alone
 AHEAD_SECONDS_MAX = 600.0
 """How far Java's clock may be ahead where a folder is listed.
 
@@ -29,7 +30,8 @@ less than a second, and ten minutes are no accident.
 def seconds_ahead(session: SparkSession, location: str) -> float | None:
     """Return by how much Java's clock is ahead of that of a table's storage; below 0: behind.
 
-    The storage dates a file that is written for this beside the commits, and removed.
+    The storage dates a file that is written for this beside the data, and removed. If the driver
+    dies before it removes it, a later VACUUM that lists the folder does: no version names it.
 
     Args:
         session: A session of the library.
@@ -41,7 +43,7 @@ def seconds_ahead(session: SparkSession, location: str) -> float | None:
     if is_connect(session):
         return None
     try:
-        return _measured(session, f"{location}/_delta_log/.txnqueue-clock-{uuid.uuid4().hex}")
+        return _measured(session, f"{location}/{_NAME}-{uuid.uuid4().hex}")
     except Exception as error:
         logger.info("clocks not compared location=%s error=%s", location, error)
         return None
