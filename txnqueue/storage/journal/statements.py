@@ -183,21 +183,25 @@ class Statements:
                 again.
         """
         with damage(table):
-            try:
-                return self._begun(self._readings, statement).result()
-            except Exception as error:
-                ended = is_session_ended(error)
-                if not ended and not is_file_missing(error):
-                    raise
-                if not repeatable:
-                    why = (
-                        "The Spark Connect server ended the session while rows were read"
-                        if ended
-                        else "Maintenance deleted files while they were read, which took long"
-                    )
-                    raise StoreBusy(f"{why}: ask again.", owner=None) from error
-                logger.info("read again session_ended=%s error=%s", ended, type(error).__name__)
-            return self._begun(self._readings, statement).result()
+            return _read(
+                lambda: self._begun(self._readings, statement).result(), repeatable=repeatable
+            )
+
+    def as_callers_work(self, statement: Callable[[], Result]) -> Result:
+        """Run a statement that reads in the caller's thread, with its job group and pool.
+
+        It is run again as ``run`` does.
+
+        Raises:
+            StoreCorrupt: A file of the store is damaged.
+        """
+
+        def read() -> Result:
+            self.check_running()
+            return self._run(statement)
+
+        with damage():
+            return _read(read)
 
     def alone(
         self,
@@ -594,6 +598,29 @@ def _enter_pool(user: weakref.ref[SparkSession]) -> None:
     spark = user()
     if spark is not None and not is_connect(spark):
         spark.sparkContext.setLocalProperty(POOL, OWN_POOL)
+
+
+def _read(read: Callable[[], Result], *, repeatable: bool = True) -> Result:
+    """Read, and read once more if a file was missing or a server had ended the session.
+
+    Raises:
+        StoreBusy: It cannot be read again.
+    """
+    try:
+        return read()
+    except Exception as error:
+        ended = is_session_ended(error)
+        if not ended and not is_file_missing(error):
+            raise
+        if not repeatable:
+            why = (
+                "The Spark Connect server ended the session while rows were read"
+                if ended
+                else "Maintenance deleted files while they were read, which took long"
+            )
+            raise StoreBusy(f"{why}: ask again.", owner=None) from error
+        logger.info("read again session_ended=%s error=%s", ended, type(error).__name__)
+    return read()
 
 
 def _committed(under_way: Future[Result]) -> Result:

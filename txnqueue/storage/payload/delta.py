@@ -183,14 +183,15 @@ class DeltaPayload:
         """Read columns as the catalog describes them."""
         return described_columns(*described)
 
-    @damage()
     def table(self, schema: StructType, parts: Sequence[Part]) -> pa.Table:
         """Read messages into memory, in the order of the parts and of their offsets."""
-        self._statements.check_running()
         count = sum(ranges.count(part.ranges) for part in parts)
-        session = self._session_for(count)
-        frame = self._joined(session, schema, parts).orderBy("_rank", "_offset")
-        found = frame.drop("_rank", "_offset").toArrow()
+
+        def read() -> pa.Table:
+            frame = self._joined(self._session_for(count), schema, parts)
+            return frame.orderBy("_rank", "_offset").drop("_rank", "_offset").toArrow()
+
+        found = self._statements.as_callers_work(read)
         if found.num_rows < count:
             raise PayloadRemoved()
         return found.cast(arrow_schema(StructType([*schema.fields, MESSAGE])))
