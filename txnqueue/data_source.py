@@ -348,7 +348,7 @@ class _Reader:
                 raise InvalidInput(
                     f"The column {name!r} of the queue {looked.queue!r} is "
                     f"{stored.simpleString()}, and schema() makes it {given.simpleString()}, which "
-                    "would round its values: give it as it is, and cast it.",
+                    "would change its values: give it as it is, and cast it.",
                     name=name,
                 )
         for column in self._schema.fields:
@@ -569,7 +569,8 @@ def _rounds(given: DataType, there: DataType) -> bool:
         types.TimestampType: (types.DateType,),
         types.TimestampNTZType: (types.DateType,),
     }
-    return isinstance(given, coarser.get(type(there), ()))
+    is_truth = isinstance(given, types.BooleanType) and isinstance(there, types.NumericType)
+    return is_truth or isinstance(given, coarser.get(type(there), ()))
 
 
 def _filled(found: Sequence[Posting], rows_max: int, last: int) -> int:

@@ -267,6 +267,60 @@ def test_a_pandas_column_of_mixed_types_is_named() -> None:
     assert mismatch(SCHEMA, pd.DataFrame({"id": [1, 2], "name": ["x", 1]})) == "name"
 
 
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ([b"a", "b"], None),
+        (["a", "b"], None),
+        ([b"a", None], [b"a", None]),
+        ([b"a", bytearray(b"b")], [b"a", b"b"]),
+    ],
+)
+def test_a_pandas_column_of_octets_holds_no_text(values: Any, kept: Any) -> None:
+    given = pd.DataFrame({"c": values})
+    if kept is None:
+        assert mismatch(one_column(T.BinaryType()), given) == "c"
+    else:
+        table = rows.arrow_table(one_column(T.BinaryType()), given)
+        assert table.column("c").to_pylist() == kept
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [datetime.date(2026, 1, 1), datetime.datetime(2026, 1, 2, 17, 30)],
+        [NOON, NOON.replace(tzinfo=UTC)],
+        [NOON.replace(tzinfo=UTC), NOON],
+        [pd.Timestamp("2026-01-01T00:00:00.000000001Z"), None],
+        [{"at": pd.Timestamp("2026-01-01T00:00:00.000000001Z")}],
+        [b"a", "b"],
+        [{1, 2}],
+    ],
+    ids=str,
+)
+def test_a_pandas_column_whose_type_is_inferred_is_kept_or_refused(values: Any) -> None:
+    """As a list of dicts is: a table change takes both."""
+    for one in (pd.DataFrame({"c": pd.Series(values, dtype=object)}), [{"c": v} for v in values]):
+        with pytest.raises(SchemaMismatch) as caught:
+            rows.source_rows(one, None)
+        assert caught.value.column == "c"
+
+
+def test_a_pandas_column_whose_type_is_inferred_may_have_gaps() -> None:
+    given = pd.DataFrame({"c": pd.Series(["a", None, float("nan"), pd.NA], dtype=object)})
+    found, columns = rows.source_rows(given, None)
+    assert found.column("c").to_pylist() == ["a", None, None, None]
+    assert columns["c"].dataType == T.StringType()
+
+
+def test_text_of_arrow_that_is_no_utf_8_is_refused() -> None:
+    wrong = pa.array([b"\xff", b"a"], pa.binary())
+    assert mismatch(one_column(T.StringType()), pa.table({"c": wrong.view(pa.string())})) == "c"
+    inside = pa.ListArray.from_arrays([0, 2], wrong.view(pa.string()))
+    kind = T.ArrayType(T.StringType())
+    assert mismatch(one_column(kind), pa.table({"c": inside})) == "c"
+
+
 def test_a_column_that_stands_twice_is_refused() -> None:
     twice = pa.table([pa.array([1]), pa.array([2])], names=["id", "id"])
     assert mismatch(SCHEMA, twice) == "id"

@@ -15,7 +15,7 @@ from tests.delta.counting import Cost
 from tests.inside import client_of
 from txnqueue import QueueManager, copies
 from txnqueue.admin import creation
-from txnqueue.errors import LimitExceeded
+from txnqueue.errors import LimitExceeded, SchemaMismatch
 from txnqueue.reports import history
 from txnqueue.storage.payload import data_files, file_frame, queries
 from txnqueue.storage.store import MemoryStore
@@ -238,6 +238,50 @@ def test_what_is_moved_is_in_the_lanes_of_its_keys_whatever_their_type(
     grouped.send(numbered)
     lanes = {(row["i"], row["_message"]["lane"]) for row in grouped.peek_messages(99)}
     assert len(lanes) == 8 and len({lane for _, lane in lanes}) > 1
+
+
+def test_messages_that_are_older_than_the_column_of_their_ids_are_received(
+    manager: QueueManager,
+) -> None:
+    """They lie in the table of the exchange, which never got the column."""
+    first, second, exchange = (f"{name}{next(_NUMBERS)}" for name in ("ids", "ids", "x"))
+    manager.create_queue(first, "i long", dead_letter=False)
+    published = manager.create_exchange(exchange, "fanout", "i long")
+    published.bind(first)
+    published.publish([{"i": 1}])
+    manager.queue(first).alter("k string")
+    told = manager.create_queue(
+        second,
+        "i long, k string",
+        message_id="k",
+        duplicate_window_seconds=60,
+        dead_letter=False,
+    )
+    assert manager.queue(first).move(second) == 1
+    told.send([{"i": 2, "k": "a"}, {"i": 3, "k": "a"}])
+    assert [(row["i"], row["k"]) for row in told.receive(9).messages()] == [(1, None), (2, "a")]
+
+
+def test_a_column_of_payload_that_spark_takes_for_another_keeps_its_values(
+    manager: QueueManager,
+) -> None:
+    """To Java the long s and s are the same letter."""
+    name = f"letters{next(_NUMBERS)}"
+    manager.create_queue(name, "`\u017ftate` string", dead_letter=False).send(
+        [{"\u017ftate": "mine"}]
+    )
+    shown = manager.history.as_of().messages(name)
+    assert [(r["\u017ftate"], r["_state"]) for r in shown.df().collect()] == [("mine", "available")]
+    assert [(r["\u017ftate"], r["_state"]) for r in shown.rows()] == [("mine", "available")]
+
+
+def test_a_column_that_arrow_has_not_is_refused_in_memory_as_in_the_store(
+    spark: Any, manager: QueueManager, queue: Any
+) -> None:
+    frame = spark.sql("SELECT 1L AS i, INTERVAL '1' MONTH AS more")
+    for durable in (True, False):
+        with pytest.raises(SchemaMismatch):
+            queue.send(frame, durable=durable)
 
 
 @BY_FILES

@@ -7,6 +7,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from pyspark.sql.types import (
@@ -33,9 +34,10 @@ from pyspark.sql.types import (
 from tests import generated
 from tests.conformance.conftest import World, in_memory
 from tests.conftest import LONG
+from tests.inside import client_of
 from tests.specifications.amqp_controller import TransactionController
 from tests.specifications.controllers import Pipeline, Scene, condition
-from txnqueue.errors import PlatformMissing
+from txnqueue.errors import InvalidInput, PlatformMissing
 from txnqueue.protocols.amqp import (
     Accepted,
     AmqpValue,
@@ -222,6 +224,36 @@ def test_a_message_that_cannot_be_sent_does_not_hold_up_the_others_for_ever(
     why = "amqp:internal-error" if size_max is None else "amqp:link:message-size-exceeded"
     assert ended[:2] == [why, why] and len(sent) == 1, "the third time, it is a dead letter"
     assert manager.queue("typed.dead").depth() == 1
+
+
+@in_memory
+def test_a_message_that_python_cannot_read_does_not_hold_up_the_others_for_ever(
+    world: World,
+) -> None:
+    """A DataFrame's text need not be UTF-8."""
+    manager = world.manager("broker")
+    queue = manager.create_queue("typed", "body string", deliveries_max=2)
+    queue.send([{"body": "odd"}, {"body": "plain"}])
+    staged: Any = client_of(manager).store.payload
+    (key,) = staged._sends
+    octets = pa.array([b"\xff", b"plain"], pa.binary())
+    staged._sends[key] = pa.table({"body": octets.view(pa.string())})
+    try:
+        controller = TransactionController(TransactionalResource(manager), codec=ProtonCodec())
+    except PlatformMissing:
+        pytest.skip("python-qpid-proton is not installed: it needs a compiler")
+    pipe = Pipeline(controller.connection)
+    ended, sent = [], []
+    for number in range(3):
+        link = Attach(name=f"r{number}", handle=9, role=Role.RECEIVER, source=Source("typed"))
+        frames = [*pipe.do(link), *pipe.do(Flow(handle=9, link_credit=5))]
+        ended += [condition(one.error) for one in frames if isinstance(one, Detach)]
+        sent += [one for one in frames if isinstance(one, Transfer)]
+        pipe.do(Detach(handle=9))
+    assert ended[:2] == ["amqp:internal-error"] * 2 and len(sent) == 1
+    assert manager.queue("typed.dead").depth() == 1
+    with pytest.raises(InvalidInput, match="'body' has a value that cannot be read in Python"):
+        manager.queue("typed.dead").peek_messages()
 
 
 @in_memory

@@ -297,6 +297,8 @@ def test_a_type_that_the_values_do_not_fit_is_refused(root: str) -> None:
     for given in ("customer int", "customer binary, order_id date"):
         with pytest.raises(InvalidInput, match="without schema"):
             batch(root, schema=given)
+    with pytest.raises(InvalidInput, match="is bigint, and schema.. makes it boolean"):
+        batch(root, schema="order_id boolean")
 
 
 def test_nothing_is_written(root: str) -> None:

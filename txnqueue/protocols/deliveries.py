@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from txnqueue.errors import InvalidInput
+
 if TYPE_CHECKING:
     from txnqueue.batch import Batch
     from txnqueue.transaction import Transaction
@@ -15,7 +17,8 @@ def messages_of(batch: Batch, transaction: Transaction | None) -> list[Message]:
     """Read a claim's messages, or give all of them back.
 
     A commit accepts messages that its transaction received and did not settle; a message that
-    the caller never saw must not be consumed that way.
+    the caller never saw must not be consumed that way. If one of them is at fault, the delivery
+    counts as failed, so that it does not come again for ever.
 
     Args:
         batch: The claim.
@@ -23,7 +26,10 @@ def messages_of(batch: Batch, transaction: Transaction | None) -> list[Message]:
     """
     try:
         return batch.messages()
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(Exception):  # a lease ends by itself
-            batch.release(transaction=transaction)
+            if isinstance(error, InvalidInput) and error.in_rows:
+                batch.modify(transaction=transaction)
+            else:
+                batch.release(transaction=transaction)
         raise

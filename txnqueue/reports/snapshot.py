@@ -32,6 +32,7 @@ from txnqueue.reports.report import Report
 from txnqueue.reports.tally import Tally
 from txnqueue.storage.journal import Newest, Order
 from txnqueue.storage.payload import Part, messages_of
+from txnqueue.storage.payload.types import folded
 from txnqueue.types import (
     Author,
     BindingRow,
@@ -166,8 +167,8 @@ class Snapshot:
             check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
         info = self._info(check_id(queue, "queue"))
         names = [column["name"] for column in info.schema["fields"]]
-        columns = {name.lower() for name in names}
-        state = "_state" if "state" in columns else "state"
+        columns = set(map(folded, names))
+        state = "_state" if folded("state") in columns else "state"
         return Report(
             self._client,
             lambda: self._messages(info, state, limit),

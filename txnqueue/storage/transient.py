@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from txnqueue.core import custody, model
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.settings import TRANSIENT_BYTES_MAX, TRANSIENT_KEYS_MAX
 from txnqueue.core.state import AttemptOwner, QueueState
-from txnqueue.errors import LimitExceeded, PayloadRemoved
+from txnqueue.errors import LimitExceeded, PayloadRemoved, SchemaMismatch
 from txnqueue.storage.forks import check_process
 from txnqueue.storage.journal import Appended, Reading
 from txnqueue.storage.journal.memory import MemoryJournal, Step, _no_step, numbered
@@ -29,6 +29,9 @@ from txnqueue.storage.payload.arrangement import Arranged
 from txnqueue.storage.payload.frames import is_frame
 from txnqueue.storage.payload.memory import Headers, MemoryPayload
 from txnqueue.storage.tables.memory import MemoryTables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 SendName = tuple[str, str]
 """The owner of the payload, and the send id."""
@@ -310,8 +313,9 @@ class TransientStore:
 
         Raises:
             LimitExceeded: There is no room.
+            SchemaMismatch: A column has a type that Arrow has not.
         """
-        here = rows.toArrow() if is_frame(rows) else rows
+        here = _in_arrow(rows) if is_frame(rows) else rows
         more = here.nbytes if isinstance(here, pa.Table) else 1
         with self.lock:
             if self.payload.bytes + more > TRANSIENT_BYTES_MAX:
@@ -386,6 +390,23 @@ class TransientStore:
                     yield fact["body"]["payload"], fact["body"]["send"]
         for work in list(self.working.values()):
             yield from work.staged()
+
+
+def _in_arrow(rows: DataFrame) -> pa.Table:
+    """Bring the rows of a DataFrame into this process.
+
+    Raises:
+        SchemaMismatch: A column has a type that Arrow has not.
+    """
+    from pyspark.errors import PySparkTypeError
+
+    try:
+        return rows.toArrow()
+    except PySparkTypeError as error:
+        raise SchemaMismatch(
+            f"The rows have a column that cannot be brought into this process ({error}): leave it "
+            "out, or change its type."
+        ) from error
 
 
 def _is_answer(entry: Entry) -> bool:

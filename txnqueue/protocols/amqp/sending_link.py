@@ -9,7 +9,7 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from txnqueue.batch import ids_of, positions_of, some_messages
-from txnqueue.errors import Busy
+from txnqueue.errors import Busy, InvalidInput
 from txnqueue.protocols.amqp.links import COUNTS, Link
 from txnqueue.protocols.amqp.messages import sections_of
 from txnqueue.protocols.amqp.performatives import TXN_ID, Attach, Flow, Transfer
@@ -291,7 +291,12 @@ class SendingLink(Link):
             AmqpError: One of them is too long for the controller: the link must be ended.
         """
         due = list(islice(self._waiting, self._portion_max()))
-        found = some_messages(due[0].batch, [one.message_id for one in due])
+        try:
+            found = some_messages(due[0].batch, [one.message_id for one in due])
+        except InvalidInput as error:
+            if not error.in_rows:
+                raise
+            due, found = due[:1], self._read_alone(due[0])
         messages = {one["_message"]["id"]: one for one in found}
         for delivery in due:
             try:
@@ -301,6 +306,15 @@ class SendingLink(Link):
                 raise
         self._portion = len(due)
         self._longest = max(1, *(_octets(one.payload) for one in due))
+
+    def _read_alone(self, delivery: OutgoingDelivery) -> list[Message]:
+        """Read a message that may be the one of several that cannot be read."""
+        try:
+            return some_messages(delivery.batch, [delivery.message_id])
+        except InvalidInput as error:
+            if error.in_rows:
+                self._fail(delivery)
+            raise
 
     def _portion_max(self) -> int:
         """Count the messages to read next."""

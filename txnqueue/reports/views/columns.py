@@ -9,6 +9,7 @@ from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import catalog
 from txnqueue.storage.journal.tables import identifier, literal
 from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO
+from txnqueue.storage.payload.types import folded
 
 Owner = QueueInfo | ExchangeInfo
 """Whose payload it is."""
@@ -32,10 +33,10 @@ def shown(info: QueueInfo, told: Mapping[str, str], *, payload: bool = True) -> 
     """
     names = [column["name"] for column in info.schema["fields"]]
     contents = [f"d.content.{identifier(name)} AS {identifier(name)}" for name in names]
-    taken = {name.lower() for name in names}
+    taken = set(map(folded, names))
     every = {**told, **OF_HEADERS} if payload else told
     return (contents if payload else []) + [
-        f"{expression} AS {identifier(f'_{name}' if name in taken else name)}"
+        f"{expression} AS {identifier(f'_{name}' if folded(name) in taken else name)}"
         for name, expression in every.items()
     ]
 

@@ -395,13 +395,35 @@ def evaluating(name: str, value: object, folder: str) -> Iterator[None]:
 
 
 def messages_of(table: pa.Table) -> list[Message]:
-    """Return the messages of a table as dicts, with their headers as dicts by name."""
+    """Return the messages of a table as dicts, with their headers as dicts by name.
+
+    Raises:
+        InvalidInput: Python cannot hold a value, which Spark can: text that is not UTF-8, or a day
+            outside of the years 1 to 9999.
+    """
     from txnqueue.storage.payload.maps import mark_maps
 
-    rows: list[Message] = table.to_pylist()
+    try:
+        rows: list[Message] = table.to_pylist()
+    except (ValueError, OverflowError) as error:
+        column = next(name for name in table.column_names if not _can_be_read(table.column(name)))
+        raise InvalidInput(
+            f"Column {column!r} has a value that cannot be read in Python ({error}): read the "
+            "messages as a DataFrame (df), or as an Arrow table (to_arrow).",
+            column=column,
+            in_rows=True,
+        ) from error
     payload = table.schema.remove(table.schema.get_field_index("_message"))
     mark_maps(rows, payload)
     for row in rows:
         headers = row["_message"]["headers"]
         row["_message"]["headers"] = None if headers is None else dict(headers)
     return rows
+
+
+def _can_be_read(column: pa.ChunkedArray) -> bool:
+    try:
+        column.to_pylist()
+    except (ValueError, OverflowError):
+        return False
+    return True

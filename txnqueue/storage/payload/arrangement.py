@@ -36,7 +36,7 @@ from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.storage.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Run, Send
 from txnqueue.storage.payload.places import Place, sort_key
 from txnqueue.storage.payload.routes import routes_of, sets_of
-from txnqueue.storage.payload.rows import column_names, header_text, lane_of, texts_of
+from txnqueue.storage.payload.rows import column_names, header_text, lane_of, texts_of, values_of
 from txnqueue.storage.payload.types import folded, sql_type
 
 _HEADERS = (StringType, IntegralType, BooleanType, DateType)
@@ -196,14 +196,16 @@ def _ids(send: Send, rows: pa.Table) -> list[bytes] | None:
     many = rows.num_rows > IDS_IN_ENTRY_MAX and not is_in_memory(send.payload_id)
     if send.message_id is None or many:
         return None
-    return [digest(text) for text in texts_of(rows.column(send.message_id))]
+    return [
+        digest(text) for text in texts_of(values_of(send.message_id, rows.column(send.message_id)))
+    ]
 
 
 def _headers(send: Send, table: pa.Table) -> list[dict[str, str] | None]:
     """Return the headers of each row; a null in a column means that the row lacks the header."""
     found = [dict(send.headers) for _ in range(table.num_rows)]
     for header, name in send.header_columns.items():
-        for row, value in enumerate(table.column(name).to_pylist()):
+        for row, value in enumerate(values_of(name, table.column(name))):
             if value is not None:
                 found[row][header] = header_text(value)
     return [headers or None for headers in found]
@@ -222,7 +224,7 @@ def _lanes(send: Send, table: pa.Table) -> list[int]:
     if send.routes is not None:
         return [0] * table.num_rows
     if send.group_by is not None:
-        keys = table.column(send.group_by).to_pylist()
+        keys = values_of(send.group_by, table.column(send.group_by))
         return [lane_of(key, send.lanes) for key in keys]
     start = lane_of(send.send_id, send.lanes)
     return [(start + row) % send.lanes for row in range(table.num_rows)]

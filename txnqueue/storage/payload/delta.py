@@ -259,10 +259,22 @@ class DeltaPayload:
         """Read one column as text with one scan of each table, and order it in this process."""
         found: dict[str, Texts] = {}
         for payload_id, mine in _by_owner(parts).items():
-            query = text_query(self._statements.names.payload(payload_id), column, mine)
-            session = self._session_for(sum(ranges.count(part.ranges) for part in mine))
-            found[payload_id] = Texts(self._statements.run(partial(_arrow, session, query)))
+            found[payload_id] = Texts(
+                self._statements.run(partial(self._text_rows, payload_id, column, mine))
+            )
         return [found[part.payload_id].of(part) for part in parts]
+
+    def _text_rows(self, payload_id: str, column: str, parts: Sequence[Part]) -> pa.Table:
+        session = self._session_for(sum(ranges.count(part.ranges) for part in parts))
+        there = self._existing(session, payload_id, column)
+        return _arrow(session, text_query(self._statements.names.payload(payload_id), there, parts))
+
+    def _existing(self, session: SparkSession, payload_id: str, column: str) -> str | None:
+        """Return the column if the table has it: rows that were moved may lie in one that has not.
+
+        Their queue got the column after they had been sent to another one, or to an exchange.
+        """
+        return column if column in self._every_column(session, payload_id, [column]) else None
 
     def lanes(self, column: str, lanes: int, parts: Sequence[Part]) -> list[Lanes]:
         """Find the lanes in Spark, with one scan of a column of each table."""
@@ -279,7 +291,7 @@ class DeltaPayload:
         self, payload_id: str, column: str, lanes: int, parts: Sequence[Part]
     ) -> list[tuple[Any, ...]] | None:
         session = self._session_for(sum(ranges.count(part.ranges) for part in parts))
-        there = column if column in self._every_column(session, payload_id, [column]) else None
+        there = self._existing(session, payload_id, column)
         table = self._statements.names.payload(payload_id)
         return islands(lane_frame(session, table, there, lanes, parts), ["lane"])
 

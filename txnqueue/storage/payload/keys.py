@@ -35,10 +35,11 @@ _VALUES = 10_000
 """The number of values that are Python objects at a time."""
 
 
-def text_query(table: str, column: str, parts: Sequence[Part]) -> str:
-    """Return the query for a column as text, with the places of its values."""
+def text_query(table: str, column: str | None, parts: Sequence[Part]) -> str:
+    """Return the query for a column as text, with the places of its values; None: all null."""
+    value = "NULL" if column is None else f"p.{identifier(column)}"
     return (
-        f"SELECT p.send_id, p.send_offset, CAST(p.{identifier(column)} AS string) AS text "
+        f"SELECT p.send_id, p.send_offset, CAST({value} AS string) AS text "
         f"FROM {table} p WHERE {literal_places(parts)}"
     )
 

@@ -102,7 +102,9 @@ class MemoryPayload:
         named = rows.column(part.message_id) if part.message_id else pa.nulls(rows.num_rows)
         messages = [
             message_info(part, offset, headers[offset], name)
-            for offset, name in zip(range(first, last + 1), texts_of(named), strict=True)
+            for offset, name in zip(
+                range(first, last + 1), texts_of(named.to_pylist()), strict=True
+            )
         ]
         return rows.append_column(_MESSAGE, pa.array(messages, _MESSAGE.type))
 
@@ -133,7 +135,7 @@ class MemoryPayload:
             part.ranges, self._erased.get((part.payload_id, part.send_id), ())
         )
         for first, last in there:
-            yield from texts_of(values.slice(first, last - first + 1))
+            yield from texts_of(values.slice(first, last - first + 1).to_pylist())
 
     def lanes(self, column: str, lanes: int, parts: Sequence[Part]) -> list[Lanes]:
         """Find the lane of each message by a grouping column, for each part by lane."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import math
 import zlib
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import pyarrow as pa
@@ -213,9 +213,26 @@ def header_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def texts_of(column: Any) -> list[str | None]:
-    """Return the values of a column as text, as Spark casts them."""
-    return [None if value is None else str(value) for value in column.to_pylist()]
+def values_of(name: str, column: Any) -> list[Any]:
+    """Return the values of a column.
+
+    Raises:
+        SchemaMismatch: Python cannot hold one of them.
+    """
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]  # PyArrow has no types
+    except (ValueError, OverflowError) as error:
+        raise SchemaMismatch(
+            f"Column {name!r} has a value that cannot be read in Python ({error}): correct the "
+            "rows.",
+            column=name,
+            in_rows=True,
+        ) from error
+
+
+def texts_of(values: Iterable[object]) -> list[str | None]:
+    """Return values as text, as Spark casts them."""
+    return [None if value is None else str(value) for value in values]
 
 
 def lane_of(key: object, lanes: int) -> int:
@@ -261,8 +278,8 @@ def _column(column: StructField, data: Any) -> pa.ChunkedArray:
     want = arrow_type(column.dataType)
     try:
         if not isinstance(data, (pa.Array, pa.ChunkedArray)):
-            if data.dtype == object and not (pa.types.is_string(want) or pa.types.is_binary(want)):
-                return _of_values(column, [None if _is_missing(v) else v for v in data])
+            if data.dtype == object and not pa.types.is_string(want):
+                return _of_values(column, _objects(data))
             data = pa.array(data, from_pandas=True)
         return _sound(column, converted(data, want))
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -280,6 +297,8 @@ def _inferred(name: str, data: Any) -> tuple[StructField, pa.ChunkedArray]:
         name: The column.
         data: Values, or a column of a pandas or Arrow table.
     """
+    if not isinstance(data, list) and getattr(data, "dtype", None) == object:  # noqa: E721
+        data = _objects(data)
     values = data if isinstance(data, list) else None
     try:
         if not isinstance(data, (pa.Array, pa.ChunkedArray)):
@@ -298,6 +317,11 @@ def _inferred(name: str, data: Any) -> tuple[StructField, pa.ChunkedArray]:
             column=name,
             in_rows=True,
         ) from error
+
+
+def _objects(data: Any) -> list[Any]:
+    """Return the values of a pandas column of objects, with None for what is missing."""
+    return [None if _is_missing(value) else value for value in data]
 
 
 def _of_values(column: StructField, values: Sequence[Any]) -> pa.ChunkedArray:
@@ -324,6 +348,7 @@ def _sound(column: StructField, data: pa.ChunkedArray) -> pa.ChunkedArray:
             column=column.name,
             in_rows=True,
         )
+    data.validate(full=True)  # octets in text that are not UTF-8
     why = flaw(column.dataType, data, nullable=True)
     if why is not None:
         raise SchemaMismatch(
