@@ -124,7 +124,8 @@ class Queue:
         Args:
             rows: A DataFrame, a pandas or Arrow table, or a list of dicts, with the queue's
                 columns. A ``_message`` column is left out; missing nullable columns are null.
-            order_by: Columns that order the messages; the order of the rows when left out.
+            order_by: Columns that order the messages of each lane; the order of the rows when left
+                out. Unless the queue is ordered, a delay or time to live by column comes first.
             priority: 0 to 9; the highest is received first; 4 when left out.
             available_at: The messages cannot be received before this instant.
             delay_seconds: The messages cannot be received until this many seconds have passed.

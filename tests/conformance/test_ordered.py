@@ -167,3 +167,39 @@ def test_what_an_earlier_process_prepared_is_not_overtaken_by_its_successor(worl
     tx.rollback()
     result = restarted.drain(lambda batch, tx: got.extend(numbers(batch)), until="empty")
     assert (got, result.finished) == ([0, 1, 2], True)
+
+
+@on_delta_when_long
+@pytest.mark.parametrize("how", ["send", "publish", "two sends"])
+def test_rows_with_different_times_to_live_keep_their_order(world: World, how: str) -> None:
+    queue = world.queue(ordered=True)
+    lives = [100, 50, None, 50, 50, 100]
+    given = [{**row, "ttl": ttl} for row, ttl in zip(rows(*range(6)), lives, strict=True)]
+    if how == "send":
+        queue.send(given, ttl_seconds="ttl")
+    elif how == "publish":
+        exchange = world.manager("c").create_exchange("x", "fanout", queue.schema)
+        exchange.bind(queue.name)
+        exchange.publish(given, ttl_seconds="ttl")
+    else:
+        with world.manager("c").transaction() as tx:
+            tx.queue(queue.name).send(given[:3], ttl_seconds="ttl")
+            tx.queue(queue.name).send(given[3:], ttl_seconds="ttl")
+    first = queue.receive(2)
+    assert numbers(first) == [0, 1]
+    first.accept()
+    assert numbers(queue.receive(10)) == [2, 3, 4, 5]
+
+
+@in_memory
+def test_what_is_delayed_is_overtaken_until_its_time_has_come(world: World) -> None:
+    for ordered, after in ((True, [0, 1, 2]), (False, [1, 2, 0])):
+        queue = world.queue(f"q{ordered}", ordered=ordered)
+        waits = [5, None, 1]
+        given = [{**row, "w": wait} for row, wait in zip(rows(*range(3)), waits, strict=True)]
+        queue.send(given, delay_seconds="w")
+        batch = queue.receive(10)
+        assert numbers(batch) == [1]
+        batch.release()
+        world.clock.advance(60)
+        assert numbers(queue.receive(10)) == after

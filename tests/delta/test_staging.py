@@ -130,6 +130,22 @@ def test_rows_that_say_where_they_stand_are_sorted_and_read_back(
     assert sorted(itertools.chain(*by_lane.values())) == list(range(10))
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_rows_with_different_times_to_live_keep_their_order_in_an_ordered_queue(
+    spark: Any, manager: QueueManager, ordered: bool
+) -> None:
+    name = f"q{next(_NUMBERS)}"
+    queue = manager.create_queue(name, "i long", ordered=ordered, dead_letter=False)
+    frame = numbers(spark, 12).selectExpr("i", "DOUBLE(IF(i % 3 = 0, NULL, 1000 - i % 3)) AS ttl")
+    queue.send(frame, ttl_seconds="ttl")
+    queue.send([{"i": 12, "ttl": 20.0}, {"i": 13, "ttl": 10.0}], ttl_seconds="ttl")
+    found = sent(queue)
+    if ordered:
+        assert found == list(range(14))
+    else:
+        assert found == [*range(0, 12, 3), *range(2, 12, 3), *range(1, 12, 3), 13, 12]
+
+
 @pytest.mark.parametrize("off", ["stats.collect", "history.metricsEnabled"])
 def test_without_statistics_or_metrics_the_rows_are_read_back(
     spark: Any, queue: Any, reads: Reads, off: str

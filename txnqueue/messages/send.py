@@ -170,6 +170,7 @@ def staged(
         header_columns=header_columns,
         message_id=info.settings.detects_by,
         note={"transaction_id": tx.id, "queue": info.name, **tx.client.author()},
+        in_order=info.settings.ordered,
     )
 
     def take_note(side: Client, here: object) -> StagedSend:
@@ -188,7 +189,8 @@ def _staged(side: Client, info: QueueInfo, send: Send, rows: object) -> StagedSe
     if len(staged.places) > POSITIONS_PER_SEND_MAX:
         raise LimitExceeded(
             f"{len(staged.places)} different lanes, priorities, delays and times to live in one "
-            f"send; at most {POSITIONS_PER_SEND_MAX} are allowed. Create the queue with a coarser "
+            f"send{' (in an ordered queue, stretches of them)' if send.in_order else ''}; at most "
+            f"{POSITIONS_PER_SEND_MAX} are allowed. Create the queue with a coarser "
             "delay_step_seconds, or send in parts."
         )
     if len(runs) > RANGES_PER_SEND_MAX:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from txnqueue.core import model, planning
@@ -12,7 +13,7 @@ from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import AttemptOwner
 from txnqueue.core.state.duplicates import write_ids
 from txnqueue.storage.payload import Placing, Run
-from txnqueue.storage.payload.places import Place, sort_key
+from txnqueue.storage.payload.places import Place, sort_key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class Publication:
 class StagedSend:
     """Staged rows of a queue, which a commit turns into positions.
 
-    Rows share a position if they share the lane, the priority and both instants.
+    Rows share a position if they share the lane, the priority and both instants, and in an ordered
+    queue only if no other rows stand between them.
     """
 
     info: QueueInfo
@@ -57,13 +59,14 @@ class StagedSend:
         return sum(run.count for run in self.runs)
 
     @property
-    def places(self) -> dict[Place, list[Run]]:
-        """The runs of each position, in the order of the positions."""
-        found: dict[Place, list[Run]] = {}
-        for run in self.runs:
-            place = (run.lane, run.priority, run.available_step, run.expires_step)
-            found.setdefault(place, []).append(run)
-        return dict(sorted(found.items(), key=lambda item: sort_key(item[0])))
+    def places(self) -> list[tuple[Place, list[Run]]]:
+        """The place and the runs of each position, in the order of the positions.
+
+        In an ordered queue rows keep their order, so that a place may have several positions.
+        """
+        key = sort_key_of(in_order=self.info.settings.ordered)
+        runs = sorted(self.runs, key=lambda run: (*key(place_of(run)), run.first))
+        return [(place, list(found)) for place, found in groupby(runs, place_of)]
 
     def positions(self, owner: AttemptOwner, stamp: planning.Stamp) -> list[Entry]:
         """Make the entries of the positions that the commit posts."""
@@ -89,7 +92,7 @@ class StagedSend:
                 **owner.columns(),
                 **stamp.columns(),
             )
-            for (lane, priority, available_step, expires_step), runs in self.places.items()
+            for (lane, priority, available_step, expires_step), runs in self.places
         ]
 
     def _owner(self) -> dict[str, Any]:
@@ -124,3 +127,8 @@ class StagedSend:
             elif isinstance(value, int):
                 found[name] = value
         return found
+
+
+def place_of(run: Run) -> Place:
+    """Return the place of a run of rows."""
+    return (run.lane, run.priority, run.available_step, run.expires_step)

@@ -126,6 +126,7 @@ class Send:
         message_id: The column whose values' digests are kept; None: there is none.
         note: Further details for the table's own history.
         routes: The destinations of published rows; None: the one queue with these lanes.
+        in_order: Whether rows with different delays and times to live keep their order.
     """
 
     payload_id: str
@@ -141,6 +142,7 @@ class Send:
     message_id: str | None = None
     note: Mapping[str, object] = field(default_factory=dict)
     routes: Routes | None = None
+    in_order: bool = False
 
 
 @dataclass(frozen=True, slots=True)

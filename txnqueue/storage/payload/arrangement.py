@@ -34,7 +34,7 @@ from txnqueue.core.settings import DELAY_SECONDS_MAX, MESSAGE_COLUMN, did_you_me
 from txnqueue.core.state.duplicates import IDS_IN_ENTRY_MAX, digest
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.storage.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Run, Send
-from txnqueue.storage.payload.places import Place, sort_key
+from txnqueue.storage.payload.places import Place, sort_key, sort_key_of
 from txnqueue.storage.payload.routes import routes_of, sets_of
 from txnqueue.storage.payload.rows import column_names, header_text, lane_of, texts_of, values_of
 from txnqueue.storage.payload.types import folded, sql_type
@@ -177,7 +177,8 @@ def arrange(send: Send, table: pa.Table) -> Arranged:
     routes = routes_of(send, table, headers)
     order = list(range(table.num_rows))
     if send.routes is None:
-        order.sort(key=lambda row: sort_key(places[row]))
+        key = sort_key_of(in_order=send.in_order)
+        order.sort(key=lambda row: key(places[row]))
     elif not send.routes.keep_order:
         sets = sets_of(send, routes)
         order.sort(key=lambda row: (sets[row], *sort_key(places[row])))

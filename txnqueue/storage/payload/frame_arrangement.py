@@ -114,8 +114,9 @@ def numbered(send: Send, frame: DataFrame) -> DataFrame:
         _expires_step(placing).alias("_expires"),
     )
     if send.routes is None or not send.routes.keep_order:
+        instants = [] if send.in_order else ["_available", "_expires"]
         arranged = arranged.sortWithinPartitions(
-            "_alike", "_lane", F.desc("_priority"), "_available", "_expires", "_place"
+            "_alike", "_lane", F.desc("_priority"), *instants, "_place"
         )
     return arranged.selectExpr("*", _OFFSET)
 
@@ -225,7 +226,8 @@ def runs_query(send: Send, table: str) -> str:
     """Return the query for the runs of a send, limited to the allowed number.
 
     Arranged rows have one run for each place and task, and rows that may be anywhere one for each
-    task. Otherwise the rows of a place form a run as long as offsets and numbers grow together.
+    task. Where rows keep their order, the rows of a place form a run as long as offsets and numbers
+    grow together.
     """
     stretch = f"shiftright(send_offset, {TASK_BITS})"
     if stands_anywhere(send):
@@ -234,7 +236,7 @@ def runs_query(send: Send, table: str) -> str:
             f"FROM {table} WHERE slice = {send.slice} AND send_id = {literal(send.send_id)} "
             f"GROUP BY {stretch} LIMIT {RUNS_PER_SEND_MAX + 1}"
         )
-    if send.routes is not None:
+    if send.routes is not None or send.in_order:
         window = f"PARTITION BY arrangement, {stretch} ORDER BY send_offset"
         stretch = f"send_offset - row_number() OVER ({window})"
     return (
