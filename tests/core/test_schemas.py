@@ -12,8 +12,9 @@ from tests import generated
 from txnqueue.core.state import catalog
 from txnqueue.errors import SchemaMismatch
 from txnqueue.storage.payload import schemas
+from txnqueue.storage.payload.column_names import folded
 from txnqueue.storage.payload.rows import schema_of
-from txnqueue.storage.payload.types import folded, sql_type
+from txnqueue.storage.payload.types import sql_type
 from txnqueue.testing import plain_schema
 
 SCHEMA = plain_schema("id long not null, name string, amount double, day date, at timestamp")

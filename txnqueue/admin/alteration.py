@@ -146,7 +146,7 @@ def _added(
     info: QueueInfo | ExchangeInfo, columns: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
     """Find the columns that a queue or an exchange does not have yet."""
-    from txnqueue.storage.payload.types import folded
+    from txnqueue.storage.payload.column_names import folded
 
     there = {folded(column["name"]): column for column in info.schema["fields"]}
     added = []

@@ -32,7 +32,7 @@ from txnqueue.reports.report import Report
 from txnqueue.reports.tally import Tally
 from txnqueue.storage.journal import Newest, Order
 from txnqueue.storage.payload import Part, messages_of
-from txnqueue.storage.payload.types import folded
+from txnqueue.storage.payload.column_names import folded
 from txnqueue.types import (
     Author,
     BindingRow,

@@ -9,7 +9,7 @@ from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import catalog
 from txnqueue.storage.journal.tables import identifier, literal
 from txnqueue.storage.payload import CORRELATION_ID, REPLY_TO
-from txnqueue.storage.payload.types import folded
+from txnqueue.storage.payload.column_names import folded
 
 Owner = QueueInfo | ExchangeInfo
 """Whose payload it is."""

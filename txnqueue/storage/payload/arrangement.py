@@ -34,10 +34,11 @@ from txnqueue.core.settings import DELAY_SECONDS_MAX, MESSAGE_COLUMN, did_you_me
 from txnqueue.core.state.duplicates import IDS_IN_ENTRY_MAX, digest
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.storage.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Run, Send
+from txnqueue.storage.payload.column_names import folded
 from txnqueue.storage.payload.places import Place, sort_key, sort_key_of
 from txnqueue.storage.payload.routes import routes_of, sets_of
 from txnqueue.storage.payload.rows import column_names, header_text, lane_of, texts_of, values_of
-from txnqueue.storage.payload.types import folded, sql_type
+from txnqueue.storage.payload.types import sql_type
 
 _HEADERS = (StringType, IntegralType, BooleanType, DateType)
 _TAKEN = dict.fromkeys(("_headers", MESSAGE_COLUMN, "_place"), "")

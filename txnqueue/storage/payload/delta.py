@@ -39,6 +39,7 @@ from txnqueue.storage.payload import (
     StagedPlace,
     staging,
 )
+from txnqueue.storage.payload.column_names import folded
 from txnqueue.storage.payload.data_files import DataFiles
 from txnqueue.storage.payload.file_frame import FILES_MAX, file_frame, may_show
 from txnqueue.storage.payload.islands import islands, staged_places
@@ -65,7 +66,7 @@ from txnqueue.storage.payload.queries import (
 )
 from txnqueue.storage.payload.refusals import of_columns
 from txnqueue.storage.payload.schemas import MESSAGE, described_columns, new_columns
-from txnqueue.storage.payload.types import arrow_schema, folded, has_type, sql_type
+from txnqueue.storage.payload.types import arrow_schema, has_type, sql_type
 from txnqueue.version import __version__
 
 if TYPE_CHECKING:

@@ -16,13 +16,14 @@ from txnqueue.errors import PayloadRemoved, PlatformMissing
 from txnqueue.storage.journal.memory import Step, _no_step
 from txnqueue.storage.payload import Part, Run, Send, StagedPlace
 from txnqueue.storage.payload.arrangement import Arranged, arrange, widened
+from txnqueue.storage.payload.column_names import folded
 from txnqueue.storage.payload.frames import is_frame
 from txnqueue.storage.payload.islands import staged_places
 from txnqueue.storage.payload.keys import Lanes, check_lanes
 from txnqueue.storage.payload.message_info import message_info
 from txnqueue.storage.payload.rows import arrow_table, lane_of, texts_of
 from txnqueue.storage.payload.schemas import MESSAGE, described_columns, new_columns
-from txnqueue.storage.payload.types import arrow_schema, folded, frame_of
+from txnqueue.storage.payload.types import arrow_schema, frame_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

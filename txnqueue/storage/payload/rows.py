@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 from txnqueue.core.settings import MESSAGE_COLUMN, shown
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.storage.journal.tables import identifier
+from txnqueue.storage.payload.column_names import folded
 from txnqueue.storage.payload.conversion import converted, flaw
 from txnqueue.storage.payload.frames import is_of_pandas
 from txnqueue.storage.payload.nulls import fitted
@@ -38,7 +39,6 @@ from txnqueue.storage.payload.types import (
     arrow_schema,
     arrow_type,
     check_staged,
-    folded,
     has_type,
     names_of,
     spark_schema,

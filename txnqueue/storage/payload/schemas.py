@@ -36,7 +36,8 @@ from txnqueue.core.settings import (
 from txnqueue.errors import SchemaMismatch
 from txnqueue.storage.journal.exceptions import spark_message
 from txnqueue.storage.journal.sessions import new_frame
-from txnqueue.storage.payload.types import check_column, folded, sql_type
+from txnqueue.storage.payload.column_names import folded
+from txnqueue.storage.payload.types import check_column, sql_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

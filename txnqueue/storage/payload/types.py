@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 from txnqueue.errors import SchemaMismatch
 from txnqueue.storage.journal.sessions import new_frame
 from txnqueue.storage.journal.tables import identifier
+from txnqueue.storage.payload.column_names import folded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,16 +89,6 @@ def check_staged(column: StructField) -> None:
             "null: give an Arrow table or a DataFrame with its type.",
             column=column.name,
         )
-
-
-def folded(name: str) -> str:
-    """Fold a name: Spark considers two names equal if their folded forms are equal.
-
-    Java compares letter by letter, in upper case and then in lower case, so more letters are
-    equal than by lower case alone: dotless i and i, micro and mu.
-    """
-    capitals = (c.upper() if len(c.upper()) == 1 else c for c in name)
-    return "".join(c.lower()[0] for c in capitals)
 
 
 def _check_name(path: str, name: str) -> None:

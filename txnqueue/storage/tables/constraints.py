@@ -18,8 +18,9 @@ from pyspark.sql.types import (
 
 from txnqueue.errors import InvalidInput, SchemaMismatch
 from txnqueue.storage.journal.tables import identifier
+from txnqueue.storage.payload.column_names import folded
 from txnqueue.storage.payload.schemas import matched_columns
-from txnqueue.storage.payload.types import folded, sql_type
+from txnqueue.storage.payload.types import sql_type
 from txnqueue.storage.tables import (
     APPEND,
     DELETE,
