@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from txnqueue.platform import clock
 from txnqueue.storage.journal import Journal
-from txnqueue.storage.journal.memory import MemoryJournal, Step, _no_step
+from txnqueue.storage.journal.memory import MemoryJournal, Step, no_step
 from txnqueue.storage.payload import PayloadStore
 from txnqueue.storage.tables import Tables
 
@@ -147,7 +147,7 @@ class DeltaStore:
 class MemoryStore:
     """A store in the memory of this process: for tests, with Delta's conflict rule."""
 
-    def __init__(self, spark: SparkSession | None = None, step: Step = _no_step) -> None:
+    def __init__(self, spark: SparkSession | None = None, step: Step = no_step) -> None:
         """Create an empty store that several managers of this process may share.
 
         Args:

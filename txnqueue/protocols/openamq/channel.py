@@ -23,6 +23,7 @@ from txnqueue.errors import (
     TransactionUnknown,
 )
 from txnqueue.exchange import Exchange
+from txnqueue.manager import client_of
 from txnqueue.protocols.openamq.dispatches import LOST, Dispatches, Tags
 from txnqueue.protocols.openamq.lists import Dispatch, Held, Reply, by_batch
 from txnqueue.queue import Queue
@@ -57,7 +58,7 @@ class Channel(Dispatches):
         """The messages sent in the open transaction, in order."""
         if self._transaction is None:
             return []
-        client = self._manager._client
+        client = client_of(self._manager)
         return [
             Held(
                 queue.name,

@@ -45,7 +45,7 @@ class Connection:
     @property
     def client_id(self) -> str:
         """The name that marks dispatched messages: the manager's consumer id."""
-        return self.manager._client.consumer.id
+        return client_of(self.manager).consumer.id
 
     def channel(self, *, lease_seconds: float | None = None) -> Channel:
         """Open a channel; each thread needs its own.

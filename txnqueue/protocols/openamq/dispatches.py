@@ -32,6 +32,7 @@ from txnqueue.errors import (
     TransactionAborted,
     TransactionFinished,
 )
+from txnqueue.manager import client_of
 from txnqueue.messages import settlement
 from txnqueue.protocols.openamq.lists import (
     Consumer,
@@ -308,7 +309,7 @@ class Dispatches:
         """
         self._check_open()
         check_number("seconds", seconds, 0.001, LEASE_SECONDS_MAX)
-        client = self._manager._client
+        client = client_of(self._manager)
         ours = (one._held for one in self._all() if not one._is_lost)
         held = list({id(one): one for one in ours}.values())
         with self._forgetting_lost():
@@ -364,7 +365,7 @@ class Dispatches:
     # -------------------------------------------------------------------------- helpers
 
     def _taking_dead_letters(self) -> set[str]:
-        entries = self._manager._client.cache.catalog_entries()
+        entries = client_of(self._manager).cache.catalog_entries()
         ids = {info.dead_letter_id for info in catalog.every_queue(entries).values()}
         return {name for name, info in catalog.queues(entries).items() if info.queue_id in ids}
 
@@ -440,7 +441,7 @@ class Dispatches:
             by_receive.setdefault(dispatch.batch, []).append(dispatch)
         try:
             for batch, mine in by_receive.items():
-                held = set(held_by(self._manager._client, batch))
+                held = set(held_by(client_of(self._manager), batch))
                 lost = [one for one in mine if one.message_id not in held]
                 self._destroy(one for one in lost if not one.acknowledged)
                 for one in lost:
