@@ -17,7 +17,6 @@ from txnqueue.protocols.openamq.lists import Consumer, Queued, queued
 
 if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
-    from txnqueue.protocols.openamq.dispatches import Dispatches
 
 
 logger = logging.getLogger("txnqueue")
@@ -39,7 +38,7 @@ class Connection:
         self._closed = False
         self._lock = threading.Lock()
         self._waiting: deque[str] = deque()
-        self._gave_back: set[tuple[str, Dispatches]] = set()
+        self._gave_back: set[tuple[str, Channel]] = set()
         self._dispatching = False
 
     @property
@@ -102,9 +101,7 @@ class Connection:
                 found += queued(state, persistent=not part.info.transient)
         return found
 
-    def dispatch_waiting(
-        self, queues: Iterable[str], given_back_by: Dispatches | None = None
-    ) -> None:
+    def dispatch_waiting(self, queues: Iterable[str], given_back_by: Channel | None = None) -> None:
         """Dispatch queues with new messages to the waiting consumers.
 
         Messages that cannot be dispatched now wait for the next time. Messages that consumers send
