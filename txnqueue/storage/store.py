@@ -104,7 +104,7 @@ class DeltaStore:
                 storage is.
         """
         from txnqueue.storage.journal.delta import DeltaJournal
-        from txnqueue.storage.journal.locks import canonical_root
+        from txnqueue.storage.journal.location import canonical_root
         from txnqueue.storage.journal.sessions import in_current_catalog, is_connect
         from txnqueue.storage.journal.statements import Statements
         from txnqueue.storage.journal.tables import TableNames
