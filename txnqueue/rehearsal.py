@@ -40,7 +40,7 @@ from txnqueue.reports import changed_rows
 from txnqueue.reports.changed_rows import Changes
 from txnqueue.reports.consumption import consumed, settled_by
 from txnqueue.reports.deeds import Deeds
-from txnqueue.reports.history import check_moment, state_at
+from txnqueue.reports.moments import check_moment, state_at
 from txnqueue.reports.presence import Presence
 from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import schema_of
