@@ -184,7 +184,7 @@ class Drain:
         wanted = self._wanted(done)
         try:
             receipt, claimed = self._steps.commit_and_claim(done.attempt, wanted)
-        except Exception as error:
+        except Exception as error:  # the batch is counted as failed, or this ends the drain
             self._not_committed(done, error)
             return self._receive()
         self._committed(done, receipt)

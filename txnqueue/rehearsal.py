@@ -334,7 +334,7 @@ class _Trial:
                 found.append(attempt)
             call_handler(self.handler, batch, Transaction(attempt))
             self._gather(attempt, goes_on=goes_on)
-        except Exception as error:
+        except Exception as error:  # the rehearsal reports it
             self.error = error
         finally:
             for found in blocks:

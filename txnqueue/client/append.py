@@ -123,7 +123,7 @@ class Append:
                 if found is not None:
                     return found
                 continue
-            except Exception as error:
+            except Exception as error:  # an earlier try may have landed
                 found = self._found_despite(error)
                 if found is None:
                     raise
@@ -166,7 +166,7 @@ class Append:
         """Read what a plan lacks, or plan without it; return an earlier try that landed, if any."""
         try:
             self._read(missing)
-        except Exception as error:
+        except Exception as error:  # as above; or the plan does without
             if missing.without is None:
                 found = self._found_despite(error)
                 if found is None:
@@ -201,7 +201,7 @@ class Append:
             if self._in_doubt:
                 raise self._unknown(error) from error
             raise
-        except Exception as error:
+        except Exception as error:  # no outcome: the journal is read
             cause, self._in_doubt, self._unsure = error, True, True
         found = self._find(cause)
         if found is None:

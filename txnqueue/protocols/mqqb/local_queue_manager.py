@@ -422,7 +422,7 @@ class LocalQueueManager:
     def _tell(asked: Callable[[], Event | None], transaction: Transaction) -> Event | None:
         try:
             return asked()
-        except Exception as error:
+        except Exception as error:  # the decision stands
             logger.warning("event lost transaction=%s error=%s", transaction.identifier, error)
             return None
 
@@ -431,7 +431,7 @@ class LocalQueueManager:
             return
         try:
             check_ran(self._on_event(event), "on_event")
-        except Exception as error:
+        except Exception as error:  # of the listener: the decision stands
             logger.warning("event failed event=%s error=%s", type(event).__name__, error)
 
     def _ask(self, transaction: Transaction) -> None:

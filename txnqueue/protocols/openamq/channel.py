@@ -225,7 +225,7 @@ class Channel:
         for name in names:
             try:
                 found += self._dispatch(self._manager.queue(name), limit)
-            except Exception as error:
+            except Exception as error:  # the caller must learn of what is dispatched already
                 gone = queue is None and isinstance(error, (QueueClosed, QueueNotFound))
                 if not found and not gone:
                     raise
@@ -483,7 +483,7 @@ class Channel:
         while True:
             try:
                 found = self.deliver(consumer)
-            except Exception as error:
+            except Exception as error:  # what was delivered before counts
                 if not count:
                     raise
                 logger.warning("dispatched in part queue=%s error=%s", consumer.queue, error)
@@ -499,7 +499,7 @@ class Channel:
             try:
                 left = limit - len(found)
                 batch = source.receive(left, lease_seconds=self._lease_seconds, transaction=None)
-            except Exception as error:
+            except Exception as error:  # the caller must learn of what is dispatched already
                 if not found:
                     raise
                 logger.warning("dispatched in part queue=%s error=%s", source.name, error)

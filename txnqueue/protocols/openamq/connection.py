@@ -75,7 +75,7 @@ class Connection:
         for channel in list(self._channels):
             try:
                 channel.close()
-            except Exception as error:
+            except Exception as error:  # the other channels are closed all the same
                 failed = failed or error
         if failed is not None:
             raise failed
