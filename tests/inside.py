@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from txnqueue.batch import claims_of
+from txnqueue.batch import Batch, claims_of
 from txnqueue.client.client import Client
 from txnqueue.core.state.topology import Topology
 from txnqueue.manager import QueueManager
@@ -10,7 +10,15 @@ from txnqueue.queue import Queue
 from txnqueue.transaction import Transaction, attempt_of
 from txnqueue.transactions.attempt import Attempt
 
-__all__ = ["attempt_id", "attempt_of", "beside", "claims_of", "client_of", "topology"]
+__all__ = [
+    "attempt_id",
+    "attempt_of",
+    "beside",
+    "claims_of",
+    "client_of",
+    "lease_over",
+    "topology",
+]
 
 
 def attempt_id(transaction: Transaction) -> str:
@@ -32,3 +40,8 @@ def client_of(held: Any) -> Client:
     """Give the client behind what a user holds: a manager, a queue, a batch, an exchange."""
     client: Client = held._client
     return client
+
+
+def lease_over(batch: Batch) -> bool:
+    """Tell whether the lease of unsettled messages has ended by the client's clock."""
+    return any(batch._unsettled().values())

@@ -143,11 +143,6 @@ class Batch:
         is_decided = inside is not None and inside.status in (Status.COMMITTED, Status.ROLLED_BACK)
         return self._account.anything and not is_decided
 
-    @property
-    def lease_over(self) -> bool:
-        """Whether the lease of unsettled messages has ended by this client's clock."""
-        return any(self._unsettled().values())
-
     def __repr__(self) -> str:
         """Show the number of messages, their queues and the end of the lease."""
         if not self._account.held:

@@ -30,7 +30,7 @@ from txnqueue.errors import (
     StoreSetBack,
 )
 from txnqueue.platform.package import carried, written
-from txnqueue.reports.history import cut, moment_of
+from txnqueue.reports.moments import cut, moment_of
 from txnqueue.reports.postings import Posting, append_at, last_posting, portions, postings
 from txnqueue.reports.snapshot import Snapshot, standing
 from txnqueue.storage.files.store import FilesStore

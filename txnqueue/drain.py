@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from txnqueue.batch import Batch, half_over
+from txnqueue.batch import Batch, claims_of, half_over
 from txnqueue.client.client import Client
 from txnqueue.client.consumer import Consumer
 from txnqueue.client.runtime import Background, UnderWay
@@ -184,7 +184,7 @@ class Drain:
         wanted = self._wanted(done)
         try:
             receipt, claimed = self._steps.commit_and_claim(done.attempt, wanted)
-        except Exception as error:
+        except Exception as error:  # the batch is counted as failed, or this ends the drain
             self._not_committed(done, error)
             return self._receive()
         self._committed(done, receipt)
@@ -369,7 +369,7 @@ class Drain:
             self._failed(failure, current)
             return False
         if tx.status is Status.ROLLED_BACK:
-            self._charges.failed(current.batch._account.held, counted=tx.rollback_counted)
+            self._charges.failed(claims_of(current.batch), counted=tx.rollback_counted)
             self._failed(rolled_back_by_handler(tx), current)
             return False
         if tx.status is not Status.ACTIVE:
@@ -423,7 +423,7 @@ class Drain:
                 result=self._result(finished=False),
             ) from error
         if fault is Fault.MESSAGE:
-            held = current.batch._account.held
+            held = claims_of(current.batch)
             self._charges.failed(held, counted=current.attempt.charges)
         if self._failures_in_a_row >= self._errors_max:
             raise HandlerFailed(

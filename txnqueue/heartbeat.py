@@ -106,7 +106,7 @@ class Heartbeat:
             self._extend(self._lease_seconds, self._errors)
         except SettlementPending:  # a prepared transaction holds them, whatever the clock says
             return True
-        except Exception as error:
+        except Exception as error:  # the lease lasts for more tries
             logger.warning("heartbeat failed, the next one tries again: %s", error)
             self._give_up(error)
             return False

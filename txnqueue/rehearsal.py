@@ -40,7 +40,7 @@ from txnqueue.reports import changed_rows
 from txnqueue.reports.changed_rows import Changes
 from txnqueue.reports.consumption import consumed, settled_by
 from txnqueue.reports.deeds import Deeds
-from txnqueue.reports.history import check_moment, state_at
+from txnqueue.reports.moments import check_moment, state_at
 from txnqueue.reports.presence import Presence
 from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import schema_of
@@ -334,7 +334,7 @@ class _Trial:
                 found.append(attempt)
             call_handler(self.handler, batch, Transaction(attempt))
             self._gather(attempt, goes_on=goes_on)
-        except Exception as error:
+        except Exception as error:  # the rehearsal reports it
             self.error = error
         finally:
             for found in blocks:

@@ -13,7 +13,7 @@ from txnqueue.core.settings import QueueInfo
 from txnqueue.errors import AlreadySettled
 from txnqueue.messages.selector import fulfilling
 from txnqueue.reports import consumption
-from txnqueue.reports.history import commits_between
+from txnqueue.reports.moments import commits_between
 from txnqueue.reports.presence import Presence
 from txnqueue.storage.payload import Part
 

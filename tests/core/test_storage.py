@@ -27,10 +27,7 @@ from txnqueue.errors import SecondDriver, StoreBusy, StoreError, StoreNotFound
 from txnqueue.platform.log_store import CONDITIONAL_PUT, scheme_of
 from txnqueue.storage.journal import AppendConflict, delta, locked_file
 from txnqueue.storage.journal import lock as lock_module
-from txnqueue.storage.journal.delta import DeltaJournal
-from txnqueue.storage.journal.lock import TableLock
-from txnqueue.storage.journal.locked_file import LockedFile
-from txnqueue.storage.journal.storage import (
+from txnqueue.storage.journal.admission import (
     EVERY_DRIVER,
     KEEP_APART,
     LOOK_SECONDS,
@@ -44,6 +41,9 @@ from txnqueue.storage.journal.storage import (
     log_store,
     writers_at,
 )
+from txnqueue.storage.journal.delta import DeltaJournal
+from txnqueue.storage.journal.lock import TableLock
+from txnqueue.storage.journal.locked_file import LockedFile
 from txnqueue.storage.journal.tables import TableNames
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests import drivers
 from txnqueue import QueueManager
-from txnqueue.storage.journal.storage import SETTING
+from txnqueue.storage.journal.admission import SETTING
 
 
 class Process:

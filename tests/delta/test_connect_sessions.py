@@ -18,11 +18,11 @@ import pytest
 from tests.delta.connect_server import CORE, modules
 from txnqueue.errors import PlatformMissing, StoreBusy
 from txnqueue.storage.journal import statements as statements_module
+from txnqueue.storage.journal.admission import TableRegister
 from txnqueue.storage.journal.exceptions import is_session_ended, is_unanswered
 from txnqueue.storage.journal.lock import NoLock, TableLock
 from txnqueue.storage.journal.sessions import close_session, is_connect
 from txnqueue.storage.journal.statements import Statements
-from txnqueue.storage.journal.storage import TableRegister
 from txnqueue.storage.journal.tables import TableNames
 
 grpc: Any = pytest.importorskip("grpc")

@@ -17,7 +17,7 @@ from tests.inside import client_of
 from txnqueue import QueueManager, Status
 from txnqueue.errors import SecondDriver, StatementRefused
 from txnqueue.platform.log_store import TAIL_LISTING
-from txnqueue.storage.journal import delta, insertion, locked_file, storage
+from txnqueue.storage.journal import admission, delta, insertion, locked_file
 
 pytestmark = [pytest.mark.spark]
 BUCKET = "txnqueue-tests"
@@ -36,14 +36,14 @@ def bucket(spark: Any, tmp_path: Path) -> str:
 @pytest.fixture
 def drivers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Play one driver after the other in one process."""
-    monkeypatch.setattr(storage, "SETTLE_SECONDS", 0.01)
-    me = list(storage._here)
+    monkeypatch.setattr(admission, "SETTLE_SECONDS", 0.01)
+    me = list(admission._here)
 
     def become(name: str) -> None:
-        storage._here[:] = [name]
+        admission._here[:] = [name]
 
     yield become
-    storage._here[:] = me
+    admission._here[:] = me
 
 
 def test_on_s3_a_second_driver_is_refused_until_the_first_leaves(
@@ -80,7 +80,7 @@ def test_on_s3_a_second_driver_is_refused_until_the_first_leaves(
     (said,) = log.where("userMetadata LIKE '%taken_from%'").select("userMetadata").collect()
     assert '"taken_from": "two"' in said[0] and "machine of the second" in said[0]
     drivers("two")
-    monkeypatch.setattr(storage, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(admission, "LOOK_SECONDS", 0.0)
     with pytest.raises(SecondDriver):
         theirs.send([{"n": 5}])
 
@@ -175,7 +175,7 @@ SETTINGS: list[dict[str, str]] = [
     {"spark.delta.logStore.s3.impl": "io.delta.storage.HDFSLogStore"},
     {"spark.delta.logStore.class": "io.delta.storage.HDFSLogStore"},
     {"delta.logStore.class": "io.delta.storage.HDFSLogStore"},
-    {"spark.delta.logStore.class": storage._DELEGATING},
+    {"spark.delta.logStore.class": admission._DELEGATING},
     {"spark.delta.logStore.class": "org.apache.spark.sql.delta.storage.S3SingleDriverLogStore"},
 ]
 
@@ -189,16 +189,16 @@ def test_the_log_store_that_we_expect_is_the_one_that_delta_takes(
     conf.remove(of_local_files)  # one for all schemes is refused beside it
     request.addfinalizer(partial(conf.set, of_local_files, TAIL_LISTING))
     hadoop = spark._jsparkSession.sessionState().newHadoopConf()
-    for scheme in storage.OF_S3:
+    for scheme in admission.OF_S3:
         path = jvm.org.apache.hadoop.fs.Path(f"{scheme}://bucket/x")
         for said in SETTINGS:
             for key, value in said.items():
                 conf.set(key, value)
             try:
                 # what is resolved reads the application's settings, and so do we
-                ours = storage.log_store(scheme, storage.application_settings(spark))
+                ours = admission.log_store(scheme, admission.application_settings(spark))
                 chosen = jvm.org.apache.spark.sql.delta.storage.LogStore.apply(conf, hadoop)
-                if chosen.getClass().getName() == storage._DELEGATING:
+                if chosen.getClass().getName() == admission._DELEGATING:
                     chosen = chosen.getDelegate(path)
                 if chosen.getClass().getName().endswith("LogStoreAdaptor"):
                     chosen = chosen.logStoreImpl()

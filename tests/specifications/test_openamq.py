@@ -1414,7 +1414,7 @@ def test_a_commit_can_be_repeated_wherever_it_was_interrupted(
         got(broker, channel, number)
     channel.ack()
     channel.send(broker.bills.name, rows(3))
-    accept, destroy, calls = Batch.accept, channel._destroy, list[Any]()
+    accept, destroy, calls = Batch.accept, channel._dispatches.destroy, list[Any]()
 
     def once(call: Any, *asked: Any, **how: Any) -> Any:
         calls.append(asked)
@@ -1423,7 +1423,8 @@ def test_a_commit_can_be_repeated_wherever_it_was_interrupted(
         return call(*asked, **how)
 
     if where == "after it happened":
-        monkeypatch.setattr(channel, "_destroy", lambda settled: once(destroy, settled))
+        dispatches = channel._dispatches
+        monkeypatch.setattr(dispatches, "destroy", lambda settled: once(destroy, settled))
     else:
         monkeypatch.setattr(Batch, "accept", lambda *asked, **how: once(accept, *asked, **how))
     with pytest.raises(KeyboardInterrupt):

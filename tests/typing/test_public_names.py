@@ -88,10 +88,8 @@ FOR_USERS = {
 """What each class is to show."""
 TO_GO = {
     "Auxiliary": "end",
-    "Batch": "lease_over",
-    "ReplayedBatch": "lease_over",
     "ExchangeInfo": "payload_id",
-    "QueueInfo": "headers in_memory payload_id redelivery sequence transient",
+    "QueueInfo": "in_memory payload_id redelivery sequence transient",
     "QueueSettings": "detects_by duplicate_window_ms lanes_by",
     "Receipt": "in_memory of",
     "RetryPolicy": "wait_seconds",

@@ -177,7 +177,7 @@ class Reclamation:
         for owner in sorted(asked):
             try:
                 there = self._payload.slices(owner)
-            except Exception as error:
+            except Exception as error:  # of one table: the others go on, and the result says so
                 self._fail(owner, error)
                 self._missed.add(owner)
                 continue
@@ -277,7 +277,7 @@ class Reclamation:
             what = f"payload of {owner}"
             if not self._patiently(what, lambda: self._payload.drop(owner, slices)):
                 return False
-        except Exception as error:
+        except Exception as error:  # of one table: the others go on, and the result says so
             self._fail(owner, error)
             return False
         self._known[owner] -= set(slices)
@@ -326,7 +326,7 @@ class Reclamation:
                 return False
             reason = self._payload.vacuum(owner, self._terms.seconds_min, full=True)
             left = self._payload.removed_files(owner)
-        except Exception as error:
+        except Exception as error:  # of one table: the others go on, and the result says so
             self._fail(owner, error)
             return False
         if reason is not None:

@@ -57,7 +57,7 @@ class QueueCollector:
                 continue
             gauge = GaugeMetricFamily(f"txnqueue_{name}", about, labels=["queue"])
             for row in rows:
-                value: Any = row[name]  # type: ignore[literal-required]
+                value: Any = row[name]  # type: ignore[literal-required]  # by the names of the gauges
                 if value is not None:
                     gauge.add_metric([row["queue"]], value)
             yield gauge

@@ -14,7 +14,7 @@ from txnqueue.cli.console import PLATFORM, OpenStore, command
 from txnqueue.cli.presentation import QUEUE_COLUMNS
 from txnqueue.errors import PlatformMissing
 from txnqueue.reports.audit.page import new_environment
-from txnqueue.reports.history import moment_of
+from txnqueue.reports.moments import moment_of
 
 if TYPE_CHECKING:
     from txnqueue.manager import QueueManager

@@ -272,7 +272,7 @@ class _Page(io.StringIO):
     """What Rich draws for stdout: it would end the process where a reader has gone."""
 
     @property
-    def encoding(self) -> str:  # type: ignore[override]
+    def encoding(self) -> str:  # type: ignore[override]  # io has an attribute
         """What can be drawn there."""
         return _encoding_of(sys.stdout)
 

@@ -17,7 +17,7 @@ from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.planning import Plan
 from txnqueue.core.settings import APPEND_PREFIX
-from txnqueue.core.state.closure import _expects_open, bars, closed_error
+from txnqueue.core.state.closure import bars, closed_among, expected_open
 from txnqueue.errors import (
     Busy,
     LayoutUnsupported,
@@ -123,7 +123,7 @@ class Append:
                 if found is not None:
                     return found
                 continue
-            except Exception as error:
+            except Exception as error:  # an earlier try may have landed
                 found = self._found_despite(error)
                 if found is None:
                     raise
@@ -166,7 +166,7 @@ class Append:
         """Read what a plan lacks, or plan without it; return an earlier try that landed, if any."""
         try:
             self._read(missing)
-        except Exception as error:
+        except Exception as error:  # as above; or the plan does without
             if missing.without is None:
                 found = self._found_despite(error)
                 if found is None:
@@ -201,7 +201,7 @@ class Append:
             if self._in_doubt:
                 raise self._unknown(error) from error
             raise
-        except Exception as error:
+        except Exception as error:  # no outcome: the journal is read
             cause, self._in_doubt, self._unsure = error, True, True
         found = self._find(cause)
         if found is None:
@@ -380,7 +380,5 @@ def layout_unsupported(store: str, layout: int) -> LayoutUnsupported:
 
 def closed_by(journal: Journal, unit: Unit) -> QueueError | None:
     """Return the error of a closed queue or exchange that an append expects open; None if none."""
-    streams = {c.stream for c in unit.conditions if _expects_open(c)}
-    fence = journal.read([model.FENCE]).entries if streams else ()
-    found = [entry for entry in fence if entry.stream in streams]
-    return closed_error(max(found, key=lambda e: e.place)) if found else None
+    fence = journal.read([model.FENCE]).entries if expected_open(unit) else ()
+    return closed_among(fence, unit)

@@ -183,7 +183,7 @@ class Past:
         was_there = self._archived
         try:
             return self._store.journal.archive.newest(EntryFilter()).commit_seq
-        except Exception:
+        except Exception:  # there may be none
             if was_there:
                 raise
             return self._newest_archived() if self._has_archive() else -1  # made meanwhile

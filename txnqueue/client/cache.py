@@ -59,7 +59,7 @@ class Cache:
         wanted = [model.FENCE, model.CATALOG]
         try:
             found = self._shards.read(wanted)
-        except Exception as error:
+        except Exception as error:  # there may be no store
             if not self.store.exists():
                 raise _not_found(self.store.root) from error
             found = self._shards.read(wanted)  # another client may have created it meanwhile

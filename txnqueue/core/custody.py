@@ -53,7 +53,7 @@ class Custody:
 
     def __init__(self, lock: threading.RLock) -> None:
         """Ask a lock what ``threading.Condition`` asks it."""
-        self._asks: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]
+        self._asks: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]  # not in typeshed
 
     def held(self) -> bool:
         """Return whether this thread holds it."""

@@ -93,7 +93,7 @@ class Facts:
 
 def _facts(result: Facts, before: str = "") -> Iterator[tuple[str, object]]:
     """Pass on the fields of a result, and those of results in it, by their names."""
-    for field in dataclasses.fields(result):  # type: ignore[arg-type]
+    for field in dataclasses.fields(result):  # type: ignore[arg-type]  # its subclasses are dataclasses
         name, value = before + field.name, getattr(result, field.name)
         if field.name.startswith("_"):
             continue

@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.core.markup import Facts
@@ -566,7 +566,6 @@ class QueueInfo(Facts):
     settings: QueueSettings
     dead_letter_id: str | None = None
     created_at_ms: int = 0
-    headers: Mapping[str, str] = field(default_factory=dict)
     sequence: int = 1
     closing: bool = False
 

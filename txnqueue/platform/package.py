@@ -42,7 +42,7 @@ def carried(source: object) -> tuple[Any, ...]:
     """
     kind = type(source)
     if _came_as() is None:
-        return copyreg.__newobj__, (kind,), vars(source)  # type: ignore[attr-defined]
+        return copyreg.__newobj__, (kind,), vars(source)  # type: ignore[attr-defined]  # not in typeshed
     return _made, (_packed(), kind.__module__, kind.__name__), vars(source)
 
 

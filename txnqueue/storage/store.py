@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from txnqueue.platform import clock
 from txnqueue.storage.journal import Journal
-from txnqueue.storage.journal.memory import MemoryJournal, Step, _no_step
+from txnqueue.storage.journal.memory import MemoryJournal, Step, no_step
 from txnqueue.storage.payload import PayloadStore
 from txnqueue.storage.tables import Tables
 
@@ -104,7 +104,7 @@ class DeltaStore:
                 storage is.
         """
         from txnqueue.storage.journal.delta import DeltaJournal
-        from txnqueue.storage.journal.locks import canonical_root
+        from txnqueue.storage.journal.location import canonical_root
         from txnqueue.storage.journal.sessions import in_current_catalog, is_connect
         from txnqueue.storage.journal.statements import Statements
         from txnqueue.storage.journal.tables import TableNames
@@ -147,7 +147,7 @@ class DeltaStore:
 class MemoryStore:
     """A store in the memory of this process: for tests, with Delta's conflict rule."""
 
-    def __init__(self, spark: SparkSession | None = None, step: Step = _no_step) -> None:
+    def __init__(self, spark: SparkSession | None = None, step: Step = no_step) -> None:
         """Create an empty store that several managers of this process may share.
 
         Args:

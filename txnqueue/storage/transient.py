@@ -23,7 +23,7 @@ from txnqueue.core.state import AttemptOwner, QueueState
 from txnqueue.errors import LimitExceeded, PayloadRemoved, SchemaMismatch
 from txnqueue.storage.forks import check_process
 from txnqueue.storage.journal import Appended, Reading
-from txnqueue.storage.journal.memory import MemoryJournal, Step, _no_step, numbered
+from txnqueue.storage.journal.memory import MemoryJournal, Step, no_step, numbered
 from txnqueue.storage.payload import Send
 from txnqueue.storage.payload.arrangement import Arranged
 from txnqueue.storage.payload.frames import is_frame
@@ -59,7 +59,7 @@ class TransientJournal(MemoryJournal):
         prepared: The prepared and undecided work, by attempt.
     """
 
-    def __init__(self, step: Step = _no_step) -> None:
+    def __init__(self, step: Step = no_step) -> None:
         """Create an empty journal at version 0."""
         super().__init__(step)
         self._process = os.getpid()
@@ -149,7 +149,7 @@ class TransientRows:
 class TransientPayload(MemoryPayload):
     """Sends that are kept until they are dropped, and then as long as they are referenced."""
 
-    def __init__(self, step: Step = _no_step) -> None:
+    def __init__(self, step: Step = no_step) -> None:
         """Create an empty payload store."""
         super().__init__(None, step)
         self._kept: dict[SendName, TransientRows] = {}
@@ -201,7 +201,7 @@ class TransientStore:
 
     spark = None
 
-    def __init__(self, root: str, step: Step = _no_step, *, is_place: bool = True) -> None:
+    def __init__(self, root: str, step: Step = no_step, *, is_place: bool = True) -> None:
         """Create an empty store.
 
         Args:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from txnqueue.core import model
 from txnqueue.core.model import Entry, Unit
 from txnqueue.errors import ExchangeClosed, ExchangeNotFound, QueueClosed, QueueError, QueueNotFound
@@ -56,6 +58,26 @@ def exchange_error(kind: str, name: str, exchange_id: str, by: str = "") -> Queu
 def is_closed(error: BaseException | None) -> bool:
     """Return whether an error is about a queue or an exchange that is closing or dropped."""
     return isinstance(error, QueueError) and _stream_of(error) is not None
+
+
+def expected_open(unit: Unit) -> frozenset[str]:
+    """Return the streams of the fence whose queues and exchanges an append expects open."""
+    return frozenset(c.stream for c in unit.conditions if _expects_open(c))
+
+
+def closed_among(entries: Iterable[Entry], unit: Unit) -> QueueError | None:
+    """Return the error of the queue or exchange closed last of those an append expects open.
+
+    Args:
+        entries: The entries of the fence.
+        unit: The append.
+
+    Returns:
+        The error; None if all of them are open.
+    """
+    streams = expected_open(unit)
+    found = [entry for entry in entries if entry.stream in streams]
+    return closed_error(max(found, key=lambda e: e.place)) if found else None
 
 
 def bars(error: QueueError, unit: Unit) -> bool:

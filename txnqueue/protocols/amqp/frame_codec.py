@@ -74,7 +74,7 @@ class FrameCodec:
         body = self.values.encode_described(code, fields)
         if isinstance(frame, Transfer):
             assert isinstance(frame.payload, bytes) or not frame.payload
-            body += bytes(frame.payload)  # type: ignore[arg-type]
+            body += bytes(frame.payload)  # type: ignore[arg-type]  # octets, or nothing
         return framed(body, channel, SASL if code >= 0x40 else AMQP)
 
 

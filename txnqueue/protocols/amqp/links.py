@@ -186,7 +186,7 @@ class IncomingLink(Link):
             return
         delivery.settled = delivery.settled or frame.settled
         self._set_mode(delivery, frame.rcv_settle_mode)
-        delivery.parts += frame.payload  # type: ignore[operator]
+        delivery.parts += frame.payload  # type: ignore[operator]  # of the same kind
         self._check_size(delivery, more=frame.more)
         if frame.more:
             self._partial = delivery

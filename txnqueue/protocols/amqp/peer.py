@@ -172,7 +172,7 @@ class Peer:
             self.close(error.error)
         except InvalidInput as error:  # it is unknown which transaction it was about
             self.close(Error(ErrorCondition.DECODE_ERROR, str(error)))
-        except Exception as error:
+        except Exception as error:  # the server goes on for the others
             logger.exception("connection closed after an unexpected error")
             why = f"{type(error).__name__}: {error}"
             self.close(Error(ErrorCondition.INTERNAL_ERROR, why))

@@ -277,7 +277,7 @@ class SendingLink(Link):
                 del live.deliveries[delivery]
         try:
             batch.release(transaction=None if live is None else live.transaction)
-        except BaseException as error:
+        except BaseException as error:  # what is not returned comes back when its lease ends
             if live is not None:
                 live.doom("Messages that it acquired could be neither sent nor returned.")
             if not isinstance(error, Exception):

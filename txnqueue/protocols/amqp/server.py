@@ -302,7 +302,7 @@ class AmqpServer:
             await client.serve()
         except asyncio.CancelledError:  # the server no longer waits
             logger.warning("amqp client left behind user=%s", client.user)
-        except Exception:
+        except Exception:  # of one client: the others go on
             logger.exception("amqp client ended")
         finally:
             del self._clients[client]

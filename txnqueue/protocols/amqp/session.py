@@ -282,7 +282,7 @@ class Session:
     def _attach(self, attach: Attach) -> str | None:
         try:
             link = self._link(attach)
-        except Exception as failed:
+        except Exception as failed:  # the peer is told by a detach, and the session goes on
             error = _error(failed, attach.name)
             role = Role.SENDER if attach.role is Role.RECEIVER else Role.RECEIVER
             self.emit(Attach(name=attach.name, handle=attach.handle, role=role))

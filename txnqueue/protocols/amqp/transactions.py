@@ -371,7 +371,7 @@ class LiveTransaction:
                 self.transaction.commit()
         except TransactionUnknown:
             raise
-        except Exception as error:
+        except Exception as error:  # it may have happened all the same, or be prepared
             refused = _refusal(error)
             if not self.resolve(refused.error):
                 raise refused from error

@@ -54,7 +54,7 @@ class Connection:
     @property
     def principal(self) -> str:
         """The principal of this connection."""
-        return self.manager._client.runtime.actor
+        return client_of(self.manager).runtime.actor
 
     def channel(self) -> Channel:
         """Open a channel; each thread that works in branches needs its own."""

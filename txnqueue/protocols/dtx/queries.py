@@ -9,6 +9,7 @@ from txnqueue.core.exchanges import BindingAnswer, ExchangeAnswer, read_argument
 from txnqueue.core.settings import check_text
 from txnqueue.core.state.branch import Ticket, check_ticket
 from txnqueue.core.state.topology import Topology
+from txnqueue.manager import client_of
 from txnqueue.protocols.dtx.replies import Lifetime, replying
 
 if TYPE_CHECKING:
@@ -80,4 +81,4 @@ class Querying(Lifetime):
             return self._topology().query_binding(exchange, queue, routing_key, arguments)
 
     def _topology(self) -> Topology:
-        return self._manager._client.cache.topology()
+        return client_of(self._manager).cache.topology()

@@ -231,7 +231,7 @@ class MessageFlow:
                     processing.commit_open()
             if processing is not None and main.status is Status.ROLLED_BACK:
                 raise rolled_back_by_handler(attempt_of(main))
-        except BaseException as error:
+        except BaseException as error:  # an interruption, too, must leave nothing open
             in_doubt = isinstance(error, TransactionUnknown)
             committed = (in_doubt or attempt_of(main).interrupted) and committed_after_all(main)
             if attempt_of(main).in_doubt:
@@ -279,7 +279,7 @@ class MessageFlow:
                 done, failed = done + 1, 0
             except DataSourceFailed:
                 raise
-            except Exception as error:
+            except Exception as error:  # the message was rolled back, and comes again
                 failed += 1
                 if failed >= errors_max or not self._comes_again:
                     raise
@@ -403,5 +403,5 @@ def _listed(name: str, given: Any) -> list[Any]:
 def _close(connection: Any) -> None:
     try:
         connection.close()
-    except Exception as error:
+    except Exception as error:  # nobody uses it any more
         logger.warning("connection not closed error=%s", error)

@@ -292,5 +292,5 @@ def _commit(transaction: Transaction) -> None:
 def _quietly(data_source: str, rollback: Callable[[], object]) -> None:
     try:
         rollback()
-    except Exception as error:
+    except Exception as error:  # the error that led here takes precedence
         logger.warning("auxiliary transaction not ended name=%s error=%s", data_source, error)

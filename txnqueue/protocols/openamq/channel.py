@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,19 +13,37 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.batch import Batch, unsay
+from txnqueue.core.handlers import check_function, check_ran
 from txnqueue.core.receipt import Receipt
 from txnqueue.core.receipt import Status as Outcome
-from txnqueue.core.settings import check_flag
+from txnqueue.core.settings import (
+    LEASE_SECONDS_MAX,
+    MESSAGES_PER_RECEIVE_MAX,
+    check_count,
+    check_flag,
+    check_number,
+    check_text,
+)
+from txnqueue.core.state import catalog
 from txnqueue.errors import (
     InvalidInput,
+    QueueClosed,
+    QueueNotFound,
     TransactionAborted,
     TransactionFinished,
     TransactionNotGiven,
     TransactionUnknown,
 )
 from txnqueue.exchange import Exchange
-from txnqueue.protocols.openamq.dispatches import LOST, Dispatches, Tags
-from txnqueue.protocols.openamq.lists import Dispatch, Held, Reply, by_batch
+from txnqueue.manager import client_of
+from txnqueue.protocols.openamq.dispatches import (
+    LOST,
+    Dispatches,
+    Tags,
+    check_whole,
+    delivery_failed,
+)
+from txnqueue.protocols.openamq.lists import Consumer, Dispatch, Held, Reply, Status, by_batch
 from txnqueue.queue import Queue
 from txnqueue.transaction import Transaction, attempt_of
 
@@ -33,17 +52,26 @@ if TYPE_CHECKING:
     from txnqueue.types import Rows
 
 logger = logging.getLogger("txnqueue")
+DISPATCHED_MAX = 1_000
 _OWN = {"self", "rows", "routing_key", "durable", "transaction"}
 _PLACING = signature(Queue.send).parameters.keys() - _OWN
 _ROUTING = signature(Exchange.publish).parameters.keys() - _OWN
 
 
-class Channel(Dispatches):
+class Channel:
     """A conversation with the store, whose sends and acknowledgements can be transactional."""
 
     def __init__(self, connection: Connection, *, lease_seconds: float | None = None) -> None:
         """Open a channel without transactions; use ``Connection.channel``."""
-        super().__init__(connection, lease_seconds)
+        if lease_seconds is not None:
+            check_number("lease_seconds", lease_seconds, 0.001, LEASE_SECONDS_MAX)
+        self._connection = connection
+        self._manager = connection.manager
+        self._lease_seconds = lease_seconds
+        self._closed = False
+        self._dispatches = Dispatches(connection.manager)
+        self._consumer = 0
+        self._given_back: Counter[str] = Counter()
         self._transacted = False
         self._transactional = False
         self._transaction: Transaction | None = None
@@ -57,7 +85,7 @@ class Channel(Dispatches):
         """The messages sent in the open transaction, in order."""
         if self._transaction is None:
             return []
-        client = self._manager._client
+        client = client_of(self._manager)
         return [
             Held(
                 queue.name,
@@ -69,6 +97,15 @@ class Channel(Dispatches):
             for staged in attempt_of(self._transaction).staged
             for queue in [Queue(client, staged.info)]
         ]
+
+    @property
+    def dispatch_list(self) -> list[Dispatch]:
+        """The messages dispatched to this channel and not settled, in the order of their tags.
+
+        It does not contain messages that a consumer has yet to be called with; no call settles
+        those.
+        """
+        return self._dispatches.listed()
 
     @property
     def transaction_id(self) -> str | None:
@@ -167,7 +204,109 @@ class Channel(Dispatches):
             self._connection.dispatch_waiting(published.queues)
         return Reply(count=published.count, receipt=published.receipt, published=published)
 
-    # -------------------------------------------------------------------- acknowledgements
+    # ------------------------------------------------------------------------- dispatching
+
+    def dispatch(self, queue: str | None = None, *, limit: int = DISPATCHED_MAX) -> Reply:
+        """Dispatch waiting messages, durable and transient, to this channel.
+
+        Args:
+            queue: The queue; if omitted, all queues with messages, except those that take, or
+                ever took, the dead letters of other queues.
+            limit: The maximum number per queue.
+        """
+        self._check_open()
+        _check_limit(limit)
+        if queue is not None:
+            names = [queue]
+        else:
+            dead_letters = self._taking_dead_letters()
+            names = [name for name in self._manager.list_queues() if name not in dead_letters]
+        found: list[Dispatch] = []
+        for name in names:
+            try:
+                found += self._dispatch(self._manager.queue(name), limit)
+            except Exception as error:  # the caller must learn of what is dispatched already
+                gone = queue is None and isinstance(error, (QueueClosed, QueueNotFound))
+                if not found and not gone:
+                    raise
+                logger.warning("queue not dispatched queue=%s error=%s", name, error)
+        return Reply(count=len(found), dispatches=tuple(found))
+
+    def consume(
+        self, queue: str, deliver: Callable[[Dispatch], object], *, limit: int = DISPATCHED_MAX
+    ) -> Reply:
+        """Wait for messages of a queue, which are dispatched here whenever a channel adds some.
+
+        Messages that already wait are dispatched at once. A consumer gets what the channels of its
+        connection send and commit, and what other channels of it give back; messages from other
+        clients arrive with the next ``dispatch``.
+
+        Args:
+            queue: The queue's name.
+            deliver: Called with each dispatch. Its errors are logged, and the message stays
+                dispatched.
+            limit: The maximum number at a time: after it, other consumers of the queue get some,
+                and then this one again.
+
+        Returns:
+            The number dispatched, and the consumer's number.
+        """
+        self._check_open()
+        _check_limit(limit)
+        check_function("deliver", deliver, "a function that gets a Dispatch")
+        self._manager.queue(queue)
+        self._consumer += 1
+        consumer = Consumer(self, self._consumer, queue, deliver, limit)
+        self._connection.consumers.append(consumer)
+        try:
+            return Reply(count=self._deliver_all(consumer), consumer=consumer.number)
+        except BaseException:
+            self.cancel(consumer.number)
+            raise
+
+    def cancel(self, consumer: int) -> Reply:
+        """Stop a consumer; messages that it already has stay dispatched.
+
+        Args:
+            consumer: Its number, from the reply to ``consume``.
+
+        Returns:
+            The status ``NO_MATCH`` if this channel has no such consumer.
+        """
+        self._check_open()
+        check_whole("consumer", consumer)
+        mine = [one for one in self._consumers() if one.number == consumer]
+        self._connection.cancel(mine)
+        return Reply(Status.OK if mine else Status.NO_MATCH)
+
+    def deliver(self, consumer: Consumer) -> int:
+        """Dispatch as many messages as a consumer takes at a time, and return their number."""
+        if consumer not in self._connection.consumers:
+            return 0
+        call = object()
+        try:
+            found = self._dispatch(self._manager.queue(consumer.queue), consumer.limit, call)
+            for number, dispatch in enumerate(found):
+                if consumer not in self._connection.consumers:  # cancelled by its own call
+                    rest = [one for one in found[number:] if one in self._dispatches]
+                    self._connection.dispatch_waiting(
+                        self._dispatches.give_back(rest), given_back_by=self
+                    )
+                    return number
+                if dispatch not in self._dispatches:  # lost meanwhile
+                    continue
+                dispatch._waits = None
+                try:
+                    check_ran(consumer.deliver(dispatch), "deliver")
+                except Exception as error:  # a commit stands even if a consumer fails
+                    logger.warning("consumer failed queue=%s error=%s", consumer.queue, error)
+            return len(found)
+        finally:
+            for dispatch in self._dispatches.all():
+                if dispatch._waits is call:  # it was interrupted
+                    dispatch._waits = None
+
+    # ---------------------------------------------------------------------------- settling
 
     def ack(self, tags: Tags | None = None, *, transacted: bool | None = None) -> Reply:
         """Acknowledge dispatched messages, at once or with the commit.
@@ -188,15 +327,86 @@ class Channel(Dispatches):
         """
         self._check_open()
         with self._changed_alone():
-            found = self._unacknowledged(tags)
+            found = self._dispatches.unacknowledged(tags)
             if not self._is_transacted(transacted=transacted):
-                self._settle(found, _accepted)
+                self._dispatches.settle(found, _accepted)
             elif found:
                 self._open_transaction()
                 for one in found:
                     one.acknowledged = True
-                self._keep(found)
+                self._dispatches.keep(found)
         return Reply(count=len(found))
+
+    def unget(self, tag: int) -> Reply:
+        """Give one dispatched message back to its queue at once, for any client.
+
+        The delivery counts as failed, so a message that no consumer can process becomes a dead
+        letter. Waiting consumers of other channels get it.
+
+        Args:
+            tag: Its tag.
+
+        Returns:
+            The status ``NO_MATCH``, with nothing changed, if no dispatched message has this tag or
+            its acknowledgement waits for the commit.
+
+        Raises:
+            LeaseLost: Other clients may have it now.
+            QueueNotFound: Its queue was dropped, and it has left the dispatch list.
+        """
+        self._check_open()
+        found = self._dispatches.unacknowledged(check_whole("tag", tag))
+        if not found:
+            return Reply(Status.NO_MATCH)
+        self._dispatches.settle(found, delivery_failed)
+        self._given_back[found[0].queue] += 1
+        self._connection.dispatch_waiting([found[0].queue], given_back_by=self)
+        return Reply(count=1)
+
+    def reject(self, tags: Tags | None = None, *, reason: str | None = None) -> Reply:
+        """Move dispatched messages to their dead-letter queues at once; without one, delete them.
+
+        Args:
+            tags: As in ``ack``. Those whose acknowledgement waits for the commit stay.
+            reason: The reason, recorded in the dead letters' ``_message.origin.reason``.
+
+        Returns:
+            The number rejected.
+
+        Raises:
+            LeaseLost: Other clients may have some of them now; nothing was rejected.
+            QueueNotFound: As in ``ack``.
+        """
+        self._check_open()
+        check_text("reason", reason)
+        found = self._dispatches.unacknowledged(tags)
+        self._dispatches.settle(
+            found,
+            lambda batch, names, inside: batch.reject(
+                matching=names, reason=reason, transaction=inside
+            ),
+        )
+        return Reply(count=len(found))
+
+    def extend_lease(self, seconds: float) -> Reply:
+        """Extend the lease of all dispatched messages.
+
+        Args:
+            seconds: The new lease in seconds, from now.
+
+        Returns:
+            The number of messages held, without those that are known as lost.
+
+        Raises:
+            LeaseLost: Other clients may have some of them now, and these have left the
+                dispatch list, except those whose acknowledgement waits for the commit, which will
+                fail for them; extend the lease again for the rest.
+            QueueNotFound: The same, because a queue was dropped; ``QueueClosed`` while it is being
+                dropped.
+        """
+        self._check_open()
+        check_number("seconds", seconds, 0.001, LEASE_SECONDS_MAX)
+        return Reply(count=self._dispatches.extend_lease(seconds))
 
     # ------------------------------------------------------------------------- transactions
 
@@ -248,6 +458,69 @@ class Channel(Dispatches):
         self._check_transactional("rollback")
         return self._roll_back()
 
+    def close(self) -> Reply:
+        """Roll back the open transaction, and give back all dispatched messages.
+
+        For messages that were never looked at, the delivery does not count; for the others it
+        does. Waiting consumers of other channels get them.
+        """
+        if self._closed:
+            return Reply()
+        reply = self._roll_back()
+        self._connection.cancel(self._consumers())
+        queues = self._dispatches.give_back(self._dispatches.all())
+        self._dispatches.clear()
+        self._closed = True
+        self._connection.forget(self)
+        self._connection.dispatch_waiting(queues, given_back_by=self)
+        return reply
+
+    # -------------------------------------------------------------------------- helpers
+
+    def _deliver_all(self, consumer: Consumer) -> int:
+        """Dispatch all messages of a queue, except those behind messages that are given back."""
+        count, given_back = 0, self._given_back[consumer.queue]
+        while True:
+            try:
+                found = self.deliver(consumer)
+            except Exception as error:  # what was delivered before counts
+                if not count:
+                    raise
+                logger.warning("dispatched in part queue=%s error=%s", consumer.queue, error)
+                return count
+            count += found
+            if found < consumer.limit or self._given_back[consumer.queue] != given_back:
+                return count
+
+    def _dispatch(self, source: Queue, limit: int, waits: object = None) -> list[Dispatch]:
+        """Claim until there are enough or none is left: redelivered messages come in pieces."""
+        found: list[Dispatch] = []
+        while len(found) < limit:
+            try:
+                left = limit - len(found)
+                batch = source.receive(left, lease_seconds=self._lease_seconds, transaction=None)
+            except Exception as error:  # the caller must learn of what is dispatched already
+                if not found:
+                    raise
+                logger.warning("dispatched in part queue=%s error=%s", source.name, error)
+                return found
+            if not len(batch):
+                return found
+            found += self._dispatches.add(source, batch, waits)
+        return found
+
+    def _taking_dead_letters(self) -> set[str]:
+        entries = client_of(self._manager).cache.catalog_entries()
+        ids = {info.dead_letter_id for info in catalog.every_queue(entries).values()}
+        return {name for name, info in catalog.queues(entries).items() if info.queue_id in ids}
+
+    def _consumers(self) -> list[Consumer]:
+        return [one for one in list(self._connection.consumers) if one.channel is self]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TransactionFinished("The channel is closed: open another one.")
+
     def _roll_back(self) -> Reply:
         with self._changed_alone():
             acknowledged, count = self._acknowledged(), sum(one.count for one in self.transact_list)
@@ -260,23 +533,6 @@ class Channel(Dispatches):
                     raise
             self._rolled_back()
             return Reply(count=count + len(acknowledged))
-
-    def close(self) -> Reply:
-        """Roll back the open transaction, and give back all dispatched messages.
-
-        For messages that were never looked at, the delivery does not count; for the others it
-        does. Waiting consumers of other channels get them.
-        """
-        if self._closed:
-            return Reply()
-        reply = self._roll_back()
-        self._connection.cancel(self._consumers())
-        queues = self._give_back(self._all())
-        self._dispatched.clear()
-        self._closed = True
-        self._connection.forget(self)
-        self._connection.dispatch_waiting(queues, given_back_by=self)
-        return reply
 
     @contextmanager
     def _changed_alone(self) -> Iterator[None]:
@@ -293,7 +549,7 @@ class Channel(Dispatches):
                 self._connection.dispatch_waiting(queues)
 
     def _commit(self, transaction: Transaction, acknowledged: list[Dispatch]) -> Receipt:
-        with self._forgetting_lost():  # after the rollback, which unacknowledges them
+        with self._dispatches.forgetting_lost():  # after the rollback, which unacknowledges them
             try:
                 if attempt_of(transaction).takes_work:
                     for batch, names in by_batch(acknowledged):
@@ -332,14 +588,14 @@ class Channel(Dispatches):
         sent = self.transact_list
         count = len(acknowledged) + sum(one.count for one in sent)
         self._committed_to += dict.fromkeys(one.queue for one in sent)
-        self._destroy(acknowledged)
+        self._dispatches.destroy(acknowledged)
         self._transaction = None
         return Reply(count=count, receipt=receipt)
 
     def _rolled_back(self) -> None:
         for dispatch in self.dispatch_list:
             dispatch.acknowledged = False
-        self._destroy(one for one in self.dispatch_list if one._is_lost)
+        self._dispatches.destroy(one for one in self.dispatch_list if one._is_lost)
         self._transaction = None
 
     def _is_transacted(self, *, transacted: bool | None) -> bool:
@@ -378,6 +634,10 @@ class Channel(Dispatches):
     ) -> None:
         """Close the channel; an error of the block takes precedence."""
         close_after(error, "channel", self.close)
+
+
+def _check_limit(limit: object) -> None:
+    check_count("limit", limit, 1, MESSAGES_PER_RECEIVE_MAX)
 
 
 def close_after(error: BaseException | None, what: str, close: Callable[[], object]) -> None:

@@ -17,7 +17,6 @@ from txnqueue.protocols.openamq.lists import Consumer, Queued, queued
 
 if TYPE_CHECKING:
     from txnqueue.manager import QueueManager
-    from txnqueue.protocols.openamq.dispatches import Dispatches
 
 
 logger = logging.getLogger("txnqueue")
@@ -39,13 +38,13 @@ class Connection:
         self._closed = False
         self._lock = threading.Lock()
         self._waiting: deque[str] = deque()
-        self._gave_back: set[tuple[str, Dispatches]] = set()
+        self._gave_back: set[tuple[str, Channel]] = set()
         self._dispatching = False
 
     @property
     def client_id(self) -> str:
         """The name that marks dispatched messages: the manager's consumer id."""
-        return self.manager._client.consumer.id
+        return client_of(self.manager).consumer.id
 
     def channel(self, *, lease_seconds: float | None = None) -> Channel:
         """Open a channel; each thread needs its own.
@@ -76,7 +75,7 @@ class Connection:
         for channel in list(self._channels):
             try:
                 channel.close()
-            except Exception as error:
+            except Exception as error:  # the other channels are closed all the same
                 failed = failed or error
         if failed is not None:
             raise failed
@@ -102,9 +101,7 @@ class Connection:
                 found += queued(state, persistent=not part.info.transient)
         return found
 
-    def dispatch_waiting(
-        self, queues: Iterable[str], given_back_by: Dispatches | None = None
-    ) -> None:
+    def dispatch_waiting(self, queues: Iterable[str], given_back_by: Channel | None = None) -> None:
         """Dispatch queues with new messages to the waiting consumers.
 
         Messages that cannot be dispatched now wait for the next time. Messages that consumers send

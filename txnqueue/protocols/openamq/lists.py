@@ -21,7 +21,7 @@ from txnqueue.queue import Queue
 from txnqueue.storage.payload import Part, messages_of
 
 if TYPE_CHECKING:
-    from txnqueue.protocols.openamq.dispatches import Dispatches
+    from txnqueue.protocols.openamq.channel import Channel
     from txnqueue.types import Message
 
 
@@ -167,7 +167,7 @@ class Queued:
 class Consumer:
     """A consumer that waits on a channel for messages of a queue."""
 
-    channel: Dispatches
+    channel: Channel
     number: int
     queue: str
     deliver: Callable[[Dispatch], object]

@@ -22,8 +22,8 @@ from txnqueue.core.settings import QueueInfo, shown
 from txnqueue.core.state import catalog, erasures
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidName, PlatformMissing
-from txnqueue.reports.history import check_moment, cut
 from txnqueue.reports.ledger import ledgers
+from txnqueue.reports.moments import check_moment, cut
 from txnqueue.reports.snapshot import Snapshot
 from txnqueue.reports.views.columns import Owner
 from txnqueue.reports.views.messages import Schemas, messages

@@ -7,7 +7,7 @@ from typing import Any
 from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 
 
-class AskedAnew(FSSpecHandler):  # type: ignore[misc]
+class AskedAnew(FSSpecHandler):  # type: ignore[misc]  # pyarrow has no types
     """Lists files anew each time, because many file systems of fsspec cache listings."""
 
     def get_file_info_selector(self, selector: Any) -> Any:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from txnqueue.core.settings import shown
 from txnqueue.errors import FilesNotReadable, InvalidInput
-from txnqueue.storage.journal.locks import canonical_root
+from txnqueue.storage.journal.location import canonical_root
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

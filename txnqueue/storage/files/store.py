@@ -220,6 +220,6 @@ class NoTransient:
 
 
 def _shown(root: str) -> str:
-    from txnqueue.storage.journal.locks import canonical_root
+    from txnqueue.storage.journal.location import canonical_root
 
     return canonical_root(root)

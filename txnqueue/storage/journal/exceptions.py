@@ -291,7 +291,7 @@ def surely_not_begun(error: BaseException, analyse: Callable[[], object]) -> boo
         analyse()
     except AnalysisException:
         return True
-    except Exception:
+    except Exception:  # so nothing is certain
         return False
     return False
 

@@ -149,7 +149,7 @@ class Groups:
         units = [unit for request in group for unit in request.units]
         try:
             inserted, version = group[0].insert(units, metadata(group))
-        except BaseException as error:
+        except BaseException as error:  # each waiting caller gets it
             self._fail(group, error)
             return
         try:

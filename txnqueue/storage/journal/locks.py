@@ -1,31 +1,29 @@
-"""The location of a store, and the locks that its tables need there."""
+"""The locks that the tables of a store need at its location."""
 
 from __future__ import annotations
 
 import atexit
 import logging
 import os
-import re
 import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
-from txnqueue.core.settings import shown
 from txnqueue.errors import InvalidInput, StoreNotFound
 from txnqueue.storage.journal import locked_file
-from txnqueue.storage.journal.lock import NoLock, TableLock, writing
-from txnqueue.storage.journal.sessions import is_connect, is_stopped
-from txnqueue.storage.journal.storage import (
+from txnqueue.storage.journal.admission import (
     Admission,
     TableRegister,
     application_settings,
     driver_of,
     writers_at,
 )
+from txnqueue.storage.journal.location import FILE_URI, SCHEME, default_elsewhere, path_of
+from txnqueue.storage.journal.lock import NoLock, TableLock, writing
+from txnqueue.storage.journal.sessions import is_connect, is_stopped
 from txnqueue.storage.journal.tables import TableNames, verbatim
 
 if TYPE_CHECKING:
@@ -33,44 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txnqueue")
 Lock = TableLock | Admission | NoLock
-_FILE = re.compile(r"file:(?://[^/]*)?", re.IGNORECASE)
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
-
-
-def canonical_root(root: str) -> str:
-    """Return the canonical form of a root.
-
-    A path without a scheme is on the local disk, unless Spark's default file system is another
-    one; symbolic links are followed, so different spellings are one store.
-
-    Raises:
-        InvalidInput: The path leads nowhere: no such user's home, a circle of links, a folder of
-            this process that is gone, or a character that no path has. Or it is that of a file.
-    """
-    if "/" not in root:
-        return root
-    if _FILE.match(root):
-        root = _path_of(root)
-    if _SCHEME.match(root):
-        return root.rstrip("/")
-    try:
-        path = str(Path(root).expanduser().resolve())
-    except (OSError, RuntimeError, ValueError) as error:
-        raise InvalidInput(f"The path {shown(root)} leads nowhere: {error}") from error
-    if os.path.isfile(path):
-        raise InvalidInput(f"The path {shown(root)} is that of a file: give a folder.")
-    return path
-
-
-def _path_of(uri: str) -> str:
-    """Return the path of a file URI; "#" and "?" are part of it, as for Spark (pure)."""
-    return unquote(_FILE.sub("", uri, count=1))
-
-
-def default_elsewhere(session: SparkSession) -> str | None:
-    """Return Spark's default file system for paths without a scheme; None if it is this disk."""
-    default = str(session.sql("SET fs.defaultFS").collect()[0][1])
-    return None if default.startswith(("file:", "<undefined>")) else default
 
 
 class Locks:
@@ -181,11 +141,11 @@ class Locks:
         root = self._names.root
         if not self._names.by_path:
             location = self._location()
-            if not _FILE.match(location):
+            if not FILE_URI.match(location):
                 return None
             schema = root.rpartition(".")[2].lower()  # the same with and without the catalog
-            return self._shared(Path(_path_of(location)) / f".txnqueue-{schema}")
-        if _SCHEME.match(root):
+            return self._shared(Path(path_of(location)) / f".txnqueue-{schema}")
+        if SCHEME.match(root):
             return None
         default = default_elsewhere(self._session())
         if default is not None:

@@ -83,7 +83,7 @@ class CommitLog:
             }
             if not _is_elsewhere(actions["protocol"].get("writerFeatures") or ()):
                 self._described = str(actions["metaData"]["id"]), folder
-        except Exception as error:
+        except Exception as error:  # a shortcut only: Spark is asked instead
             if self._statements.closed:
                 raise
             logger.info("commit not read table=%s error=%s", self._table, type(error).__name__)
@@ -142,7 +142,7 @@ class CommitLog:
             return self._statements.run(lambda: self._ends_with(version))
         except StoreSetBack:
             raise
-        except Exception as error:
+        except Exception as error:  # a shortcut only: Spark is asked instead
             if self._statements.closed:
                 raise
             logger.info("commits not listed table=%s error=%s", self._table, type(error).__name__)
@@ -160,7 +160,7 @@ class CommitLog:
             return
         try:
             gone = self._statements.run(lambda: self._trace_after(version))
-        except Exception as error:
+        except Exception as error:  # the log cannot be listed: no trace is known
             if self._statements.closed:
                 raise
             logger.info("commits not listed table=%s error=%s", self._table, type(error).__name__)
@@ -177,7 +177,7 @@ class CommitLog:
             return False
         try:
             return not self._statements.run(lambda: self._is_there(folder))
-        except Exception as error:
+        except Exception as error:  # unknown is not absent
             if self._statements.closed:
                 raise
             logger.info("folder not found folder=%s error=%s", folder, type(error).__name__)
@@ -285,7 +285,7 @@ class CommitLog:
         path = self._path(name)
         try:
             found = self._files_of(path).getFileStatus(path)
-        except Exception:
+        except Exception:  # there may be no such file
             if self._is_there(name):
                 raise
             return None

@@ -25,8 +25,8 @@ Step = Callable[[str], None]
 """Called between the steps of a store call, so that a scheduler can interleave clients."""
 
 
-def _no_step(name: str) -> None:
-    pass
+def no_step(name: str) -> None:
+    """Do nothing before an atomic step of a store call."""
 
 
 class MemoryArchive:
@@ -144,7 +144,7 @@ class MemoryArchive:
 class MemoryJournal:
     """A journal in the memory of this process; many clients may share it."""
 
-    def __init__(self, step: Step = _no_step) -> None:
+    def __init__(self, step: Step = no_step) -> None:
         """Create an empty journal at version 0.
 
         Args:

@@ -232,7 +232,7 @@ def answers(session: SparkSession) -> bool:
     found.client.set_retry_policies([])
     try:
         is_known(session)
-    except Exception as error:
+    except Exception as error:  # whatever it is, the server does not answer
         logger.info("no answer error=%s", error)
         return False
     return True

@@ -17,7 +17,7 @@ from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import PayloadRemoved
 from txnqueue.platform.log_store import scheme_of
 from txnqueue.storage.journal.exceptions import damage
-from txnqueue.storage.journal.locks import default_elsewhere
+from txnqueue.storage.journal.location import default_elsewhere
 from txnqueue.storage.journal.log import CommitLog
 from txnqueue.storage.journal.sessions import commit_noted, is_connect
 from txnqueue.storage.journal.statements import Statements

@@ -13,7 +13,7 @@ from txnqueue.core import ranges
 from txnqueue.core.model import Range
 from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import PayloadRemoved, PlatformMissing
-from txnqueue.storage.journal.memory import Step, _no_step
+from txnqueue.storage.journal.memory import Step, no_step
 from txnqueue.storage.payload import Part, Run, Send, StagedPlace
 from txnqueue.storage.payload.arrangement import Arranged, arrange, widened
 from txnqueue.storage.payload.column_names import folded
@@ -42,7 +42,7 @@ class MemoryPayload:
     Threads share it: what is iterated is a copy, which Python makes in one step.
     """
 
-    def __init__(self, spark: SparkSession | None = None, step: Step = _no_step) -> None:
+    def __init__(self, spark: SparkSession | None = None, step: Step = no_step) -> None:
         """Create an empty payload store.
 
         Args:

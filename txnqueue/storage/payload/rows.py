@@ -59,7 +59,7 @@ def arrow_table(schema: StructType, rows: object) -> pa.Table:
     if given is not None:
         names, read = given
         check_names(schema, [name for name in names if name != MESSAGE_COLUMN])
-        count = len(rows) if hasattr(rows, "iloc") else rows.num_rows  # type: ignore[attr-defined, arg-type]
+        count = len(rows) if hasattr(rows, "iloc") else rows.num_rows  # type: ignore[attr-defined, arg-type]  # pandas or Arrow
         columns = [
             _column(column, read(names.index(column.name)))
             if column.name in names

@@ -14,7 +14,7 @@ from txnqueue.core.settings import shown
 from txnqueue.errors import InvalidInput, PayloadRemoved, TxnQueueError
 from txnqueue.storage.journal import AppendConflict
 from txnqueue.storage.journal.exceptions import UsersTable, is_altered, misnamed
-from txnqueue.storage.journal.locks import canonical_root, default_elsewhere
+from txnqueue.storage.journal.location import canonical_root, default_elsewhere
 from txnqueue.storage.journal.sessions import (
     APPLICATION,
     LAST_COMMIT,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from txnqueue.errors import PlatformMissing
-from txnqueue.storage.journal.memory import Step, _no_step
+from txnqueue.storage.journal.memory import Step, no_step
 from txnqueue.storage.payload.memory import MemoryPayload
 from txnqueue.storage.tables import (
     APPEND,
@@ -40,7 +40,7 @@ class _Table:
 class MemoryTables:
     """Tables in the memory of this process, with appends only; other changes need Delta."""
 
-    def __init__(self, payload: MemoryPayload, step: Step = _no_step) -> None:
+    def __init__(self, payload: MemoryPayload, step: Step = no_step) -> None:
         """Create an empty set of tables.
 
         Args:
