@@ -31,13 +31,14 @@ from txnqueue.admin.recovery import (
     release_leases,
 )
 from txnqueue.admin.retention import Retention
+from txnqueue.attempts import attempts, run
 from txnqueue.client.append import in_doubt
 from txnqueue.client.client import Client
-from txnqueue.client.runtime import Retries, Runtime
-from txnqueue.core import exchanges, markup, model
+from txnqueue.client.runtime import Runtime
+from txnqueue.core import exchanges, markup
 from txnqueue.core.configuration import Configuration
-from txnqueue.core.handlers import check_function, check_ran
-from txnqueue.core.receipt import Receipt, Status
+from txnqueue.core.handlers import check_function
+from txnqueue.core.receipt import Receipt
 from txnqueue.core.settings import (
     RetryPolicy,
     check_flag,
@@ -77,15 +78,8 @@ from txnqueue.results import Outcome
 from txnqueue.sink import Sink, SinkHandler
 from txnqueue.storage.payload.schemas import check_schema
 from txnqueue.storage.store import DeltaStore, Store
-from txnqueue.transaction import (
-    RepeatableTransaction,
-    Transaction,
-    at_once,
-    attempt_of,
-    rolled_back_by_handler,
-)
+from txnqueue.transaction import Transaction, at_once
 from txnqueue.transactions.attempt import Attempt
-from txnqueue.transactions.commit import resolve_doubt
 from txnqueue.transactions.outcome import attempt_named, outcome_of
 from txnqueue.transactions.prepared import decide_prepared, forget
 from txnqueue.transactions.table_applier import Applier
@@ -792,41 +786,7 @@ class QueueManager:
                 with attempt as tx:
                     ...
         """
-        runtime = self._client.runtime
-        policy = runtime.retry if retry is None else check_retry(retry)
-        key = transaction_id
-        if key is None:
-            key = model.generated_key(self._client.shard, runtime.new_id())
-        tries, last = Retries(replace(runtime, retry=policy)), False
-        while not last:
-            look_up = transaction_id is not None or tries.failed > 0
-            attempt = Attempt(self._client, key, digest=digest, look_up=look_up)
-            attempt.begin()
-            if attempt.already_committed:
-                return
-            tx = RepeatableTransaction(attempt)
-            last = tx.last = tries.last
-            try:
-                yield tx
-            except GeneratorExit:
-                tx.warn_if_lost()
-                raise
-            if tx.status is Status.ACTIVE and tx.failure is None:
-                tx.rollback("its block was not entered", counted=False)
-                raise InvalidInput(
-                    "An attempt was neither entered nor decided, so it was rolled back: write "
-                    "'with attempt as tx:' in the loop, and do the work in that block."
-                )
-            if tx.status is Status.COMMITTED or tx.failure is None:
-                return
-            if isinstance(tx.failure, TransactionUnknown):
-                status = resolve_doubt(attempt)
-                if status is Status.COMMITTED:
-                    return
-                if status is Status.PREPARED:  # it has to be decided first
-                    raise tx.failure
-            tries.fail()
-            tries.wait()
+        return attempts(self._client, retry, transaction_id=transaction_id, digest=digest)
 
     def run_transaction(
         self,
@@ -853,20 +813,7 @@ class QueueManager:
             Busy: Conflicts of a call of the handler, such as a receive, outlasted the retries.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` tells the outcome.
         """
-        check_function("handler", handler)
-        key, attempt = "" if transaction_id is None else transaction_id, None
-        for attempt in self.attempts(retry, transaction_id=transaction_id, digest=digest):
-            key = attempt.id
-            with attempt as tx:
-                check_ran(handler(tx))
-        if attempt is not None and attempt.receipt is not None:
-            return attempt.receipt
-        receipt = self.outcome(key).receipt
-        if receipt is None and attempt is not None and attempt.status is Status.ROLLED_BACK:
-            raise rolled_back_by_handler(attempt_of(attempt))
-        if receipt is None:
-            raise in_doubt(key or "", None, None)
-        return receipt
+        return run(self._client, handler, retry=retry, transaction_id=transaction_id, digest=digest)
 
     def sink(self, handler: SinkHandler, *, name: str = "all") -> Callable[[DataFrame, int], None]:
         """Make a ``foreachBatch`` function that runs a handler in one transaction per micro-batch.
