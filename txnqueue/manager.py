@@ -25,14 +25,12 @@ from txnqueue.admin.reclamation import Vacuum
 from txnqueue.admin.recovery import (
     BRANCH_SECONDS_MIN,
     RecoveryResult,
-    abort_attempt,
-    abort_undecided,
     recover,
     release_leases,
+    roll_back,
 )
 from txnqueue.admin.retention import Retention
 from txnqueue.attempts import attempts, run
-from txnqueue.client.append import in_doubt
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Runtime
 from txnqueue.core import exchanges, markup
@@ -54,19 +52,11 @@ from txnqueue.core.settings import (
 from txnqueue.core.state import catalog
 from txnqueue.drain import Handler
 from txnqueue.errors import (
-    Busy,
-    DecidedByDatabase,
     ExchangeNotFound,
-    HistoryRemoved,
     InvalidInput,
     PlatformMissing,
     QueueInUse,
     SchemaMismatch,
-    TransactionFinished,
-    TransactionNotFound,
-    TransactionNotPrepared,
-    TransactionUnknown,
-    TxnQueueError,
 )
 from txnqueue.exchange import Exchange, open_exchange
 from txnqueue.queue import Queue
@@ -80,7 +70,7 @@ from txnqueue.storage.payload.schemas import check_schema
 from txnqueue.storage.store import DeltaStore, Store
 from txnqueue.transaction import Transaction, at_once
 from txnqueue.transactions.attempt import Attempt
-from txnqueue.transactions.outcome import attempt_named, outcome_of
+from txnqueue.transactions.outcome import outcome_of
 from txnqueue.transactions.prepared import decide_prepared, forget
 from txnqueue.transactions.table_applier import Applier
 from txnqueue.types import Database, ExchangeKind, Tabular, TwoPhaseDatabase, Unwanted
@@ -88,16 +78,6 @@ from txnqueue.types import Database, ExchangeKind, Tabular, TwoPhaseDatabase, Un
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-
-_NOT_DECIDABLE = (
-    TransactionNotFound,
-    TransactionNotPrepared,
-    TransactionFinished,
-    DecidedByDatabase,
-    HistoryRemoved,
-)
-"""Errors that say that nothing is prepared under an id; an attempt of it may hold messages."""
 
 
 class QueueManager:
@@ -924,25 +904,7 @@ class QueueManager:
         reason = check_text("reason", reason)
         transaction_id = check_id(transaction_id)
         self._client.open()
-        if attempt is not None:
-            abort_attempt(
-                self._client, attempt_named(transaction_id, attempt), reason or "in doubt"
-            )
-            return
-        refused: TxnQueueError | None = None
-        try:
-            decide_prepared(self._client, transaction_id, commit=False, reason=reason)
-        except _NOT_DECIDABLE as error:
-            refused = error
-        # The prepared attempt may not be the only one: another may hold messages.
-        try:
-            aborted = abort_undecided(self._client, transaction_id, reason or "rolled back")
-        except Exception as error:
-            if refused is not None or isinstance(error, TransactionUnknown):
-                raise
-            raise in_doubt(transaction_id, None, error) from error  # half of it is done
-        if refused is not None and not aborted:
-            raise refused
+        roll_back(self._client, transaction_id, reason, attempt)
 
     def decide_heuristically(self, transaction_id: str, *, commit: bool, reason: str) -> None:
         """Decide a prepared transaction as an operator, instead of its coordinator.
@@ -1009,16 +971,7 @@ class QueueManager:
                 stands: call again.
         """
         self._client.open()
-        try:
-            return recover(self._client, connections, branch_seconds_min)
-        except Busy as error:
-            raise Busy(
-                "Concurrent writers won every retry for one of the items to recover; those "
-                "finished before it stay finished: call recover again.",
-                operation=error.operation,
-                queue=error.queue,
-                tries=error.tries,
-            ) from error
+        return recover(self._client, connections, branch_seconds_min)
 
     def create_exchange(
         self,
