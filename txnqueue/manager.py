@@ -5,19 +5,11 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.admin import creation
-from txnqueue.admin.declarations import (
-    DeclarationResult,
-    Declarations,
-    different,
-    lacking,
-    plan,
-    read,
-)
-from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
+from txnqueue.admin.declarations import DeclarationResult, carry_out, plan, read
+from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult, drop_named
 from txnqueue.admin.erasure import EraseResult, erase
 from txnqueue.admin.exchange_creation import Asked, create_exchange
 from txnqueue.admin.maintenance import MaintenanceResult, maintain
@@ -49,15 +41,8 @@ from txnqueue.core.settings import (
     check_text,
     shown,
 )
-from txnqueue.core.state import catalog
 from txnqueue.drain import Handler
-from txnqueue.errors import (
-    ExchangeNotFound,
-    InvalidInput,
-    PlatformMissing,
-    QueueInUse,
-    SchemaMismatch,
-)
+from txnqueue.errors import ExchangeNotFound, InvalidInput, PlatformMissing
 from txnqueue.exchange import Exchange, open_exchange
 from txnqueue.queue import Queue
 from txnqueue.rehearsal import Rehearsal, rehearse
@@ -546,22 +531,8 @@ class QueueManager:
         )
         columns = creation.read_schema(self._client, schema, like)
         columns = check_schema(columns, group_by, message_id)
-        complete = creation.create_journal(self._client)
-        existing = self._client.cache.queues().get(name) if complete else None
-        if existing is None:
-            existing = creation.create_queue(
-                self._client, name, columns, settings, exist_ok=exist_ok, complete=complete
-            )
-        elif existing.closing or not exist_ok:
-            raise creation.taken(existing)
-        queue = Queue(self._client, existing)
-        if not creation.has_had(self._client, existing, columns):
-            raise SchemaMismatch(
-                f"Queue {name!r} exists and differs in "
-                f"{catalog.differing(existing.schema, columns.jsonValue())}: open it with "
-                "manager.queue(name), or add columns with queue.alter(add=...)."
-            )
-        return queue
+        info = creation.ensure_queue(self._client, name, columns, settings, exist_ok=exist_ok)
+        return Queue(self._client, info)
 
     def queue(self, name: str) -> Queue:
         """Open a queue.
@@ -625,10 +596,7 @@ class QueueManager:
         name = check_name(name)
         check_flag("missing_ok", missing_ok)
         at_once(self._client, "drop_queue")
-        known = self._client.cache.queues()  # read anew: another client may have replaced the queue
-        if missing_ok and name not in known:
-            return QueueDropResult(name, dropped=True, existed=False)
-        return Queue(self._client, self._client.cache.queue(name)).drop(reason=reason)
+        return drop_named(self._client, name, reason, missing_ok=missing_ok)
 
     def declare(
         self, declarations: Mapping[str, Any], *, dry_run: bool = False, drop: bool = False
@@ -664,38 +632,11 @@ class QueueManager:
         if not dry_run:
             at_once(self._client, "declare")
         declared = read(self._client, declarations)
-        steps = plan(self._client, declared, self._configuration.declared_settings, drop=drop)
+        settings_of = self._configuration.declared_settings
+        steps = plan(self._client, declared, settings_of, drop=drop)
         if dry_run:
             return steps
-        held: dict[str, tuple[str, ...]] = {}
-        return [
-            self._dropped(step, held) if step.action == "drop" else self._carry_out(step, declared)
-            for step in steps
-        ]
-
-    def _dropped(
-        self, step: DeclarationResult, held: dict[str, tuple[str, ...]]
-    ) -> DeclarationResult:
-        """Carry out a drop, and note in ``held`` by queue what holds it back."""
-        try:
-            held_by = self.drop_queue(step.queue, missing_ok=True).held_by
-        except QueueInUse as error:  # by a queue whose own drop is held back
-            if error.used_by not in held:
-                raise
-            held_by = held[error.used_by]
-        if held_by:
-            held[step.queue] = held_by
-        return replace(step, held_by=held_by)
-
-    def _carry_out(self, step: DeclarationResult, declared: Declarations) -> DeclarationResult:
-        one = next(one for one in declared.queues if one.name == step.queue)
-        if step.action == "create":
-            self.create_queue(one.name, one.columns, exist_ok=True, **one.settings)
-        else:
-            queue = self.queue(one.name)
-            info = queue.info
-            queue.alter(lacking(info, one.columns), **different(info, one.settings))
-        return step
+        return carry_out(self._client, declared, steps, settings_of)
 
     def list_queues(self) -> list[str]:
         """List the names of the queues, including dead-letter queues and closing ones.
