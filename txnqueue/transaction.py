@@ -23,7 +23,7 @@ from txnqueue.storage.journal.exceptions import met_by_handler
 from txnqueue.table import TableChanges
 from txnqueue.transactions import commit
 from txnqueue.transactions.attempt import Attempt
-from txnqueue.transactions.participants import Auxiliary
+from txnqueue.transactions.auxiliary import Auxiliary
 from txnqueue.types import NOT_GIVEN, Database, NotGiven, Rows, TwoPhaseDatabase
 
 if TYPE_CHECKING:

@@ -38,8 +38,9 @@ from txnqueue.errors import (
     TxnQueueError,
 )
 from txnqueue.messages.takeover import LEASE_OVER, abort_branch, held_inside, may_end
+from txnqueue.transactions.connections import check_idle, has_failed
+from txnqueue.transactions.last_resource import decision
 from txnqueue.transactions.outcome import attempt_named
-from txnqueue.transactions.participants import check_idle, decision, has_failed
 from txnqueue.transactions.prepared import check_permitted, decide_prepared
 from txnqueue.transactions.table_applier import Applier, WaitingChange
 from txnqueue.transactions.transient import resolve as follow_decisions
