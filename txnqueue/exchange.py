@@ -15,22 +15,13 @@ from txnqueue.core.exchanges import Binding, ExchangeInfo
 from txnqueue.core.settings import QueueInfo, QueueSettings, check_flag, check_name, check_text
 from txnqueue.errors import InvalidInput, Unroutable
 from txnqueue.messages.placement import SendOptions
-from txnqueue.messages.publish import (
-    PublishResult,
-    Returned,
-    answer,
-    in_memory,
-    routes_of,
-    send_of,
-    staged_sends,
-)
-from txnqueue.messages.send import is_kept, stage, staged_runs
+from txnqueue.messages.publish import PublishResult, Returned, published
 from txnqueue.queue import Queue, send_with
 from txnqueue.reports.exchanges import bindings_of, described, found
 from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import schema_of
 from txnqueue.sink import Sink, check_possible
-from txnqueue.storage.payload.frames import check_not_streaming, is_frame
+from txnqueue.storage.payload.frames import check_not_streaming
 from txnqueue.storage.payload.schemas import check_schema, schema_from
 from txnqueue.transaction import Transaction, at_once, resolve
 from txnqueue.transactions.attempt import Attempt
@@ -303,38 +294,21 @@ class Exchange:
             return PublishResult(0, {}, 0, "", tx.id, tx.receipt, nothing)
         found = self._client.cache.topology()
         info = self._info = found.newest(self._info)
-        schema = schema_of(info)  # fixed here: other threads may learn of columns meanwhile
-        kept = is_kept(options.durable, tx, self.name, otherwise=True)
-        placing = options.placing(QueueSettings(), self._client.runtime.now_ms())
-        fixed, by_column = options.all_headers()
-        ordering = options.ordering(schema, self.name)
-        if keep_order is None:
-            keep_order = bool(ordering) or not is_frame(rows)
-        routes, targets = routes_of(found, info, key, column, keep_order=keep_order)
-        if not kept:
-            info, targets = in_memory(info), [target.in_memory() for target in targets]
-        about = (self._client, info, schema, routes)
-        send = send_of(
-            *about,
-            placing,
-            order_by=ordering,
-            headers=fixed,
-            header_columns=by_column,
-            slice_=tx.slice,
-            transaction_id=tx.id,
+        result = published(
+            self._client,
+            tx,
+            found,
+            rows,
+            options,
+            info=info,
+            schema=schema_of(info),  # fixed here: other threads may learn of columns meanwhile
+            key=key,
+            key_column=column,
+            keep_order=keep_order,
         )
-
-        def note(side: Client, here: object) -> PublishResult:
-            put, runs = staged_runs(side, send, here)
-            sends = staged_sends(info, routes, targets, put, runs)
-            published = answer(*about, put, runs=runs, sends=sends, transaction_id=tx.id)
-            tx.add_sends(sends)
-            return published
-
-        published = stage(self._client, tx, rows, self.name, note, kept=kept)
-        if inside is None and published.queues:
-            return replace(published, receipt=commit_alone(tx))
-        return published
+        if inside is None and result.queues:
+            return replace(result, receipt=commit_alone(tx))
+        return result
 
     def sink(
         self,
