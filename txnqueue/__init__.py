@@ -128,7 +128,7 @@ if TYPE_CHECKING:
     from txnqueue.stream import Stream
     from txnqueue.table import Assignments, TableChanges
     from txnqueue.transaction import Rollback, Transaction
-    from txnqueue.transactions.participants import Auxiliary
+    from txnqueue.transactions.auxiliary import Auxiliary
     from txnqueue.transactions.table_applier import WaitingChange
     from txnqueue.types import (
         NOT_GIVEN,
@@ -165,7 +165,7 @@ else:
         "Assignments": "table",
         "AuditFigures": "reports.audit.figures",
         "AuditReport": "reports.audit_report",
-        "Auxiliary": "transactions.participants",
+        "Auxiliary": "transactions.auxiliary",
         "Batch": "batch",
         "BindingRow": "types",
         "ChangeRow": "types",

@@ -7,41 +7,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from txnqueue.admin import exchange_alteration
+from txnqueue.admin import binding, exchange_alteration
 from txnqueue.admin.drop import ExchangeDropResult, drop_exchange
-from txnqueue.admin.exchange_alteration import check_columns
 from txnqueue.client.client import Client
 from txnqueue.core import exchanges
 from txnqueue.core.exchanges import Binding, ExchangeInfo
-from txnqueue.core.planning import Plan
 from txnqueue.core.settings import QueueInfo, QueueSettings, check_flag, check_name, check_text
-from txnqueue.core.state import topology
-from txnqueue.core.state.topology import Topology
-from txnqueue.errors import (
-    InvalidInput,
-    LimitExceeded,
-    QueueClosed,
-    QueueError,
-    QueueNotFound,
-    Unroutable,
-)
+from txnqueue.errors import InvalidInput, Unroutable
 from txnqueue.messages.placement import SendOptions
-from txnqueue.messages.publish import (
-    PublishResult,
-    Returned,
-    answer,
-    in_memory,
-    routes_of,
-    send_of,
-    staged_sends,
-)
-from txnqueue.messages.send import is_kept, stage, staged_runs
+from txnqueue.messages.publish import PublishResult, Returned, published
 from txnqueue.queue import Queue, send_with
 from txnqueue.reports.exchanges import bindings_of, described, found
 from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import schema_of
 from txnqueue.sink import Sink, check_possible
-from txnqueue.storage.payload.frames import check_not_streaming, is_frame
+from txnqueue.storage.payload.frames import check_not_streaming
 from txnqueue.storage.payload.schemas import check_schema, schema_from
 from txnqueue.transaction import Transaction, at_once, resolve
 from txnqueue.transactions.attempt import Attempt
@@ -187,25 +167,8 @@ class Exchange:
         """
         self._not_default("Every queue is bound to the default exchange, by its name and no other")
         info = self._queue(queue)
-        binding = self._binding(info, routing_key, arguments)
-
-        def plan(found: Topology, now: ExchangeInfo) -> Plan | None:
-            check_columns(now.name, now.schema, found.queues[info.queue_id])
-            known = found.bindings(now)
-            if binding in known:
-                return None
-            queues = {info.queue_id, *(one.queue_id for one in known)}
-            if len(known) >= exchanges.BINDINGS_MAX or len(queues) > exchanges.QUEUES_MAX:
-                raise LimitExceeded(
-                    f"The exchange {self.name!r} has {len(known)} bindings of {len(queues) - 1} "
-                    f"other queues: at most {exchanges.BINDINGS_MAX} bindings and "
-                    f"{exchanges.QUEUES_MAX} queues are allowed; use another exchange.",
-                    name=self.name,
-                )
-            sequence = found.sequences[now.name]
-            return topology.bind(now, info, binding, sequence, self._client.stamp())
-
-        return self._change(plan, "bind", info)
+        wanted = self._binding(info, routing_key, arguments)
+        return binding.bind(self._client, self._info, info, wanted)
 
     def unbind(
         self,
@@ -229,15 +192,8 @@ class Exchange:
         """
         self._not_default("No queue can be unbound from the default exchange")
         info = self._queue(queue)
-        binding = self._binding(info, routing_key, arguments)
-
-        def plan(found: Topology, now: ExchangeInfo) -> Plan | None:
-            if binding not in found.bound[now.exchange_id]:
-                return None
-            sequence = found.sequences[now.name]
-            return topology.unbind(now, info, binding, sequence, self._client.stamp())
-
-        return self._change(plan, "unbind", info)
+        wanted = self._binding(info, routing_key, arguments)
+        return binding.unbind(self._client, self._info, info, wanted)
 
     def bindings(self, *, history: bool = False) -> Report[BindingRow]:
         """Report the current bindings, in the order in which they were made.
@@ -338,38 +294,21 @@ class Exchange:
             return PublishResult(0, {}, 0, "", tx.id, tx.receipt, nothing)
         found = self._client.cache.topology()
         info = self._info = found.newest(self._info)
-        schema = schema_of(info)  # fixed here: other threads may learn of columns meanwhile
-        kept = is_kept(options.durable, tx, self.name, otherwise=True)
-        placing = options.placing(QueueSettings(), self._client.runtime.now_ms())
-        fixed, by_column = options.all_headers()
-        ordering = options.ordering(schema, self.name)
-        if keep_order is None:
-            keep_order = bool(ordering) or not is_frame(rows)
-        routes, targets = routes_of(found, info, key, column, keep_order=keep_order)
-        if not kept:
-            info, targets = in_memory(info), [target.in_memory() for target in targets]
-        about = (self._client, info, schema, routes)
-        send = send_of(
-            *about,
-            placing,
-            order_by=ordering,
-            headers=fixed,
-            header_columns=by_column,
-            slice_=tx.slice,
-            transaction_id=tx.id,
+        result = published(
+            self._client,
+            tx,
+            found,
+            rows,
+            options,
+            info=info,
+            schema=schema_of(info),  # fixed here: other threads may learn of columns meanwhile
+            key=key,
+            key_column=column,
+            keep_order=keep_order,
         )
-
-        def note(side: Client, here: object) -> PublishResult:
-            put, runs = staged_runs(side, send, here)
-            sends = staged_sends(info, routes, targets, put, runs)
-            published = answer(*about, put, runs=runs, sends=sends, transaction_id=tx.id)
-            tx.add_sends(sends)
-            return published
-
-        published = stage(self._client, tx, rows, self.name, note, kept=kept)
-        if inside is None and published.queues:
-            return replace(published, receipt=commit_alone(tx))
-        return published
+        if inside is None and result.queues:
+            return replace(result, receipt=commit_alone(tx))
+        return result
 
     def sink(
         self,
@@ -513,21 +452,6 @@ class Exchange:
         key = exchanges.check_key(routing_key)
         return Binding(info.queue_id, key, asked, match)
 
-    def _change(
-        self, plan: Callable[[Topology, ExchangeInfo], Plan | None], operation: str, info: QueueInfo
-    ) -> bool:
-        """Append an entry about a binding, and plan it anew after each reading."""
-
-        def planned(_lost: int) -> Plan | None:
-            found = self._client.cache.topology()
-            now = found.newest(self._info)
-            if info.queue_id not in found.queues:
-                raise _not_open(info, self._client.cache.queues().get(info.name))
-            return plan(found, now)
-
-        self._client.open()
-        return self._client.land(planned, operation, queue=info.name) is not None
-
 
 def _check_keep_order(keep_order: object) -> None:
     if keep_order is not None:
@@ -541,19 +465,3 @@ def open_exchange(client: Client, name: str, attempt: Attempt | None = None) -> 
         ExchangeNotFound: There is no such exchange.
     """
     return Exchange(client, found(client, name), attempt)
-
-
-def _not_open(info: QueueInfo, now: QueueInfo | None) -> QueueError:
-    """Return the error of binding a queue that is being dropped, or was dropped."""
-    if now is not None and now.queue_id == info.queue_id:
-        return QueueClosed(
-            f"The queue {info.name!r} is being dropped and takes no more work: "
-            f"drop_queue({info.name!r}) says what holds it back.",
-            name=info.name,
-            queue_id=info.queue_id,
-        )
-    return QueueNotFound(
-        f"The queue {info.name!r} was dropped: manager.list_queues() names the existing queues.",
-        name=info.name,
-        queue_id=info.queue_id,
-    )

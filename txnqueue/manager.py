@@ -5,19 +5,11 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.admin import creation
-from txnqueue.admin.declarations import (
-    DeclarationResult,
-    Declarations,
-    different,
-    lacking,
-    plan,
-    read,
-)
-from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
+from txnqueue.admin.declarations import DeclarationResult, carry_out, plan, read
+from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult, drop_named
 from txnqueue.admin.erasure import EraseResult, erase
 from txnqueue.admin.exchange_creation import Asked, create_exchange
 from txnqueue.admin.maintenance import MaintenanceResult, maintain
@@ -25,19 +17,18 @@ from txnqueue.admin.reclamation import Vacuum
 from txnqueue.admin.recovery import (
     BRANCH_SECONDS_MIN,
     RecoveryResult,
-    abort_attempt,
-    abort_undecided,
     recover,
     release_leases,
+    roll_back,
 )
 from txnqueue.admin.retention import Retention
-from txnqueue.client.append import in_doubt
+from txnqueue.attempts import attempts, run
 from txnqueue.client.client import Client
-from txnqueue.client.runtime import Retries, Runtime
-from txnqueue.core import exchanges, markup, model
+from txnqueue.client.runtime import Runtime
+from txnqueue.core import exchanges, markup
 from txnqueue.core.configuration import Configuration
-from txnqueue.core.handlers import check_function, check_ran
-from txnqueue.core.receipt import Receipt, Status
+from txnqueue.core.handlers import check_function
+from txnqueue.core.receipt import Receipt
 from txnqueue.core.settings import (
     RetryPolicy,
     check_flag,
@@ -50,23 +41,8 @@ from txnqueue.core.settings import (
     check_text,
     shown,
 )
-from txnqueue.core.state import catalog
 from txnqueue.drain import Handler
-from txnqueue.errors import (
-    Busy,
-    DecidedByDatabase,
-    ExchangeNotFound,
-    HistoryRemoved,
-    InvalidInput,
-    PlatformMissing,
-    QueueInUse,
-    SchemaMismatch,
-    TransactionFinished,
-    TransactionNotFound,
-    TransactionNotPrepared,
-    TransactionUnknown,
-    TxnQueueError,
-)
+from txnqueue.errors import ExchangeNotFound, InvalidInput, PlatformMissing
 from txnqueue.exchange import Exchange, open_exchange
 from txnqueue.queue import Queue
 from txnqueue.rehearsal import Rehearsal, rehearse
@@ -77,16 +53,9 @@ from txnqueue.results import Outcome
 from txnqueue.sink import Sink, SinkHandler
 from txnqueue.storage.payload.schemas import check_schema
 from txnqueue.storage.store import DeltaStore, Store
-from txnqueue.transaction import (
-    RepeatableTransaction,
-    Transaction,
-    at_once,
-    attempt_of,
-    rolled_back_by_handler,
-)
+from txnqueue.transaction import Transaction, at_once
 from txnqueue.transactions.attempt import Attempt
-from txnqueue.transactions.commit import resolve_doubt
-from txnqueue.transactions.outcome import attempt_named, outcome_of
+from txnqueue.transactions.outcome import outcome_of
 from txnqueue.transactions.prepared import decide_prepared, forget
 from txnqueue.transactions.table_applier import Applier
 from txnqueue.types import Database, ExchangeKind, Tabular, TwoPhaseDatabase, Unwanted
@@ -94,16 +63,6 @@ from txnqueue.types import Database, ExchangeKind, Tabular, TwoPhaseDatabase, Un
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-
-_NOT_DECIDABLE = (
-    TransactionNotFound,
-    TransactionNotPrepared,
-    TransactionFinished,
-    DecidedByDatabase,
-    HistoryRemoved,
-)
-"""Errors that say that nothing is prepared under an id; an attempt of it may hold messages."""
 
 
 class QueueManager:
@@ -572,22 +531,8 @@ class QueueManager:
         )
         columns = creation.read_schema(self._client, schema, like)
         columns = check_schema(columns, group_by, message_id)
-        complete = creation.create_journal(self._client)
-        existing = self._client.cache.queues().get(name) if complete else None
-        if existing is None:
-            existing = creation.create_queue(
-                self._client, name, columns, settings, exist_ok=exist_ok, complete=complete
-            )
-        elif existing.closing or not exist_ok:
-            raise creation.taken(existing)
-        queue = Queue(self._client, existing)
-        if not creation.has_had(self._client, existing, columns):
-            raise SchemaMismatch(
-                f"Queue {name!r} exists and differs in "
-                f"{catalog.differing(existing.schema, columns.jsonValue())}: open it with "
-                "manager.queue(name), or add columns with queue.alter(add=...)."
-            )
-        return queue
+        info = creation.ensure_queue(self._client, name, columns, settings, exist_ok=exist_ok)
+        return Queue(self._client, info)
 
     def queue(self, name: str) -> Queue:
         """Open a queue.
@@ -651,10 +596,7 @@ class QueueManager:
         name = check_name(name)
         check_flag("missing_ok", missing_ok)
         at_once(self._client, "drop_queue")
-        known = self._client.cache.queues()  # read anew: another client may have replaced the queue
-        if missing_ok and name not in known:
-            return QueueDropResult(name, dropped=True, existed=False)
-        return Queue(self._client, self._client.cache.queue(name)).drop(reason=reason)
+        return drop_named(self._client, name, reason, missing_ok=missing_ok)
 
     def declare(
         self, declarations: Mapping[str, Any], *, dry_run: bool = False, drop: bool = False
@@ -690,38 +632,11 @@ class QueueManager:
         if not dry_run:
             at_once(self._client, "declare")
         declared = read(self._client, declarations)
-        steps = plan(self._client, declared, self._configuration.declared_settings, drop=drop)
+        settings_of = self._configuration.declared_settings
+        steps = plan(self._client, declared, settings_of, drop=drop)
         if dry_run:
             return steps
-        held: dict[str, tuple[str, ...]] = {}
-        return [
-            self._dropped(step, held) if step.action == "drop" else self._carry_out(step, declared)
-            for step in steps
-        ]
-
-    def _dropped(
-        self, step: DeclarationResult, held: dict[str, tuple[str, ...]]
-    ) -> DeclarationResult:
-        """Carry out a drop, and note in ``held`` by queue what holds it back."""
-        try:
-            held_by = self.drop_queue(step.queue, missing_ok=True).held_by
-        except QueueInUse as error:  # by a queue whose own drop is held back
-            if error.used_by not in held:
-                raise
-            held_by = held[error.used_by]
-        if held_by:
-            held[step.queue] = held_by
-        return replace(step, held_by=held_by)
-
-    def _carry_out(self, step: DeclarationResult, declared: Declarations) -> DeclarationResult:
-        one = next(one for one in declared.queues if one.name == step.queue)
-        if step.action == "create":
-            self.create_queue(one.name, one.columns, exist_ok=True, **one.settings)
-        else:
-            queue = self.queue(one.name)
-            info = queue.info
-            queue.alter(lacking(info, one.columns), **different(info, one.settings))
-        return step
+        return carry_out(self._client, declared, steps, settings_of)
 
     def list_queues(self) -> list[str]:
         """List the names of the queues, including dead-letter queues and closing ones.
@@ -792,41 +707,7 @@ class QueueManager:
                 with attempt as tx:
                     ...
         """
-        runtime = self._client.runtime
-        policy = runtime.retry if retry is None else check_retry(retry)
-        key = transaction_id
-        if key is None:
-            key = model.generated_key(self._client.shard, runtime.new_id())
-        tries, last = Retries(replace(runtime, retry=policy)), False
-        while not last:
-            look_up = transaction_id is not None or tries.failed > 0
-            attempt = Attempt(self._client, key, digest=digest, look_up=look_up)
-            attempt.begin()
-            if attempt.already_committed:
-                return
-            tx = RepeatableTransaction(attempt)
-            last = tx.last = tries.last
-            try:
-                yield tx
-            except GeneratorExit:
-                tx.warn_if_lost()
-                raise
-            if tx.status is Status.ACTIVE and tx.failure is None:
-                tx.rollback("its block was not entered", counted=False)
-                raise InvalidInput(
-                    "An attempt was neither entered nor decided, so it was rolled back: write "
-                    "'with attempt as tx:' in the loop, and do the work in that block."
-                )
-            if tx.status is Status.COMMITTED or tx.failure is None:
-                return
-            if isinstance(tx.failure, TransactionUnknown):
-                status = resolve_doubt(attempt)
-                if status is Status.COMMITTED:
-                    return
-                if status is Status.PREPARED:  # it has to be decided first
-                    raise tx.failure
-            tries.fail()
-            tries.wait()
+        return attempts(self._client, retry, transaction_id=transaction_id, digest=digest)
 
     def run_transaction(
         self,
@@ -853,20 +734,7 @@ class QueueManager:
             Busy: Conflicts of a call of the handler, such as a receive, outlasted the retries.
             TransactionUnknown: In doubt; ``manager.outcome(id)`` tells the outcome.
         """
-        check_function("handler", handler)
-        key, attempt = "" if transaction_id is None else transaction_id, None
-        for attempt in self.attempts(retry, transaction_id=transaction_id, digest=digest):
-            key = attempt.id
-            with attempt as tx:
-                check_ran(handler(tx))
-        if attempt is not None and attempt.receipt is not None:
-            return attempt.receipt
-        receipt = self.outcome(key).receipt
-        if receipt is None and attempt is not None and attempt.status is Status.ROLLED_BACK:
-            raise rolled_back_by_handler(attempt_of(attempt))
-        if receipt is None:
-            raise in_doubt(key or "", None, None)
-        return receipt
+        return run(self._client, handler, retry=retry, transaction_id=transaction_id, digest=digest)
 
     def sink(self, handler: SinkHandler, *, name: str = "all") -> Callable[[DataFrame, int], None]:
         """Make a ``foreachBatch`` function that runs a handler in one transaction per micro-batch.
@@ -977,25 +845,7 @@ class QueueManager:
         reason = check_text("reason", reason)
         transaction_id = check_id(transaction_id)
         self._client.open()
-        if attempt is not None:
-            abort_attempt(
-                self._client, attempt_named(transaction_id, attempt), reason or "in doubt"
-            )
-            return
-        refused: TxnQueueError | None = None
-        try:
-            decide_prepared(self._client, transaction_id, commit=False, reason=reason)
-        except _NOT_DECIDABLE as error:
-            refused = error
-        # The prepared attempt may not be the only one: another may hold messages.
-        try:
-            aborted = abort_undecided(self._client, transaction_id, reason or "rolled back")
-        except Exception as error:
-            if refused is not None or isinstance(error, TransactionUnknown):
-                raise
-            raise in_doubt(transaction_id, None, error) from error  # half of it is done
-        if refused is not None and not aborted:
-            raise refused
+        roll_back(self._client, transaction_id, reason, attempt)
 
     def decide_heuristically(self, transaction_id: str, *, commit: bool, reason: str) -> None:
         """Decide a prepared transaction as an operator, instead of its coordinator.
@@ -1062,16 +912,7 @@ class QueueManager:
                 stands: call again.
         """
         self._client.open()
-        try:
-            return recover(self._client, connections, branch_seconds_min)
-        except Busy as error:
-            raise Busy(
-                "Concurrent writers won every retry for one of the items to recover; those "
-                "finished before it stay finished: call recover again.",
-                operation=error.operation,
-                queue=error.queue,
-                tries=error.tries,
-            ) from error
+        return recover(self._client, connections, branch_seconds_min)
 
     def create_exchange(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copyreg
-import warnings
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -11,25 +10,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from txnqueue.client.client import Block, Client
 from txnqueue.core.handlers import check_ran
 from txnqueue.core.receipt import Receipt, Status
-from txnqueue.core.settings import check_flag, check_id, check_text, shown, text_of
-from txnqueue.core.state.closure import is_closed
+from txnqueue.core.settings import check_flag, check_id, check_text, shown
 from txnqueue.errors import (
-    Busy,
     InvalidInput,
     OnlyRehearsed,
     TransactionAborted,
     TransactionFinished,
-    TransactionIdReused,
     TransactionMismatch,
     TransactionNotGiven,
-    TransactionUnknown,
 )
-from txnqueue.messages.takeover import RIVAL, is_taken_over
 from txnqueue.storage.journal.exceptions import met_by_handler
 from txnqueue.table import TableChanges
 from txnqueue.transactions import commit
 from txnqueue.transactions.attempt import Attempt
-from txnqueue.transactions.participants import Auxiliary
+from txnqueue.transactions.auxiliary import Auxiliary
 from txnqueue.types import NOT_GIVEN, Database, NotGiven, Rows, TwoPhaseDatabase
 
 if TYPE_CHECKING:
@@ -427,58 +421,6 @@ class Transaction:
     def __repr__(self) -> str:
         """Show the id and the status."""
         return f"<Transaction {self.id} {self.status.value}>"
-
-
-_DECIDED = frozenset({Status.COMMITTED, Status.PREPARED})
-
-
-class RepeatableTransaction(Transaction):
-    """A transaction whose block swallows a conflict, so that it can be run again."""
-
-    last = False
-    failure: Exception | None = None
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool | None:
-        """End the attempt; swallow an error that is worth another attempt."""
-        if self._attempt in self._blocks:
-            self._blocks.remove(self._attempt)
-        try:
-            if super().__exit__(kind, error, trace):
-                return True
-        except (TransactionAborted, Busy, TransactionUnknown) as failure:
-            error = failure
-            if self._hopeless(failure):
-                raise
-            self.failure = failure
-            return True
-        if error is None or self._hopeless(error) or self.status in _DECIDED:
-            return False  # what came after the handler's own commit would not be done again
-        self.failure = error
-        return True
-
-    def warn_if_lost(self) -> None:
-        """Warn that nothing was committed, and that nobody tries again.
-
-        The loop of attempts was left, as by ``return``: an error would reach nobody.
-        """
-        if self.failure is not None:
-            warnings.warn(
-                f"Transaction {self.id!r} was not committed ({text_of(self.failure)}), and could "
-                "not be tried again, because its block was left by return or break: return after "
-                "the loop, or use run_transaction().",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-
-    def _hopeless(self, error: BaseException) -> bool:
-        """Return whether another attempt would be useless, or is not allowed."""
-        retryable = isinstance(error, (TransactionAborted, Busy, TransactionUnknown))
-        final = isinstance(error, TransactionIdReused) or is_closed(error.__cause__)
-        of_others = getattr(error, "transaction_id", None) != self.id
-        # A call of the handler outside of the transaction, which may have happened.
-        would_be_repeated = isinstance(error, TransactionUnknown) and of_others
-        to_rival = is_taken_over(error, self.id) and error.reason == RIVAL
-        return self.last or not retryable or final or would_be_repeated or to_rival
 
 
 def call_handler(

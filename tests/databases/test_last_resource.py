@@ -27,8 +27,8 @@ from txnqueue.errors import (
     TransactionFinished,
     TransactionUnknown,
 )
-from txnqueue.transactions import commit, participants
-from txnqueue.transactions.participants import DECISIONS
+from txnqueue.transactions import commit, connections, last_resource
+from txnqueue.transactions.last_resource import DECISIONS
 
 _KEYS = (f"key-{n}" for n in itertools.count())
 
@@ -717,7 +717,7 @@ def test_a_last_resource_without_savepoints_commits(
     world: World, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To some databases, a statement that they do not know is a failure of the transaction."""
-    monkeypatch.setattr(participants, "_RELEASE", "UNKNOWN")
+    monkeypatch.setattr(connections, "_RELEASE", "UNKNOWN")
     with connect(database) as connection:
         with world.manager("A").transaction() as tx:
             insert(tx.enlist("ledger", connection, last=True), 1)
@@ -823,7 +823,7 @@ def test_work_that_a_driver_does_not_tell_of_is_committed_with_the_rest(
 ) -> None:
     """PyMySQL, mysqlclient and pyodbc do not tell of it."""
     ledger = sqlite3.connect(file)
-    ledger.execute(participants._CREATE)
+    ledger.execute(last_resource._CREATE)
     silent = SimpleNamespace(
         autocommit=False, cursor=ledger.cursor, commit=ledger.commit, rollback=ledger.rollback
     )
@@ -848,7 +848,7 @@ def test_who_may_not_create_the_table_of_decisions_uses_the_one_that_is_there(
     world: World, database: str
 ) -> None:
     granted = f"GRANT SELECT, INSERT ON {DECISIONS} TO job"
-    with role(database, participants._CREATE, granted) as connection:
+    with role(database, last_resource._CREATE, granted) as connection:
         with world.manager("A").transaction() as tx:
             insert(tx.enlist("ledger", connection, last=True), 1)
         assert tx.status is Status.COMMITTED and values(connection) == [1]
@@ -888,13 +888,13 @@ def test_the_table_of_decisions_may_be_created_by_another_client_meanwhile(
                 return SimpleNamespace(execute=self._execute, fetchall=lambda: [])
 
             def _execute(self, statement: str) -> None:
-                if statement == participants._CREATE:
+                if statement == last_resource._CREATE:
                     faster.execute(statement)
                     faster.commit()
                     statement = statement.replace("IF NOT EXISTS ", "")
                 cursor().execute(statement)
 
-        participants._provide_table(Slow())
+        last_resource._provide_table(Slow())
         connection.rollback()  # what it has read
         with world.manager("A").transaction() as tx:
             insert(tx.enlist("ledger", connection, last=True), 1)

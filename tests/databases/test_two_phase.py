@@ -17,7 +17,7 @@ from tests.inside import attempt_of
 from tests.postgres import connect, insert, values
 from txnqueue.core.receipt import Status
 from txnqueue.errors import LimitExceeded, TransactionAborted
-from txnqueue.transactions import participants
+from txnqueue.transactions import connections
 
 _KEYS = (f"key-{n}" for n in itertools.count())
 
@@ -152,7 +152,7 @@ def test_what_a_handler_rolls_back_to_a_savepoint_of_its_own_is_its_own_matter(
 def test_a_branch_that_has_failed_before_its_work_is_not_prepared(
     world: World, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(participants, "_MARK", "SELECT 1 / 0")
+    monkeypatch.setattr(connections, "_MARK", "SELECT 1 / 0")
     manager = world.manager("A")
     with connect(database) as connection:
         with pytest.raises(TransactionAborted, match="prepare"), manager.transaction() as tx:
@@ -187,7 +187,7 @@ def test_a_preparation_that_was_interrupted_is_repeated(world: World) -> None:
             return SimpleNamespace(execute=self._execute)
 
         def _execute(self, statement: str) -> None:
-            marks = statement == participants._MARK
+            marks = statement == connections._MARK
             assert marks or self.marked
             self.marked = marks
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import txnqueue.manager
+import txnqueue.attempts
 from tests.databases.hiding import Hiding
 from tests.faults.world import World
 from tests.inside import client_of
@@ -157,7 +157,7 @@ def test_a_commit_in_doubt_is_carried_out_before_it_is_tried_again(
         journal.come_back()
         return resolve_doubt(attempt)
 
-    monkeypatch.setattr(txnqueue.manager, "resolve_doubt", answered)
+    monkeypatch.setattr(txnqueue.attempts, "resolve_doubt", answered)
     receipt = manager.run_transaction(handler)
     assert len(runs) == (1 if lands else 2)
     assert receipt.commit_seq is not None and manager.queue("out").depth() == 1
@@ -175,7 +175,7 @@ def test_a_branch_whose_commit_was_in_doubt_is_committed(
         journal.come_back()
         return resolve_doubt(attempt)
 
-    monkeypatch.setattr(txnqueue.manager, "resolve_doubt", answered)
+    monkeypatch.setattr(txnqueue.attempts, "resolve_doubt", answered)
     with connect(database) as connection, connect(database) as reader:
 
         def handler(tx: Any) -> None:

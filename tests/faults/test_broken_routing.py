@@ -10,7 +10,6 @@ import pytest
 
 from tests.faults.simulation import simulate
 from tests.faults.test_broken_variants import Break, Catch, crashing, without
-from txnqueue import exchange
 from txnqueue.core import model
 from txnqueue.errors import StoreCorrupt
 from txnqueue.messages import publish
@@ -87,7 +86,7 @@ def former_bindings(patch: pytest.MonkeyPatch) -> None:
     def remembered(topology: Any, info: Any, *args: Any, **named: Any) -> Any:
         return real(known.setdefault(info.name, topology), info, *args, **named)
 
-    patch.setattr(exchange, "routes_of", remembered)
+    patch.setattr(publish, "routes_of", remembered)
 
 
 def once_per_binding(patch: pytest.MonkeyPatch) -> None:

@@ -249,7 +249,9 @@ def published_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def anybody_may(patch: pytest.MonkeyPatch) -> None:
     """Let branches, which other processes commit, publish to the memory of this one."""
-    patch.setattr("txnqueue.exchange.is_kept", lambda durable, *_, **_named: durable is not False)
+    patch.setattr(
+        "txnqueue.messages.publish.is_kept", lambda durable, *_, **_named: durable is not False
+    )
 
 
 def publishing() -> None:

@@ -18,7 +18,8 @@ PACKAGE = Path(__file__).resolve().parents[2] / "txnqueue"
 NO_COMMANDS = {
     "protocols", "data_source.py", "sink.py", "stream.py", "plots.py", "testing.py", "rehearsal.py",
     "table.py", "batch.py", "replayed_batch.py", "heartbeat.py", "transaction.py",
-    "participants.py", "selector.py", "changed_rows.py",
+    "participants.py", "connections.py", "auxiliary.py", "last_resource.py", "selector.py",
+    "changed_rows.py",
 }  # fmt: skip
 """Where errors are raised for programs only; handlers of ``consume`` are programs."""
 CALL = re.compile(

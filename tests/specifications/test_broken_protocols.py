@@ -23,7 +23,7 @@ from txnqueue.protocols.amqp.sending_link import SendingLink
 from txnqueue.protocols.amqp.session import Session
 from txnqueue.protocols.flow import MessageFlow, Processing
 from txnqueue.storage.store import MemoryStore
-from txnqueue.transactions.participants import Auxiliary
+from txnqueue.transactions.auxiliary import Auxiliary
 
 Break = Callable[[pytest.MonkeyPatch], None]
 

@@ -1138,7 +1138,7 @@ def test_a_failure_that_is_interrupted_anywhere_leaves_the_next_message_nothing_
         with pytest.raises(Broken), Interrupt() as counted:
             flow.process()
         flow.close()
-    parts = ("protocols/flow", "participants")
+    parts = ("protocols/flow", "participants", "auxiliary", "connections")
     found = [n for n, place in enumerate(counted.places, 1) if any(p in place for p in parts)]
     assert len(found) > 20
     for nth in found:

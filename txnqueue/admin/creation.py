@@ -85,6 +85,43 @@ def layout_of_new_store(client: Client) -> Plan:
     return Plan((entry,), (model.next_sequence(model.FENCE, "layout", 1),))
 
 
+def ensure_queue(
+    client: Client, name: str, columns: StructType, settings: QueueSettings, *, exist_ok: bool
+) -> QueueInfo:
+    """Create a queue, and the store if needed, or find the one that has the name and the columns.
+
+    Args:
+        client: The client of the store.
+        name: The queue's name.
+        columns: The payload's columns.
+        settings: The settings of a new queue.
+        exist_ok: Whether the queue may exist already.
+
+    Returns:
+        The queue's description.
+
+    Raises:
+        QueueExists: The queue exists already.
+        QueueClosed: The queue exists and is being dropped.
+        SchemaMismatch: The queue exists and has never had exactly these columns.
+    """
+    complete = create_journal(client)
+    existing = client.cache.queues().get(name) if complete else None
+    if existing is None:
+        existing = create_queue(
+            client, name, columns, settings, exist_ok=exist_ok, complete=complete
+        )
+    elif existing.closing or not exist_ok:
+        raise taken(existing)
+    if not _has_had(client, existing, columns):
+        raise SchemaMismatch(
+            f"Queue {name!r} exists and differs in "
+            f"{catalog.differing(existing.schema, columns.jsonValue())}: open it with "
+            "manager.queue(name), or add columns with queue.alter(add=...)."
+        )
+    return existing
+
+
 def create_queue(
     client: Client,
     name: str,
@@ -279,7 +316,7 @@ def _closing(info: QueueInfo) -> QueueClosed:
     )
 
 
-def has_had(client: Client, info: QueueInfo, columns: StructType) -> bool:
+def _has_had(client: Client, info: QueueInfo, columns: StructType) -> bool:
     """Return whether a queue has exactly these columns, or had before it grew."""
     wanted = catalog.columns(columns.jsonValue())
     if catalog.columns(info.schema) == wanted:

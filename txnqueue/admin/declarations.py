@@ -7,13 +7,13 @@ declaration, and one by the client that applies it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from txnqueue.admin import alteration, creation
-from txnqueue.admin.drop import check_unused
+from txnqueue.admin.drop import check_unused, drop_named
 from txnqueue.client.client import Client
 from txnqueue.core.markup import Facts
 from txnqueue.core.settings import (
@@ -25,7 +25,7 @@ from txnqueue.core.settings import (
     is_text,
     shown,
 )
-from txnqueue.errors import InvalidInput, StoreNotFound
+from txnqueue.errors import InvalidInput, QueueInUse, StoreNotFound
 from txnqueue.storage.payload.schemas import check_schema, schema_from
 
 if TYPE_CHECKING:
@@ -181,18 +181,18 @@ def _step(
 
 def _altered(info: QueueInfo, known: Mapping[str, QueueInfo], one: Declared) -> list[QueueInfo]:
     """Return an existing queue as declared, and its dead-letter queue if that gets columns, too."""
-    columns = lacking(info, one.columns)
+    columns = _lacking(info, one.columns)
     mine, *others = alteration.involved(info, known, columns)
-    after = alteration.changed(mine, columns, different(info, one.settings))
+    after = alteration.changed(mine, columns, _different(info, one.settings))
     return [after, *(alteration.changed(other, columns, {}) for other in others)]
 
 
-def lacking(info: QueueInfo, columns: StructType) -> StructType | None:
+def _lacking(info: QueueInfo, columns: StructType) -> StructType | None:
     """Return the given columns if a queue lacks some of them; None if it has them all."""
     return columns if alteration.grown(info, columns) != info else None
 
 
-def different(info: QueueInfo, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _different(info: QueueInfo, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given settings that differ from a queue's.
 
     Raises:
@@ -200,6 +200,66 @@ def different(info: QueueInfo, settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     wanted = replace(info.settings, **settings)
     return {k: v for k, v in settings.items() if getattr(info.settings, k) != getattr(wanted, k)}
+
+
+def carry_out(
+    client: Client,
+    declared: Declarations,
+    steps: Iterable[DeclarationResult],
+    settings_of: Callable[[Mapping[str, Any]], QueueSettings],
+) -> list[DeclarationResult]:
+    """Make the changes that were found.
+
+    Args:
+        client: The client of the store.
+        declared: The declaration.
+        steps: The changes.
+        settings_of: As in ``plan``.
+
+    Returns:
+        The changes, with what holds back the drops.
+
+    Raises:
+        QueueInUse: A queue to drop takes the dead letters of a queue that stays.
+    """
+    queues = {one.name: one for one in declared.queues}
+    held: dict[str, tuple[str, ...]] = {}
+    done: list[DeclarationResult] = []
+    for step in steps:
+        if step.action == "drop":
+            step = replace(step, held_by=_drop(client, step.queue, held))
+        elif step.action == "create":
+            _create(client, queues[step.queue], settings_of)
+        else:
+            _alter(client, queues[step.queue])
+        done.append(step)
+    return done
+
+
+def _drop(client: Client, name: str, held: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Drop a queue, and return what holds it back, which is noted in ``held`` by queue, too."""
+    try:
+        held_by = drop_named(client, name, missing_ok=True).held_by
+    except QueueInUse as error:  # by a queue whose own drop is held back
+        if error.used_by not in held:
+            raise
+        held_by = held[error.used_by]
+    if held_by:
+        held[name] = held_by
+    return held_by
+
+
+def _create(
+    client: Client, one: Declared, settings_of: Callable[[Mapping[str, Any]], QueueSettings]
+) -> None:
+    creation.ensure_queue(client, one.name, one.columns, settings_of(one.settings), exist_ok=True)
+
+
+def _alter(client: Client, one: Declared) -> None:
+    client.open()
+    info = client.cache.newest(client.cache.queue(one.name))
+    columns = _lacking(info, one.columns)
+    alteration.alter(client, info, columns, _different(info, one.settings))
 
 
 def _mapping(what: str, value: object) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.markup import Facts
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
-from txnqueue.core.settings import QueueInfo
+from txnqueue.core.settings import QueueInfo, check_text
 from txnqueue.core.state import catalog, topology
 from txnqueue.errors import QueueInUse
 
@@ -59,6 +59,30 @@ class ExchangeDropResult(Facts):
     dropped: bool
     held_by: tuple[str, ...] = ()
     existed: bool = True
+
+
+def drop_named(
+    client: Client, name: str, reason: str | None = None, *, missing_ok: bool
+) -> QueueDropResult:
+    """Drop the queue that has a name now.
+
+    Args:
+        client: The client that drops.
+        name: The queue's name.
+        reason: Why; recorded in the history.
+        missing_ok: Whether there may be no such queue.
+
+    Raises:
+        QueueNotFound: There is no such queue.
+        QueueInUse: Another queue's dead letters go to it.
+        InvalidInput: The reason is no text.
+    """
+    known = client.cache.queues()  # read anew: another client may have replaced the queue
+    if missing_ok and name not in known:
+        return QueueDropResult(name, dropped=True, existed=False)
+    info = client.cache.newest(client.cache.queue(name))
+    reason = check_text("reason", reason)
+    return drop_queue(client, info, reason)
 
 
 def drop_queue(client: Client, info: QueueInfo, reason: str | None = None) -> QueueDropResult:

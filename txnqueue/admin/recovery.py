@@ -11,6 +11,7 @@ from typing import Any
 
 from txnqueue.admin import drop, erasure
 from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
+from txnqueue.client.append import in_doubt
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.markup import Facts
@@ -25,9 +26,21 @@ from txnqueue.core.state.confirmations import (
     unconfirmed,
 )
 from txnqueue.core.state.overview import Survey
-from txnqueue.errors import HistoryRemoved, InvalidInput, TransactionFinished
+from txnqueue.errors import (
+    Busy,
+    DecidedByDatabase,
+    HistoryRemoved,
+    InvalidInput,
+    TransactionFinished,
+    TransactionNotFound,
+    TransactionNotPrepared,
+    TransactionUnknown,
+    TxnQueueError,
+)
 from txnqueue.messages.takeover import LEASE_OVER, abort_branch, held_inside, may_end
-from txnqueue.transactions.participants import check_idle, decision, has_failed
+from txnqueue.transactions.connections import check_idle, has_failed
+from txnqueue.transactions.last_resource import decision
+from txnqueue.transactions.outcome import attempt_named
 from txnqueue.transactions.prepared import check_permitted, decide_prepared
 from txnqueue.transactions.table_applier import Applier, WaitingChange
 from txnqueue.transactions.transient import resolve as follow_decisions
@@ -35,6 +48,14 @@ from txnqueue.transactions.transient import resolve as follow_decisions
 logger = logging.getLogger("txnqueue")
 BRANCH_SECONDS_MIN = 60.0
 """How many seconds a prepared branch is left to a client that may still be deciding it."""
+_NOT_DECIDABLE = (
+    TransactionNotFound,
+    TransactionNotPrepared,
+    TransactionFinished,
+    DecidedByDatabase,
+    HistoryRemoved,
+)
+"""Errors that say that nothing is prepared under an id; an attempt of it may hold messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +98,23 @@ def recover(
 
     Raises:
         InvalidInput: The connections are not named, or the number of seconds is none.
+        Busy: Others were faster with one of them at every try.
     """
+    try:
+        return _recovered(client, connections, branch_seconds_min)
+    except Busy as error:
+        raise Busy(
+            "Concurrent writers won every retry for one of the items to recover; those "
+            "finished before it stay finished: call recover again.",
+            operation=error.operation,
+            queue=error.queue,
+            tries=error.tries,
+        ) from error
+
+
+def _recovered(
+    client: Client, connections: Mapping[str, Any] | None, branch_seconds_min: float
+) -> RecoveryResult:
     given = _checked(connections)
     check_number("branch_seconds_min", branch_seconds_min, 0, math.inf)
     for name, connection in given.items():  # the branches follow the decisions of their databases
@@ -344,6 +381,46 @@ def _age_seconds(client: Client, xid: Any) -> float:
     if since is None:
         return float("inf")
     return client.runtime.now_ms() / 1000 - float(since.timestamp())
+
+
+def roll_back(client: Client, key: str, reason: str | None, attempt: str | None) -> None:
+    """Roll back a transaction that is prepared or holds messages; repeating is a no-op.
+
+    Args:
+        client: The client that decides.
+        key: The transaction.
+        reason: Why.
+        attempt: The attempt that an error names: ensure that it never lands. When omitted, the
+            prepared attempt and all that hold messages.
+
+    Raises:
+        TransactionNotFound: Nothing is recorded under this id, and no undecided attempt of
+            it holds messages.
+        TransactionNotPrepared: The transaction is undecided, and not prepared.
+        DecidedByDatabase: A database decides the transaction.
+        HistoryRemoved: Nothing is recorded of the transaction, and it may have been removed.
+        TransactionFinished: The transaction was committed, and no other attempt of it held
+            messages that could be released.
+        TransactionUnknown: Only part of it is known to be rolled back.
+        NotPermitted: The transaction is a branch that is restricted to other principals.
+    """
+    if attempt is not None:
+        abort_attempt(client, attempt_named(key, attempt), reason or "in doubt")
+        return
+    refused: TxnQueueError | None = None
+    try:
+        decide_prepared(client, key, commit=False, reason=reason)
+    except _NOT_DECIDABLE as error:
+        refused = error
+    # The prepared attempt may not be the only one: another may hold messages.
+    try:
+        aborted = abort_undecided(client, key, reason or "rolled back")
+    except Exception as error:
+        if refused is not None or isinstance(error, TransactionUnknown):
+            raise
+        raise in_doubt(key, None, error) from error  # half of it is done
+    if refused is not None and not aborted:
+        raise refused
 
 
 def abort_undecided(client: Client, key: str, reason: str) -> int:

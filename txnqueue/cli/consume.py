@@ -19,6 +19,7 @@ from txnqueue.core.settings import describe_error
 from txnqueue.errors import HandlerFailed, InvalidInput
 
 if TYPE_CHECKING:
+    from txnqueue.queue import Queue
     from txnqueue.results import DrainResult
     from txnqueue.types import Until
 
@@ -134,12 +135,7 @@ def consume(
     handle = handlers.load(handler) if handler is not None else handlers.read_sql(sql or "")
     opened = session.manager.queue(queue)
     if isinstance(handle, handlers.SqlJob):
-        if ahead and handle.changes_tables:
-            raise InvalidInput(
-                "--ahead 1 handles a batch before the table changes of the previous one are "
-                "applied: omit it for a file that changes tables."
-            )
-        handle.check(session.manager, opened, session.spark)
+        _check_sql(handle, session, opened, ahead=ahead)
     for_people = sys.stderr is not None and sys.stderr.isatty()
     json_lines = session.options.output is Output.JSON or not for_people
     try:
@@ -165,15 +161,50 @@ def consume(
         session.printer.fact(_values(queue, error.result), _sentence(queue, error.result))
         raise
     session.printer.fact(_values(queue, result), _sentence(queue, result))
+    failure = _failure(result)
+    if failure is not None:
+        complain(f"nothing was consumed; the last error: {describe_error(failure)}")
+    code = _exit_code(result, nothing=nothing_exit_code, dead=dead_letters_exit_code)
+    if code is not None:
+        raise typer.Exit(code)
+
+
+def _check_sql(job: handlers.SqlJob, session: OpenStore, queue: Queue, *, ahead: int) -> None:
+    """Check that a file of queries can handle a queue's messages.
+
+    Raises:
+        InvalidInput: It changes tables and a batch is to be handled ahead, or a query is wrong.
+    """
+    if ahead and job.changes_tables:
+        raise InvalidInput(
+            "--ahead 1 handles a batch before the table changes of the previous one are "
+            "applied: omit it for a file that changes tables."
+        )
+    job.check(session.manager, queue, session.spark)
+
+
+def _failure(result: DrainResult) -> Exception | None:
+    """Return the error because of which nothing was consumed, unless table changes still wait."""
+    return result.last_error if result.applied and not result.batches else None
+
+
+def _exit_code(result: DrainResult, *, nothing: int, dead: int) -> int | None:
+    """Return the exit code that a run's result stands for; None if all is well.
+
+    Args:
+        result: The result.
+        nothing: The code if there was nothing to do.
+        dead: The code if there are new dead letters.
+    """
     if not result.applied:
-        raise typer.Exit(NOT_APPLIED)
-    if result.last_error is not None and not result.batches:
-        complain(f"nothing was consumed; the last error: {describe_error(result.last_error)}")
-        raise typer.Exit(HANDLER_FAILED)
+        return NOT_APPLIED
+    if _failure(result) is not None:
+        return HANDLER_FAILED
     if result.dead_lettered:
-        raise typer.Exit(dead_letters_exit_code)
+        return dead
     if not result.batches and not result.stopped:  # there may have been something to do
-        raise typer.Exit(nothing_exit_code)
+        return nothing
+    return None
 
 
 def _values(queue: str, result: DrainResult) -> dict[str, object]:

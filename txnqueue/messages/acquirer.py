@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -43,3 +44,6 @@ class Acquirer(Protocol):
 
     def add_send(self, send: StagedSend) -> None:
         """Record staged rows."""
+
+    def add_sends(self, sends: Sequence[StagedSend]) -> None:
+        """Record staged rows for several queues: all, or none if the call is interrupted."""

@@ -17,13 +17,17 @@ from txnqueue.core.exchanges import ExchangeInfo
 from txnqueue.core.markup import Facts
 from txnqueue.core.model import Range
 from txnqueue.core.receipt import Receipt
-from txnqueue.core.settings import POSITIONS_PER_SEND_MAX, QueueInfo
+from txnqueue.core.settings import POSITIONS_PER_SEND_MAX, QueueInfo, QueueSettings
 from txnqueue.core.state.topology import Topology
 from txnqueue.errors import InvalidInput, LimitExceeded
+from txnqueue.messages.acquirer import Acquirer
+from txnqueue.messages.placement import SendOptions
+from txnqueue.messages.send import is_kept, stage, staged_runs
 from txnqueue.messages.staged import Publication, StagedSend
 from txnqueue.storage.payload import Destination, Part, Placing, Routes, Run, Send, messages_of
+from txnqueue.storage.payload.frames import is_frame
 from txnqueue.storage.payload.routes import places_of
-from txnqueue.types import Message
+from txnqueue.types import Message, Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -122,6 +126,71 @@ class Returned:
                 "process that has published them."
             )
         return self._source
+
+
+def published(
+    client: Client,
+    tx: Acquirer,
+    topology: Topology,
+    rows: Rows,
+    options: SendOptions,
+    *,
+    info: ExchangeInfo,
+    schema: StructType,
+    key: str,
+    key_column: str | None,
+    keep_order: bool | None,
+) -> PublishResult:
+    """Stage the rows of a publish, and record in the transaction which queues get them.
+
+    Args:
+        client: The client of the store.
+        tx: The transaction that publishes.
+        topology: The exchanges and bindings that were read.
+        rows: The rows that a user publishes.
+        options: How they are placed and ordered, and their headers.
+        info: The exchange.
+        schema: The payload's columns.
+        key: The routing key of all rows.
+        key_column: Instead, the column that holds it.
+        keep_order: Whether every lane gets its messages in the order of the rows; when omitted,
+            yes, if they have one.
+
+    Raises:
+        Unroutable: Some rows match no binding, and the exchange refuses that.
+        InvalidInput: An option cannot be used.
+        SchemaMismatch: The rows do not fit the columns.
+        LimitExceeded: The rows lie in too many places, or there is no room for them in memory.
+        TransactionFinished: Another thread has decided the transaction.
+    """
+    kept = is_kept(options.durable, tx, info.name, otherwise=True)
+    placing = options.placing(QueueSettings(), client.runtime.now_ms())
+    fixed, by_column = options.all_headers()
+    ordering = options.ordering(schema, info.name)
+    if keep_order is None:
+        keep_order = bool(ordering) or not is_frame(rows)
+    routes, targets = routes_of(topology, info, key, key_column, keep_order=keep_order)
+    if not kept:
+        info, targets = in_memory(info), [target.in_memory() for target in targets]
+    about = (client, info, schema, routes)
+    send = send_of(
+        *about,
+        placing,
+        order_by=ordering,
+        headers=fixed,
+        header_columns=by_column,
+        slice_=tx.slice,
+        transaction_id=tx.id,
+    )
+
+    def note(side: Client, here: object) -> PublishResult:
+        put, runs = staged_runs(side, send, here)
+        sends = staged_sends(info, routes, targets, put, runs)
+        result = answer(*about, put, runs=runs, sends=sends, transaction_id=tx.id)
+        tx.add_sends(sends)
+        return result
+
+    return stage(client, tx, rows, info.name, note, kept=kept)
 
 
 def in_memory(info: ExchangeInfo) -> ExchangeInfo:

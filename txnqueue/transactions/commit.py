@@ -25,7 +25,7 @@ from txnqueue.errors import (
 )
 from txnqueue.messages.charges import Fault, fault_of
 from txnqueue.transactions.attempt import Attempt
-from txnqueue.transactions.participants import LastResource
+from txnqueue.transactions.last_resource import LastResource
 from txnqueue.transactions.prepared import decide_prepared, receipt_of
 from txnqueue.transactions.table_applier import follow
 from txnqueue.transactions.table_changes import sealed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from txnqueue.client import archive
 from txnqueue.client.client import Client
 from txnqueue.core import model
@@ -69,14 +71,8 @@ def decide_prepared(
         if branch is not None and branch.lost and not commit:
             return None  # the horizon has passed the branch, so it never happened
         if prepared is not None and attempt in (None, prepared.attempt):
-            last = prepared.body.get("last_resource")
-            if last is not None and not (by_last_resource or heuristic):
-                raise DecidedByDatabase(
-                    f"Transaction {key!r} is decided by the database {last!r}: call "
-                    f"recover({{{last!r}: connection}}) to ask it.",
-                    transaction_id=key,
-                    database=last,
-                )
+            if not (by_last_resource or heuristic):
+                _check_not_of_database(prepared)
             return planned.decide_prepared(
                 prepared,
                 commit=commit,
@@ -85,35 +81,14 @@ def decide_prepared(
                 heuristic=heuristic,
                 counted=counted,
             )
-        wanted_attempts = list(state.prepared) if attempt is None else [attempt]
-        wanted_attempts += [] if branch is None else [branch.attempt]
-        decisions = [state.decisions[a] for a in wanted_attempts if a in state.decisions]
-        if attempt is None and (state.committed is not None or not decisions):
-            decisions = _decision_of_key(state)
-        if not decisions:
-            beginning = archive.decisions_beginning_of(client.store.journal)
-            if beginning >= 0 and not is_branch(key):  # entries of branches are never removed
-                what = f"Transaction {key!r} is unknown or no longer known"
-                raise archive.removed(what, beginning)
-            _check_found(client, state)
-            raise TransactionNotPrepared(
-                f"Transaction {key!r} is not prepared: only its own client can commit it; "
-                "recover().prepared lists transactions that can be decided by id.",
-                transaction_id=key,
-            )
-        if decisions[-1].kind != wanted or (heuristic and not state.heuristics):
-            raise TransactionFinished(
-                f"Transaction {key!r} is already {decisions[-1].kind}: manager.outcome(id) shows "
-                "when and why.",
-                transaction_id=key,
-            )
-        already.append(decisions[-1])
+        found = _decision_of(state, branch, attempt)
+        if found is None:
+            _check_found_prepared(client, state)
+        _check_same(found, wanted, state, heuristic=heuristic)
+        already.append(found)
         return None
 
-    operation = "commit prepared" if commit else "rollback prepared"
-    if heuristic:
-        operation = f"heuristic {'commit' if commit else 'rollback'}"
-    landed = client.land(plan, operation, transaction_id=key)
+    landed = client.land(plan, _operation(commit=commit, heuristic=heuristic), transaction_id=key)
     if not commit:
         return None
     entries = landed.entries if landed is not None else already
@@ -144,14 +119,78 @@ def forget(client: Client, key: str) -> None:
     client.land(plan, "forget", transaction_id=key)
 
 
-def _decision_of_key(state: TransactionState) -> list[Entry]:
-    """Return the decision of a key, whichever of its attempts was decided, if any.
+def _check_not_of_database(prepared: Entry) -> None:
+    """Check that no last resource decides a prepared attempt.
 
-    A commit is final for the key; without one the last rollback is the answer.
+    Raises:
+        DecidedByDatabase: One does.
     """
-    if state.committed is not None:
-        return [state.committed]
-    return list(state.decisions.values())[-1:]
+    key, last = prepared.stream, prepared.body.get("last_resource")
+    if last is not None:
+        raise DecidedByDatabase(
+            f"Transaction {key!r} is decided by the database {last!r}: call "
+            f"recover({{{last!r}: connection}}) to ask it.",
+            transaction_id=key,
+            database=last,
+        )
+
+
+def _decision_of(
+    state: TransactionState, branch: Branch | None, attempt: str | None
+) -> Entry | None:
+    """Return the decision of an attempt, or of the key, whichever of its attempts was decided.
+
+    A commit is final for the key; without one the last rollback is the answer, that of an attempt
+    that was prepared, or of the branch, before those of others.
+    """
+    if attempt is None and state.committed is not None:
+        return state.committed
+    attempts = list(state.prepared) if attempt is None else [attempt]
+    attempts += [] if branch is None else [branch.attempt]
+    decisions = [state.decisions[one] for one in attempts if one in state.decisions]
+    if attempt is None and not decisions:
+        decisions = list(state.decisions.values())
+    return decisions[-1] if decisions else None
+
+
+def _check_found_prepared(client: Client, state: TransactionState) -> NoReturn:
+    """Say why a transaction that is neither prepared nor decided cannot be decided.
+
+    Raises:
+        HistoryRemoved: Its decision may have been removed.
+        TransactionNotFound: Nothing is recorded of it.
+        TransactionNotPrepared: It is undecided, and not prepared.
+    """
+    key = state.key
+    beginning = archive.decisions_beginning_of(client.store.journal)
+    if beginning >= 0 and not is_branch(key):  # entries of branches are never removed
+        raise archive.removed(f"Transaction {key!r} is unknown or no longer known", beginning)
+    _check_found(client, state)
+    raise TransactionNotPrepared(
+        f"Transaction {key!r} is not prepared: only its own client can commit it; "
+        "recover().prepared lists transactions that can be decided by id.",
+        transaction_id=key,
+    )
+
+
+def _check_same(found: Entry, wanted: str, state: TransactionState, *, heuristic: bool) -> None:
+    """Check that a decision is the wanted one, and an operator's own if an operator repeats it.
+
+    Raises:
+        TransactionFinished: It is another one.
+    """
+    if found.kind != wanted or (heuristic and not state.heuristics):
+        raise TransactionFinished(
+            f"Transaction {state.key!r} is already {found.kind}: manager.outcome(id) shows "
+            "when and why.",
+            transaction_id=state.key,
+        )
+
+
+def _operation(*, commit: bool, heuristic: bool) -> str:
+    if heuristic:
+        return f"heuristic {'commit' if commit else 'rollback'}"
+    return "commit prepared" if commit else "rollback prepared"
 
 
 def _check_found(client: Client, state: TransactionState) -> None:

@@ -23,7 +23,7 @@ from txnqueue.protocols.flow.processing import (
     committed_after_all,
 )
 from txnqueue.transaction import attempt_of, rolled_back_by_handler
-from txnqueue.transactions.participants import check_connection
+from txnqueue.transactions.connections import check_connection
 
 if TYPE_CHECKING:
     from txnqueue.batch import Batch

@@ -11,7 +11,7 @@ from txnqueue.core.receipt import Status
 from txnqueue.core.settings import check_flag, check_id, text_of
 from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionUnknown
 from txnqueue.protocols.deliveries import messages_of
-from txnqueue.transactions.participants import Auxiliary
+from txnqueue.transactions.auxiliary import Auxiliary
 
 if TYPE_CHECKING:
     from txnqueue.manager import QueueManager

@@ -295,8 +295,6 @@ def _tables(report: AuditReport) -> dict[str, Any]:
     """Lay out what the template shows by itself."""
     figures = report.figures
     differences = [_difference(one) for one in figures.differences]
-    newest = {point.queue: point for point in figures.depths}
-    there = [newest[one.queue] for one in figures.differences if one.there and one.queue in newest]
     flows = [(label, "n") for _, label in _FLOWS]
     return {
         "first": _moment(figures.first),
@@ -311,13 +309,7 @@ def _tables(report: AuditReport) -> dict[str, Any]:
             *((name, "n") for name in ("available", "delayed", "in flight", "purge pending")),
             *((name, "n") for name in ("expired", "oldest available")),
         ],
-        "states": [
-            (
-                *(p.queue, p.available, p.delayed, p.in_flight, p.purge_pending, p.expired),
-                _seconds(p.oldest_age_seconds),
-            )
-            for p in there
-        ],
+        "states": _states(figures),
         "every": figures.depth_every_versions,
         "dead": figures.dead_letters[:CAUSES_MAX],
         "more_dead": len(figures.dead_letters[CAUSES_MAX:]),
@@ -326,26 +318,12 @@ def _tables(report: AuditReport) -> dict[str, Any]:
             *((name, "n") for name in ("decided", "applied", "waived", "not confirmed")),
             *((name, "n") for name in ("lag, median", "lag, at most")),
         ],
-        "tables": [
-            (
-                *(t.table, t.decided, t.applied, t.waived, t.unconfirmed),
-                *(_seconds(t.lag_seconds_median), _seconds(t.lag_seconds_max)),
-            )
-            for t in figures.tables
-        ],
+        "tables": _table_lags(figures),
         "heuristic_columns": [
             *(("transaction", ""), ("decision", ""), ("time", "t"), ("actor", ""), ("run", "")),
             *(("reason", ""), ("commit", "n"), ("acknowledged", "t"), ("by", "")),
         ],
-        "heuristics": [
-            (
-                *(h.transaction_id, h.decision, _at(h.at), h.actor, h.run_id, h.reason),
-                str(h.commit_seq),
-                "no: still on record" if h.forgotten_at is None else _at(h.forgotten_at),
-                h.forgotten_by,
-            )
-            for h in figures.heuristics
-        ],
+        "heuristics": _heuristics(figures),
         "left_out": figures.events_left_out,
         "proof_columns": [("claim", ""), ("found", "n"), ("has to be", "n"), ("holds", "")],
         "claims": [
@@ -359,6 +337,43 @@ def _difference(one: QueueDifference) -> tuple[Any, ...]:
     name = one.queue if one.there else f"{one.queue} (dropped)"
     flows = (getattr(one, field) for field, _ in _FLOWS)
     return (name, one.messages_before, *flows, one.messages_after)
+
+
+def _states(figures: AuditFigures) -> list[tuple[Any, ...]]:
+    """Lay out the last known state of each queue that is still there."""
+    newest = {point.queue: point for point in figures.depths}
+    there = [newest[one.queue] for one in figures.differences if one.there and one.queue in newest]
+    return [
+        (
+            *(p.queue, p.available, p.delayed, p.in_flight, p.purge_pending, p.expired),
+            _seconds(p.oldest_age_seconds),
+        )
+        for p in there
+    ]
+
+
+def _table_lags(figures: AuditFigures) -> list[tuple[Any, ...]]:
+    """Lay out the changes of each table, and how long they took to be applied."""
+    return [
+        (
+            *(t.table, t.decided, t.applied, t.waived, t.unconfirmed),
+            *(_seconds(t.lag_seconds_median), _seconds(t.lag_seconds_max)),
+        )
+        for t in figures.tables
+    ]
+
+
+def _heuristics(figures: AuditFigures) -> list[tuple[Any, ...]]:
+    """Lay out the decisions of operators, and whether they are acknowledged."""
+    return [
+        (
+            *(h.transaction_id, h.decision, _at(h.at), h.actor, h.run_id, h.reason),
+            str(h.commit_seq),
+            "no: still on record" if h.forgotten_at is None else _at(h.forgotten_at),
+            h.forgotten_by,
+        )
+        for h in figures.heuristics
+    ]
 
 
 def _glance(report: AuditReport) -> Iterator[tuple[str, str, str]]:

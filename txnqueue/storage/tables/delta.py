@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
@@ -62,7 +63,7 @@ from txnqueue.storage.tables.statements import (
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, Row, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from txnqueue.storage.tables import StagedRows
 
@@ -76,7 +77,7 @@ _READS = re.compile(r"\b(select|table|from|values)\b", re.IGNORECASE)
 """A word without which no value reads a table."""
 _SUBQUERY = re.compile(r"UNSUPPORTED_SUBQUERY|subqueries are not supported", re.IGNORECASE)
 _PLANNING_FAILED = "Error occurred during query planning:"
-_ABSENT = (
+_NO_TABLE = (
     "NOT_FOUND",
     "DELTA_MISSING",
     "DOES_NOT_EXIST",
@@ -122,63 +123,18 @@ class DeltaTables:
                 a table.
             StoreError: Its host is not found.
         """
-        from pyspark.errors import AnalysisException
-
-        def statement() -> tuple[str, Row, Any, int | None]:
-            session, whole = self._statements.session, self._whole(name)
-            table = table_name(whole)
-            detail = session.sql(f"DESCRIBE DETAIL {table}").collect()[0]
-            newest = session.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()
-            version = int(newest[0]["version"]) if newest else None  # it was deleted meanwhile
-            return whole, detail, session.table(table).schema, version
-
-        try:
-            whole, detail, schema, version = self._statements.run(statement, table=UsersTable(name))
-        except Exception as error:
-            if isinstance(error, TxnQueueError):  # it may quote what is looked for below
-                raise
-            signs = str(error) if isinstance(error, AnalysisException) else ""
-            if any(sign in signs for sign in _ABSENT):
-                return None
-            if any(sign in signs for sign in _OTHER):
-                raise InvalidInput(
-                    f"{name!r} is not a Delta table: convert it with CONVERT TO DELTA, or name "
-                    "another one.",
-                    name=name,
-                ) from error
-            remedy = "Give a path that Spark can open, or the name of a table."
-            refused = misnamed(error, f"table({shown(name)})", remedy, name)
-            if refused is None:
-                raise
-            raise refused from error
-        if version is None:
+        found = self._described(name)
+        if found is None:
             return None
+        whole, detail, schema, version = found
         self._bytes[detail["id"]] = detail["sizeInBytes"] or 0
-        properties = detail["properties"] or {}
-        constraints = {
-            key.removeprefix(_CONSTRAINT): text
-            for key, text in properties.items()
-            if key.startswith(_CONSTRAINT)
-        }
-        # Others may have written it in capitals, as Delta reads it, and named a table by its path.
-        append_only = properties.get("delta.appendOnly", "").strip().lower() == "true"
+        # Others may have named the table by its path.
         named = detail["name"] or whole
         name = named if is_whole(named) and "/" not in whole else whole
         filled, lengths = self._statements.run(
             lambda: (self._filled(detail, schema), lengths_of(schema)), table=UsersTable(name)
         )
-        return TableInfo(
-            name,
-            detail["id"],
-            version,
-            schema,
-            constraints,
-            append_only,
-            filled,
-            lengths,
-            tuple(detail["partitionColumns"]),
-            _NUMBERS_KEPT in properties,
-        )
+        return _info_of(name, detail, schema, version, filled=filled, lengths=lengths)
 
     def check(self, info: TableInfo, change: Change, transaction_id: str) -> None:
         """Check all that can be known of a change before it is decided.
@@ -249,6 +205,39 @@ class DeltaTables:
             limit *= 4
 
     # -------------------------------------------------------------------------- helpers
+
+    def _described(self, name: str) -> tuple[str, Row, StructType, int] | None:
+        """Ask Delta about a table; None if there is none.
+
+        Returns:
+            Its whole name, Delta's details, its columns and its newest version.
+
+        Raises:
+            InvalidInput: As in ``describe``.
+            StoreError: As in ``describe``.
+        """
+
+        def statement() -> tuple[str, Row, StructType, int | None]:
+            session, whole = self._statements.session, self._whole(name)
+            table = table_name(whole)
+            detail = session.sql(f"DESCRIBE DETAIL {table}").collect()[0]
+            newest = session.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()
+            version = int(newest[0]["version"]) if newest else None  # it was deleted meanwhile
+            return whole, detail, session.table(table).schema, version
+
+        try:
+            whole, detail, schema, version = self._statements.run(statement, table=UsersTable(name))
+        except TxnQueueError:  # it may quote what is looked for below
+            raise
+        except Exception as error:
+            said = _said(error)
+            if any(sign in said for sign in _NO_TABLE):
+                return None
+            refused = _not_a_delta_table(error, name)
+            if refused is None:
+                raise
+            raise refused from error
+        return None if version is None else (whole, detail, schema, version)
 
     def _whole(self, name: str) -> str:
         """Return a table's whole name, as the user's session means it now.
@@ -442,6 +431,58 @@ class DeltaTables:
                 keys=keys,
                 in_rows=True,
             )
+
+
+def _said(error: Exception) -> str:
+    """Return what Spark says of a statement that it refuses; empty for other errors."""
+    from pyspark.errors import AnalysisException
+
+    return str(error) if isinstance(error, AnalysisException) else ""
+
+
+def _not_a_delta_table(error: Exception, name: str) -> TxnQueueError | None:
+    """Return the error that says that a name is of no Delta table; None if it is another one."""
+    said = _said(error)
+    if any(sign in said for sign in _OTHER):
+        return InvalidInput(
+            f"{name!r} is not a Delta table: convert it with CONVERT TO DELTA, or name "
+            "another one.",
+            name=name,
+        )
+    remedy = "Give a path that Spark can open, or the name of a table."
+    return misnamed(error, f"table({shown(name)})", remedy, name)
+
+
+def _info_of(
+    name: str,
+    detail: Row,
+    schema: StructType,
+    version: int,
+    *,
+    filled: Filled,
+    lengths: Mapping[str, DataType],
+) -> TableInfo:
+    """Describe a table from Delta's details."""
+    properties = detail["properties"] or {}
+    constraints = {
+        key.removeprefix(_CONSTRAINT): text
+        for key, text in properties.items()
+        if key.startswith(_CONSTRAINT)
+    }
+    # Others may have written it in capitals, as Delta reads it.
+    append_only = properties.get("delta.appendOnly", "").strip().lower() == "true"
+    return TableInfo(
+        name,
+        detail["id"],
+        version,
+        schema,
+        constraints,
+        append_only,
+        filled,
+        lengths,
+        tuple(detail["partitionColumns"]),
+        _NUMBERS_KEPT in properties,
+    )
 
 
 def _collected(session: SparkSession, query: str) -> list[Row]:
