@@ -389,6 +389,45 @@ def test_a_disposition_over_several_links_ends_the_control_link_and_no_other(wor
 
 
 @in_memory
+@pytest.mark.rule("S1-32", "S1-36")
+@pytest.mark.parametrize("default", [None, Accepted()])
+@pytest.mark.parametrize("acquired", ["outside", "inside", "inside, with an outcome"])
+@pytest.mark.parametrize("in_another", [True, False])
+@pytest.mark.parametrize("fail", [True, False])
+def test_what_is_settled_against_a_live_transaction_is_not_held_any_longer(
+    world: Any, in_another: bool, acquired: str, default: Any, fail: bool
+) -> None:
+    """The controller has forgotten it: its transaction decides, otherwise the default outcome."""
+    pipe = Pipe(world)
+    pipe.scene.orders.send([row(5), row(6)])
+    handle = pipe.attach(Role.RECEIVER, source=Source(pipe.scene.name, default))
+    first, second = pipe.declare(), pipe.other.declare()
+    named = {} if acquired == "outside" else {"txn-id": first}
+    pipe.do(Flow(handle=handle, link_credit=1, properties=named))
+    pipe.do(Flow(handle=handle, delivery_count=1, link_credit=1, properties={"txn-id": None}))
+    if acquired != "inside":
+        pipe.dispose(State(first, Rejected()), 0)
+    pipe.dispose(State(second, Accepted()) if in_another else Accepted(), 0, 1, settled=True)
+    ended = pipe.other.control if in_another else pipe.control
+    assert ended not in (pipe.other if in_another else pipe).session.links
+    assert handle in pipe.session.links and not pipe.session.unsettled
+    kept = 0 if default else 1  # the second delivery, which belongs to no transaction
+    if in_another:
+        assert pipe.scene.counts == (kept, 1), "it follows the end of the first transaction"
+        assert pipe.discharge(first, fail) == "accepted"
+    if (fail or not in_another) and acquired != "outside":
+        kept += 1  # its acquisition is undone
+    elif fail or not in_another or acquired == "inside":
+        kept += 0 if default else 1
+    assert pipe.scene.counts == (kept, 0)
+    left = pipe if in_another else pipe.other
+    again = left.declare()
+    pipe.held(7)
+    pipe.dispose(State(again, Accepted()), 0, 2)  # it passes over what is settled
+    assert left.discharge(again) == "accepted"
+
+
+@in_memory
 @pytest.mark.rule("S1-04", "S1-07")
 def test_a_control_link_of_another_session_takes_nothing_after_its_end(world: Any) -> None:
     pipe = Pipe(world)

@@ -14,6 +14,7 @@ from txnqueue.protocols.amqp.transactions import (
     LiveTransaction,
     OutgoingDelivery,
     apply,
+    apply_defaults,
     by_claim,
 )
 from txnqueue.protocols.amqp.types import (
@@ -69,7 +70,11 @@ def take(session: Session, frame: Disposition) -> str | None:
         live = delivery.transaction
         if live is not None and live is not transaction:
             why = "The delivery belongs to another live transaction."
+            if frame.settled:
+                _settled(session, found)
             (transaction or live).control.detach(Error(TransactionError.ROLLBACK, why))
+            if frame.settled:
+                _leave_to_default(session, found)
             return why
     failed = []
     for link in links:
@@ -80,6 +85,26 @@ def take(session: Session, frame: Disposition) -> str | None:
     if unknown or not found:
         failed.append(f"{unknown or len(named)} of its deliveries are not known any more")
     return next((why for why in failed if why is not None), None)
+
+
+def _settled(session: Session, deliveries: list[OutgoingDelivery]) -> None:
+    """Record that the controller has forgotten deliveries."""
+    for delivery in deliveries:
+        delivery.settled = True
+        session.settled.add(delivery.delivery_id)
+
+
+def _leave_to_default(session: Session, deliveries: list[OutgoingDelivery]) -> None:
+    """Forget settled deliveries to which no outcome was applied.
+
+    Those of a live transaction follow its end, with the default outcome if they have none.
+    """
+    left = [one for one in deliveries if session.unsettled.get(one.delivery_id) is one]
+    for delivery in left:
+        session.forget(delivery)
+        if delivery.transaction is not None and delivery.outcome is None:
+            delivery.associate(delivery.transaction, delivery.link.default_outcome)
+    apply_defaults(one for one in left if one.transaction is None)
 
 
 def _asked(session: Session, frame: Disposition) -> tuple[LiveTransaction | None, Outcome | None]:
