@@ -891,6 +891,64 @@ def test_what_is_in_doubt_as_its_control_link_ends_is_known_later(world: Any, la
 
 
 @in_memory
+@pytest.mark.rule("S1-34", "S1-35")
+@pytest.mark.parametrize("landed", [True, False])
+@pytest.mark.parametrize("inside", [True, False])
+def test_an_outcome_of_what_a_discharge_in_doubt_has_left_counts(
+    world: Any, landed: bool, inside: bool
+) -> None:
+    """The store answers again, and the next tick has not come yet."""
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    receiver = scene.receiver()
+    (held,) = receiver.flow(1)
+    later = scene.controller.control_link()
+    first, second = scene.controller.declare(), later.declare()
+    receiver.dispose([held], Accepted(), first)
+    with unanswered(world.store.journal, lands=landed):
+        with pytest.raises(TransactionUnknown):
+            scene.controller.discharge(first)
+        scene.controller.control.detach()
+    receiver.dispose([held], Accepted(), second if inside else None, settled=not inside)
+    if landed and inside:
+        with pytest.raises(AmqpError):
+            later.discharge(second)  # the first discharge has settled it
+    elif inside:
+        later.discharge(second)
+    assert later.attached and receiver.attached and scene.counts == (0, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-32")
+@pytest.mark.parametrize("landed", [True, False])
+@pytest.mark.parametrize("inside", [True, False])
+def test_an_outcome_of_what_is_still_in_doubt_is_not_dropped_without_a_word(
+    world: Any, landed: bool, inside: bool
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    receiver = scene.receiver()
+    (held,) = receiver.flow(1)
+    later = scene.controller.control_link()
+    first, second = scene.controller.declare(), later.declare()
+    receiver.dispose([held], Accepted(), first)
+    with unanswered(world.store.journal, lands=landed):
+        with pytest.raises(TransactionUnknown):
+            scene.controller.discharge(first)
+        scene.controller.control.detach()
+        if inside:
+            receiver.dispose([held], Accepted(), second)
+            assert condition(later.error) == "amqp:transaction:rollback"
+        else:
+            with pytest.raises(AmqpError) as caught:
+                receiver.dispose([held], Accepted(), settled=True)
+            assert condition(caught.value) == "amqp:transaction:rollback"
+            scene.controller.sessions[0].session.end()
+    scene.controller.tick()
+    assert scene.counts == ((0, 0) if landed else (0, 1) if inside else (1, 0))
+
+
+@in_memory
 def test_a_global_transaction_that_could_not_be_rolled_back_is_not_begun_anew(world: Any) -> None:
     scene = Scene(world, capabilities=(LOCAL, DISTRIBUTED))
     one, two = (Pipeline(scene.resource.connect()) for _ in range(2))

@@ -47,12 +47,13 @@ def take(session: Session, frame: Disposition) -> str | None:
         Why it was not carried out, or not for every delivery that it names; None if it was.
 
     Raises:
-        AmqpError: It names deliveries that were never sent, in a transaction that there is not.
+        AmqpError: It names deliveries that were never sent, in a transaction that there is not, or
+            one that belongs to a transaction in doubt, and no link is left to tell that.
     """
     named = _named(frame)
     if frame.role is Role.SENDER:
         return _settle_postings(session, frame, named)
-    found = [one for one in _known(session.unsettled, named) if one.started]
+    found = _found(session, named)
     unknown = len(named) - len(found) - session.settled.count(named)
     links = dict.fromkeys(one.link for one in found)
     try:
@@ -72,7 +73,10 @@ def take(session: Session, frame: Disposition) -> str | None:
             why = "The delivery belongs to another live transaction."
             if frame.settled:
                 _settled(session, found)
-            (transaction or live).control.detach(Error(TransactionError.ROLLBACK, why))
+            control = (transaction or live).control
+            if not control.attached:
+                raise AmqpError(TransactionError.ROLLBACK, why)
+            control.detach(Error(TransactionError.ROLLBACK, why))
             if frame.settled:
                 _leave_to_default(session, found)
             return why
@@ -85,6 +89,18 @@ def take(session: Session, frame: Disposition) -> str | None:
     if unknown or not found:
         failed.append(f"{unknown or len(named)} of its deliveries are not known any more")
     return next((why for why in failed if why is not None), None)
+
+
+def _found(session: Session, named: range) -> list[OutgoingDelivery]:
+    """Find the deliveries that are sent and not settled.
+
+    If one belongs to a discharge in doubt whose control link has ended, the store is asked first.
+    """
+    found = [one for one in _known(session.unsettled, named) if one.started]
+    if all(one.transaction is None or one.transaction.control.attached for one in found):
+        return found
+    session.connection.resolve(())
+    return [one for one in _known(session.unsettled, named) if one.started]
 
 
 def _settled(session: Session, deliveries: list[OutgoingDelivery]) -> None:
