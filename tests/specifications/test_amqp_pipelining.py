@@ -627,6 +627,31 @@ def test_an_outcome_counts_after_a_detach_that_does_not_close(
 
 
 @in_memory
+@pytest.mark.rule("S1-24")
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (State(b"nobody's", Accepted()), "amqp:transaction:unknown-id"),
+        (Modified(undeliverable_here=True), "amqp:not-implemented"),
+    ],
+)
+def test_an_outcome_that_is_not_taken_ends_the_session_if_its_link_is_detached(
+    world: Any, state: Any, why: str, beside: bool
+) -> None:
+    """No link is left to tell that; others that the range names end before."""
+    pipe = Pipe(world)
+    pipe.do(Detach(handle=pipe.held(5), closed=False))
+    if beside:
+        pipe.held(6)
+    with pytest.raises(AmqpError) as caught:
+        pipe.dispose(state, 0, int(beside))
+    assert condition(caught.value) == why
+    pipe.session.end()
+    assert pipe.scene.counts == (1 + beside, 0)
+
+
+@in_memory
 @pytest.mark.rule("S1-34", "S1-43")
 def test_what_had_not_come_wholly_goes_back_with_a_detach(world: Any) -> None:
     scene = Scene(world)

@@ -47,8 +47,9 @@ def take(session: Session, frame: Disposition) -> str | None:
         Why it was not carried out, or not for every delivery that it names; None if it was.
 
     Raises:
-        AmqpError: It names deliveries that were never sent, in a transaction that there is not, or
-            one that belongs to a transaction in doubt, and no link is left to tell that.
+        AmqpError: It is not carried out, and no link is left to tell that: it names deliveries
+            that were never sent, in a transaction that there is not, or those of a link that is
+            detached, or of a transaction in doubt.
     """
     named = _named(frame)
     if frame.role is Role.SENDER:
@@ -62,8 +63,11 @@ def take(session: Session, frame: Disposition) -> str | None:
         nobody_told = error.error.condition is TransactionError.UNKNOWN_ID and not links
         if nobody_told and not session.has_sent(named):
             raise  # no link could be ended, and no discharge refused, to tell the controller
+        untold = not all(link.attached for link in links)
         for link in links:
             link.detach(error.error)
+        if untold:
+            raise
         return str(error)
     if transaction is None and outcome is None and not frame.settled:
         return None
