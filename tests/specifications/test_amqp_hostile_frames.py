@@ -326,6 +326,23 @@ def rejecting(error: object) -> bytes:
             *(FLOW, VALUES.uint(0), VALUES.uint(9), VALUES.uint(0), VALUES.uint(9)),
             *(VALUES.uint(1), VALUES.uint(0), VALUES.uint(9), None, None, None, [1]),
         ),
+        octets(ATTACH, "x", VALUES.uint(3), None, None, None, None, LINK),
+        octets(ATTACH, "x", VALUES.uint(3), 0, None, None, None, LINK),
+        octets(
+            *(ATTACH, "x", VALUES.uint(3), False, None, None, None),
+            VALUES.described(TARGET, ["orders", None, None, None, "false"]),
+        ),
+        octets(TRANSFER, VALUES.uint(1), VALUES.uint(1), b"a", VALUES.uint(0), "false")
+        + message({"n": 9}),
+        octets(TRANSFER, VALUES.uint(1), VALUES.uint(1), b"a", VALUES.uint(0), True, 0)
+        + message({"n": 9}),
+        octets(DISPOSITION, None, VALUES.uint(0), VALUES.uint(0), True, Accepted()),
+        octets(DISPOSITION, True, VALUES.uint(0), VALUES.uint(0), "true", Accepted()),
+        octets(DETACH, VALUES.uint(1), ""),
+        octets(
+            *(FLOW, VALUES.uint(0), VALUES.uint(9), VALUES.uint(0), VALUES.uint(9)),
+            *(VALUES.uint(2), VALUES.uint(0), VALUES.uint(9), None, 1),
+        ),
         VALUES.encode_type(VALUES.described(0x74, [1])),
         rejecting("wrong"),
         rejecting(OTHERWISE),
@@ -343,6 +360,59 @@ def test_fields_of_a_wrong_type_or_out_of_range_are_no_frame(
     client.peer.abandon()
     assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
     assert sorted(row["n"] for row in client.manager.queue("orders").peek_messages()) == [0, 1, 2]
+
+
+@pytest.mark.rule("S1-15")
+@pytest.mark.parametrize("fail", [0, 1, "", "false", "true", b"", [], {}])
+def test_a_discharge_says_by_a_boolean_whether_the_work_has_failed(
+    fail: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client()
+    list(client.told())
+    body = VALUES.described(0x32, [client.txn_id, fail])
+    client.say(usual(client.txn_id)[0], usual(client.txn_id)[3])
+    client.say(octets(TRANSFER, VALUES.uint(0), VALUES.uint(DISCHARGED), b"c") + message(body))
+    (ended,) = [frame for frame in client.told() if isinstance(frame, Detach)]
+    assert ended.error is not None and ended.error.symbol == "amqp:decode-error"
+    assert left(client, caplog) == ([0, 1, 2], False)
+
+
+@pytest.mark.rule("S1-22")
+@pytest.mark.parametrize(
+    "state",
+    [VALUES.described(0x9934, [b"t", Accepted()]), "transactional", 5, b"t", [b"t"], Header()],
+)
+@pytest.mark.parametrize("part", ["whole", "first", "last"])
+def test_a_message_with_a_state_that_nobody_knows_is_not_posted(
+    state: Any, part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be meant for a transaction."""
+    client, uint = Client(), VALUES.uint
+    list(client.told())
+    client.say(usual(client.txn_id)[0])
+    first, last = (None, state) if part == "last" else (state, None)
+    start = (TRANSFER, uint(1), uint(1), b"a", uint(0), False)
+    client.say(octets(*start, part != "whole", None, first) + message({"n": 9}))
+    if part == "last":
+        client.say(octets(*start, False, None, last))
+    (ended,) = [frame for frame in client.told() if isinstance(frame, Detach)]
+    assert ended.error is not None and ended.error.symbol == "amqp:not-implemented"
+    assert left(client, caplog) == ([0, 1, 2], False)
+
+
+@pytest.mark.rule("S1-02")
+def test_a_discharge_with_a_state_that_nobody_knows_commits_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client, uint = Client(), VALUES.uint
+    client.say(usual(client.txn_id)[0], usual(client.txn_id)[3])
+    list(client.told())
+    asked = (TRANSFER, uint(0), uint(DISCHARGED), b"c", uint(0), False, False, None)
+    odd = VALUES.described(0x9934, [client.txn_id])
+    client.say(octets(*asked, odd) + message(Discharge(client.txn_id, False)))
+    (ended,) = [frame for frame in client.told() if isinstance(frame, Detach)]
+    assert ended.error is not None and ended.error.symbol == "amqp:not-implemented"
+    assert left(client, caplog) == ([0, 1, 2], False)
 
 
 @pytest.mark.parametrize(
