@@ -155,6 +155,27 @@ def test_the_resource_tells_the_transaction_of_what_it_does(world: Any) -> None:
     assert later.state is None
 
 
+@in_memory
+@pytest.mark.rule("S1-23")
+def test_later_parts_of_a_message_name_the_transaction_that_acquired_it(world: Any) -> None:
+    """An outcome may be given before they are sent, and its transaction has not acquired it."""
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id, acquiring = pipe.declare(), pipe.declare()
+    outside, inside = pipe.receiver(scene.name), pipe.receiver(scene.name)
+    pipe.do(Flow(handle=outside, link_credit=1, incoming_window=1))  # a message has three parts
+    pipe.dispose(TransactionalState(txn_id, Accepted()), 0)
+    pipe.do(Flow(incoming_window=3))
+    pipe.do(Flow(handle=inside, link_credit=1, properties={"txn-id": acquiring}))
+    pipe.dispose(TransactionalState(acquiring, Accepted()), 1)
+    pipe.do(Flow(incoming_window=9))
+    states = [(one.delivery_id, one.state) for one in pipe.frames if isinstance(one, Transfer)]
+    assert states == [(0, None)] * 3 + [(1, TransactionalState(acquiring))] * 3
+    assert pipe.discharge(txn_id) == pipe.discharge(acquiring) == "accepted"
+    assert scene.counts == (0, 0)
+
+
 @on_delta_when_long
 @pytest.mark.rule("S1-24", "S1-18")
 def test_work_of_an_unknown_transaction(world: Any) -> None:
