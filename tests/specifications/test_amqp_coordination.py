@@ -344,8 +344,9 @@ def test_a_global_id_leaves_the_decision_to_the_global_transaction(world: Any) -
 
 @in_memory
 @pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("room", [1, 0])
 def test_what_a_global_transaction_acquired_without_an_outcome_goes_back(
-    world: Any, commit: bool
+    world: Any, commit: bool, room: int
 ) -> None:
     """It is decided elsewhere, so the controller cannot hold it any longer than the discharge."""
     scene = Scene(world, capabilities=(LOCAL, DISTRIBUTED))
@@ -355,11 +356,13 @@ def test_what_a_global_transaction_acquired_without_an_outcome_goes_back(
     txn_id, handle = pipe.outcomes()[declared].txn_id, pipe.receiver(scene.name)
     window = Flow(handle=handle, link_credit=3, incoming_window=5, properties={"txn-id": txn_id})
     pipe.do(window)  # a message is in two parts: half of the third one is sent
+    pipe.do(Flow(handle=pipe.receiver(scene.name), incoming_window=room))
     pipe.dispose(TransactionalState(txn_id, Accepted()), 0)
     assert pipe.discharge(txn_id) == "accepted"
-    assert pipe.outcomes(Role.SENDER) == {0: Accepted(), 1: Released()}
+    told = {0: Accepted(), 1: Released()}
+    assert pipe.outcomes(Role.SENDER) == (told if room else told | {2: Released()})
     aborted = [one.delivery_id for one in pipe.frames if isinstance(one, Transfer) and one.aborted]
-    assert aborted == [2] and not pipe.session.unsettled
+    assert aborted == [2] * room and not pipe.session.unsettled
     elsewhere = world.manager("coordinator")
     (elsewhere.commit if commit else elsewhere.rollback)("global-3")
     assert scene.waiting() == ([2, 3] if commit else [1, 2, 3])

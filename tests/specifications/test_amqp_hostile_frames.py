@@ -223,7 +223,10 @@ def test_what_such_a_client_asks_for_happens_if_it_says_nothing_else(
 
 
 @pytest.mark.rule("S1-43")
-def test_what_a_discharge_gives_up_in_another_session_is_told_before_its_answer() -> None:
+@pytest.mark.parametrize(("window", "how"), [(1, "Transfer"), (0, "Detach")])
+def test_what_a_discharge_gives_up_in_another_session_is_told_before_its_answer(
+    window: int, how: str
+) -> None:
     client, uint = Client(), VALUES.uint
     client.peer._connection.payload_max = 4
     acquiring = (uint(0), uint(0), uint(1), None, False, False, {"txn-id": client.txn_id})
@@ -235,15 +238,21 @@ def test_what_a_discharge_gives_up_in_another_session_is_told_before_its_answer(
     )
     sent = [frame for frame in client.told() if isinstance(frame, Transfer)]
     assert [frame.more for frame in sent] == [True]
-    failed = message(Discharge(client.txn_id, fail=True))
-    client.say(octets(TRANSFER, uint(0), uint(1), b"c") + failed)
+    client.say(attach(5, Role.RECEIVER, "orders", None), channel=1)
+    list(client.told())
+    of_another = (uint(5), uint(0), uint(0))  # so that nothing more is sent on the first one
+    opens = octets(FLOW, uint(1), uint(window), uint(0), uint(100), *of_another)
+    failed = octets(TRANSFER, uint(0), uint(1), b"c")
+    failed += message(Discharge(client.txn_id, fail=True))
+    client.peer.work([(1, opens), (0, failed)])
     told = [
         type(frame).__name__
         for frame in client.told()
         if (isinstance(frame, Transfer) and frame.aborted)
+        or isinstance(frame, Detach)
         or (isinstance(frame, Disposition) and frame.role is Role.RECEIVER)
     ]
-    assert told == ["Transfer", "Disposition"]
+    assert told == [how, "Disposition"]
 
 
 def test_a_tick_that_comes_while_messages_are_sent_is_done_afterwards(

@@ -1098,6 +1098,68 @@ def test_a_transfer_that_gives_up_a_delivery_uses_up_the_window_as_any_other(wor
 
 
 @in_memory
+@pytest.mark.rule("S1-43")
+@pytest.mark.parametrize("default", [None, Accepted()])
+@pytest.mark.parametrize("mode", [SenderSettleMode.SETTLED, SenderSettleMode.UNSETTLED])
+@pytest.mark.parametrize("how", ["discharged", "control link closed", "too late"])
+def test_what_a_rollback_gives_up_is_not_said_by_more_transfers_than_the_window_takes(
+    world: Any, how: str, mode: SenderSettleMode, default: Any
+) -> None:
+    """A client would end the connection; the end of the link tells it, before the answer."""
+    scene = Scene(world, timeout_seconds=60)
+    scene.orders.send([row(n) for n in range(1, 5)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id = pipe.declare()
+    here = {"source": Source(scene.name, default), "snd_settle_mode": mode}
+    handle, other = pipe.attach(Role.RECEIVER, **here), pipe.receiver(scene.name)
+    pipe.do(Flow(handle=handle, link_credit=1, incoming_window=4))  # a message has three parts
+    pipe.do(Flow(handle=handle, delivery_count=1, link_credit=2, properties={"txn-id": txn_id}))
+    pipe.frames.clear()
+    if how == "discharged":
+        assert pipe.discharge(txn_id, fail=True) == "accepted"
+    elif how == "too late":
+        world.clock.advance(61)
+        pipe.session.connection.tick()
+        pipe.frames += pipe.session.frames()
+    else:
+        pipe.do(Detach(handle=pipe.control))
+    assert not [one for one in pipe.frames if isinstance(one, Transfer)]
+    kinds = [type(one) for one in pipe.frames]
+    (ended,) = [one for one in pipe.frames if isinstance(one, Detach) and one.handle == handle]
+    assert condition(ended.error) == ROLLBACK
+    if how == "discharged":
+        assert kinds.index(Detach) < kinds.index(Disposition)
+    first_is_gone = mode is SenderSettleMode.SETTLED or default is not None
+    assert scene.waiting() == ([2, 3, 4] if first_is_gone else [1, 2, 3, 4])
+    assert scene.orders.in_flight() == 0
+    pipe.frames.clear()
+    pipe.do(Flow(handle=other, link_credit=1, incoming_window=3))
+    assert len([one for one in pipe.frames if isinstance(one, Transfer)]) == 3
+
+
+@in_memory
+@pytest.mark.rule("S1-43")
+def test_what_a_commit_releases_half_sent_is_sent_to_its_end_if_the_window_is_closed(
+    world: Any,
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id, handle = pipe.declare(), pipe.receiver(scene.name)
+    named = {"txn-id": txn_id}
+    pipe.do(Flow(handle=handle, link_credit=1, incoming_window=1, properties=named))
+    pipe.dispose(State(txn_id, Released()), 0)
+    pipe.frames.clear()
+    assert pipe.discharge(txn_id) == "accepted"
+    assert not [one for one in pipe.frames if isinstance(one, Transfer)]
+    assert pipe.outcomes(Role.SENDER) == {0: Released()} and scene.counts == (1, 0)
+    pipe.do(Flow(incoming_window=9))
+    parts = [one for one in pipe.frames if isinstance(one, Transfer)]
+    assert [(one.more, one.aborted) for one in parts] == [(True, False), (False, False)]
+    assert handle in pipe.session.links and scene.counts == (1, 0)
+
+
+@in_memory
 def test_a_delivery_has_its_id_when_it_is_sent(world: Any) -> None:
     """What another link sends first has the lower id, although it was acquired later."""
     scene = Scene(world)

@@ -58,8 +58,8 @@ class Strict(Pipeline):
         for frame in frames:
             if isinstance(frame, Transfer):
                 self.window -= 1
-                if not frame.aborted:  # a rollback cannot wait until the window opens
-                    assert self.window >= 0
+                assert self.window >= 0
+                if not frame.aborted:
                     self.check_delivery(frame)
             elif isinstance(frame, Flow) and frame.handle in self.count:
                 assert frame.delivery_count is not None
