@@ -371,6 +371,33 @@ def test_fields_of_a_wrong_type_or_out_of_range_are_no_frame(
     assert sorted(row["n"] for row in client.manager.queue("orders").peek_messages()) == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("channel", "body"),
+    [
+        (64, octets(BEGIN, None, VALUES.uint(0), VALUES.uint(100), VALUES.uint(100))),
+        (64, octets(DETACH, VALUES.uint(1), True)),
+        (0, attach(70_000, Role.RECEIVER, "orders", None)),
+        (0, octets(DETACH, VALUES.uint(65_536), True)),
+        (0, octets(TRANSFER, VALUES.uint(70_000), VALUES.uint(1), b"a") + message({"n": 9})),
+        (0, octets(FLOW, *map(VALUES.uint, (0, 9, 0, 9, 70_000, 0, 9)))),
+    ],
+)
+def test_a_channel_or_a_handle_out_of_range_closes_the_connection(
+    channel: int, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Part 2 of the specification, 2.7.1 and 2.7.2."""
+    client = Client()
+    client.say(*usual(client.txn_id)[:2])
+    client.say(octets(BEGIN, None, *map(VALUES.uint, (0, 100, 100))), channel=63)
+    client.say(attach(65_535, Role.RECEIVER, "orders", None))
+    assert not [frame for frame in client.told() if isinstance(frame, Close | End)]
+    client.say(body, channel=channel)
+    (closed,) = [frame for frame in client.told() if isinstance(frame, Close | End)]
+    assert isinstance(closed, Close) and closed.error is not None
+    assert closed.error.symbol == "amqp:connection:framing-error"
+    assert left(client, caplog) == ([0, 1, 2], False)
+
+
 @pytest.mark.rule("S1-15")
 @pytest.mark.parametrize("fail", [0, 1, "", "false", "true", b"", [], {}])
 def test_a_discharge_says_by_a_boolean_whether_the_work_has_failed(
