@@ -344,8 +344,9 @@ def test_a_global_id_leaves_the_decision_to_the_global_transaction(world: Any) -
 
 @in_memory
 @pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("room", [1, 0])
 def test_what_a_global_transaction_acquired_without_an_outcome_goes_back(
-    world: Any, commit: bool
+    world: Any, commit: bool, room: int
 ) -> None:
     """It is decided elsewhere, so the controller cannot hold it any longer than the discharge."""
     scene = Scene(world, capabilities=(LOCAL, DISTRIBUTED))
@@ -355,11 +356,13 @@ def test_what_a_global_transaction_acquired_without_an_outcome_goes_back(
     txn_id, handle = pipe.outcomes()[declared].txn_id, pipe.receiver(scene.name)
     window = Flow(handle=handle, link_credit=3, incoming_window=5, properties={"txn-id": txn_id})
     pipe.do(window)  # a message is in two parts: half of the third one is sent
+    pipe.do(Flow(handle=pipe.receiver(scene.name), incoming_window=room))
     pipe.dispose(TransactionalState(txn_id, Accepted()), 0)
     assert pipe.discharge(txn_id) == "accepted"
-    assert pipe.outcomes(Role.SENDER) == {0: Accepted(), 1: Released()}
+    told = {0: Accepted(), 1: Released()}
+    assert pipe.outcomes(Role.SENDER) == (told if room else told | {2: Released()})
     aborted = [one.delivery_id for one in pipe.frames if isinstance(one, Transfer) and one.aborted]
-    assert aborted == [2] and not pipe.session.unsettled
+    assert aborted == [2] * room and not pipe.session.unsettled
     elsewhere = world.manager("coordinator")
     (elsewhere.commit if commit else elsewhere.rollback)("global-3")
     assert scene.waiting() == ([2, 3] if commit else [1, 2, 3])
@@ -888,6 +891,64 @@ def test_what_is_in_doubt_as_its_control_link_ends_is_known_later(world: Any, la
         scene.controller.discharge(txn_id)
     assert held.settled and held.state == Accepted()
     assert [one.body for one in other.flow(1)] == [row(2)]
+
+
+@in_memory
+@pytest.mark.rule("S1-34", "S1-35")
+@pytest.mark.parametrize("landed", [True, False])
+@pytest.mark.parametrize("inside", [True, False])
+def test_an_outcome_of_what_a_discharge_in_doubt_has_left_counts(
+    world: Any, landed: bool, inside: bool
+) -> None:
+    """The store answers again, and the next tick has not come yet."""
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    receiver = scene.receiver()
+    (held,) = receiver.flow(1)
+    later = scene.controller.control_link()
+    first, second = scene.controller.declare(), later.declare()
+    receiver.dispose([held], Accepted(), first)
+    with unanswered(world.store.journal, lands=landed):
+        with pytest.raises(TransactionUnknown):
+            scene.controller.discharge(first)
+        scene.controller.control.detach()
+    receiver.dispose([held], Accepted(), second if inside else None, settled=not inside)
+    if landed and inside:
+        with pytest.raises(AmqpError):
+            later.discharge(second)  # the first discharge has settled it
+    elif inside:
+        later.discharge(second)
+    assert later.attached and receiver.attached and scene.counts == (0, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-32")
+@pytest.mark.parametrize("landed", [True, False])
+@pytest.mark.parametrize("inside", [True, False])
+def test_an_outcome_of_what_is_still_in_doubt_is_not_dropped_without_a_word(
+    world: Any, landed: bool, inside: bool
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    receiver = scene.receiver()
+    (held,) = receiver.flow(1)
+    later = scene.controller.control_link()
+    first, second = scene.controller.declare(), later.declare()
+    receiver.dispose([held], Accepted(), first)
+    with unanswered(world.store.journal, lands=landed):
+        with pytest.raises(TransactionUnknown):
+            scene.controller.discharge(first)
+        scene.controller.control.detach()
+        if inside:
+            receiver.dispose([held], Accepted(), second)
+            assert condition(later.error) == "amqp:transaction:rollback"
+        else:
+            with pytest.raises(AmqpError) as caught:
+                receiver.dispose([held], Accepted(), settled=True)
+            assert condition(caught.value) == "amqp:transaction:rollback"
+            scene.controller.sessions[0].session.end()
+    scene.controller.tick()
+    assert scene.counts == ((0, 0) if landed else (0, 1) if inside else (1, 0))
 
 
 @in_memory

@@ -223,7 +223,10 @@ def test_what_such_a_client_asks_for_happens_if_it_says_nothing_else(
 
 
 @pytest.mark.rule("S1-43")
-def test_what_a_discharge_gives_up_in_another_session_is_told_before_its_answer() -> None:
+@pytest.mark.parametrize(("window", "how"), [(1, "Transfer"), (0, "Detach")])
+def test_what_a_discharge_gives_up_in_another_session_is_told_before_its_answer(
+    window: int, how: str
+) -> None:
     client, uint = Client(), VALUES.uint
     client.peer._connection.payload_max = 4
     acquiring = (uint(0), uint(0), uint(1), None, False, False, {"txn-id": client.txn_id})
@@ -235,15 +238,21 @@ def test_what_a_discharge_gives_up_in_another_session_is_told_before_its_answer(
     )
     sent = [frame for frame in client.told() if isinstance(frame, Transfer)]
     assert [frame.more for frame in sent] == [True]
-    failed = message(Discharge(client.txn_id, fail=True))
-    client.say(octets(TRANSFER, uint(0), uint(1), b"c") + failed)
+    client.say(attach(5, Role.RECEIVER, "orders", None), channel=1)
+    list(client.told())
+    of_another = (uint(5), uint(0), uint(0))  # so that nothing more is sent on the first one
+    opens = octets(FLOW, uint(1), uint(window), uint(0), uint(100), *of_another)
+    failed = octets(TRANSFER, uint(0), uint(1), b"c")
+    failed += message(Discharge(client.txn_id, fail=True))
+    client.peer.work([(1, opens), (0, failed)])
     told = [
         type(frame).__name__
         for frame in client.told()
         if (isinstance(frame, Transfer) and frame.aborted)
+        or isinstance(frame, Detach)
         or (isinstance(frame, Disposition) and frame.role is Role.RECEIVER)
     ]
-    assert told == ["Transfer", "Disposition"]
+    assert told == [how, "Disposition"]
 
 
 def test_a_tick_that_comes_while_messages_are_sent_is_done_afterwards(
@@ -326,6 +335,23 @@ def rejecting(error: object) -> bytes:
             *(FLOW, VALUES.uint(0), VALUES.uint(9), VALUES.uint(0), VALUES.uint(9)),
             *(VALUES.uint(1), VALUES.uint(0), VALUES.uint(9), None, None, None, [1]),
         ),
+        octets(ATTACH, "x", VALUES.uint(3), None, None, None, None, LINK),
+        octets(ATTACH, "x", VALUES.uint(3), 0, None, None, None, LINK),
+        octets(
+            *(ATTACH, "x", VALUES.uint(3), False, None, None, None),
+            VALUES.described(TARGET, ["orders", None, None, None, "false"]),
+        ),
+        octets(TRANSFER, VALUES.uint(1), VALUES.uint(1), b"a", VALUES.uint(0), "false")
+        + message({"n": 9}),
+        octets(TRANSFER, VALUES.uint(1), VALUES.uint(1), b"a", VALUES.uint(0), True, 0)
+        + message({"n": 9}),
+        octets(DISPOSITION, None, VALUES.uint(0), VALUES.uint(0), True, Accepted()),
+        octets(DISPOSITION, True, VALUES.uint(0), VALUES.uint(0), "true", Accepted()),
+        octets(DETACH, VALUES.uint(1), ""),
+        octets(
+            *(FLOW, VALUES.uint(0), VALUES.uint(9), VALUES.uint(0), VALUES.uint(9)),
+            *(VALUES.uint(2), VALUES.uint(0), VALUES.uint(9), None, 1),
+        ),
         VALUES.encode_type(VALUES.described(0x74, [1])),
         rejecting("wrong"),
         rejecting(OTHERWISE),
@@ -343,6 +369,86 @@ def test_fields_of_a_wrong_type_or_out_of_range_are_no_frame(
     client.peer.abandon()
     assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
     assert sorted(row["n"] for row in client.manager.queue("orders").peek_messages()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("channel", "body"),
+    [
+        (64, octets(BEGIN, None, VALUES.uint(0), VALUES.uint(100), VALUES.uint(100))),
+        (64, octets(DETACH, VALUES.uint(1), True)),
+        (0, attach(70_000, Role.RECEIVER, "orders", None)),
+        (0, octets(DETACH, VALUES.uint(65_536), True)),
+        (0, octets(TRANSFER, VALUES.uint(70_000), VALUES.uint(1), b"a") + message({"n": 9})),
+        (0, octets(FLOW, *map(VALUES.uint, (0, 9, 0, 9, 70_000, 0, 9)))),
+    ],
+)
+def test_a_channel_or_a_handle_out_of_range_closes_the_connection(
+    channel: int, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Part 2 of the specification, 2.7.1 and 2.7.2."""
+    client = Client()
+    client.say(*usual(client.txn_id)[:2])
+    client.say(octets(BEGIN, None, *map(VALUES.uint, (0, 100, 100))), channel=63)
+    client.say(attach(65_535, Role.RECEIVER, "orders", None))
+    assert not [frame for frame in client.told() if isinstance(frame, Close | End)]
+    client.say(body, channel=channel)
+    (closed,) = [frame for frame in client.told() if isinstance(frame, Close | End)]
+    assert isinstance(closed, Close) and closed.error is not None
+    assert closed.error.symbol == "amqp:connection:framing-error"
+    assert left(client, caplog) == ([0, 1, 2], False)
+
+
+@pytest.mark.rule("S1-15")
+@pytest.mark.parametrize("fail", [0, 1, "", "false", "true", b"", [], {}])
+def test_a_discharge_says_by_a_boolean_whether_the_work_has_failed(
+    fail: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client()
+    list(client.told())
+    body = VALUES.described(0x32, [client.txn_id, fail])
+    client.say(usual(client.txn_id)[0], usual(client.txn_id)[3])
+    client.say(octets(TRANSFER, VALUES.uint(0), VALUES.uint(DISCHARGED), b"c") + message(body))
+    (ended,) = [frame for frame in client.told() if isinstance(frame, Detach)]
+    assert ended.error is not None and ended.error.symbol == "amqp:decode-error"
+    assert left(client, caplog) == ([0, 1, 2], False)
+
+
+@pytest.mark.rule("S1-22")
+@pytest.mark.parametrize(
+    "state",
+    [VALUES.described(0x9934, [b"t", Accepted()]), "transactional", 5, b"t", [b"t"], Header()],
+)
+@pytest.mark.parametrize("part", ["whole", "first", "last"])
+def test_a_message_with_a_state_that_nobody_knows_is_not_posted(
+    state: Any, part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be meant for a transaction."""
+    client, uint = Client(), VALUES.uint
+    list(client.told())
+    client.say(usual(client.txn_id)[0])
+    first, last = (None, state) if part == "last" else (state, None)
+    start = (TRANSFER, uint(1), uint(1), b"a", uint(0), False)
+    client.say(octets(*start, part != "whole", None, first) + message({"n": 9}))
+    if part == "last":
+        client.say(octets(*start, False, None, last))
+    (ended,) = [frame for frame in client.told() if isinstance(frame, Detach)]
+    assert ended.error is not None and ended.error.symbol == "amqp:not-implemented"
+    assert left(client, caplog) == ([0, 1, 2], False)
+
+
+@pytest.mark.rule("S1-02")
+def test_a_discharge_with_a_state_that_nobody_knows_commits_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client, uint = Client(), VALUES.uint
+    client.say(usual(client.txn_id)[0], usual(client.txn_id)[3])
+    list(client.told())
+    asked = (TRANSFER, uint(0), uint(DISCHARGED), b"c", uint(0), False, False, None)
+    odd = VALUES.described(0x9934, [client.txn_id])
+    client.say(octets(*asked, odd) + message(Discharge(client.txn_id, False)))
+    (ended,) = [frame for frame in client.told() if isinstance(frame, Detach)]
+    assert ended.error is not None and ended.error.symbol == "amqp:not-implemented"
+    assert left(client, caplog) == ([0, 1, 2], False)
 
 
 @pytest.mark.parametrize(

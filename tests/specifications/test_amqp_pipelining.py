@@ -389,6 +389,45 @@ def test_a_disposition_over_several_links_ends_the_control_link_and_no_other(wor
 
 
 @in_memory
+@pytest.mark.rule("S1-32", "S1-36")
+@pytest.mark.parametrize("default", [None, Accepted()])
+@pytest.mark.parametrize("acquired", ["outside", "inside", "inside, with an outcome"])
+@pytest.mark.parametrize("in_another", [True, False])
+@pytest.mark.parametrize("fail", [True, False])
+def test_what_is_settled_against_a_live_transaction_is_not_held_any_longer(
+    world: Any, in_another: bool, acquired: str, default: Any, fail: bool
+) -> None:
+    """The controller has forgotten it: its transaction decides, otherwise the default outcome."""
+    pipe = Pipe(world)
+    pipe.scene.orders.send([row(5), row(6)])
+    handle = pipe.attach(Role.RECEIVER, source=Source(pipe.scene.name, default))
+    first, second = pipe.declare(), pipe.other.declare()
+    named = {} if acquired == "outside" else {"txn-id": first}
+    pipe.do(Flow(handle=handle, link_credit=1, properties=named))
+    pipe.do(Flow(handle=handle, delivery_count=1, link_credit=1, properties={"txn-id": None}))
+    if acquired != "inside":
+        pipe.dispose(State(first, Rejected()), 0)
+    pipe.dispose(State(second, Accepted()) if in_another else Accepted(), 0, 1, settled=True)
+    ended = pipe.other.control if in_another else pipe.control
+    assert ended not in (pipe.other if in_another else pipe).session.links
+    assert handle in pipe.session.links and not pipe.session.unsettled
+    kept = 0 if default else 1  # the second delivery, which belongs to no transaction
+    if in_another:
+        assert pipe.scene.counts == (kept, 1), "it follows the end of the first transaction"
+        assert pipe.discharge(first, fail) == "accepted"
+    if (fail or not in_another) and acquired != "outside":
+        kept += 1  # its acquisition is undone
+    elif fail or not in_another or acquired == "inside":
+        kept += 0 if default else 1
+    assert pipe.scene.counts == (kept, 0)
+    left = pipe if in_another else pipe.other
+    again = left.declare()
+    pipe.held(7)
+    pipe.dispose(State(again, Accepted()), 0, 2)  # it passes over what is settled
+    assert left.discharge(again) == "accepted"
+
+
+@in_memory
 @pytest.mark.rule("S1-04", "S1-07")
 def test_a_control_link_of_another_session_takes_nothing_after_its_end(world: Any) -> None:
     pipe = Pipe(world)
@@ -585,6 +624,31 @@ def test_an_outcome_counts_after_a_detach_that_does_not_close(
     if not (inside and fail):
         pipe.dispose(Accepted(), 0, 1)
         assert pipe.scene.counts == (0, 0)
+
+
+@in_memory
+@pytest.mark.rule("S1-24")
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (State(b"nobody's", Accepted()), "amqp:transaction:unknown-id"),
+        (Modified(undeliverable_here=True), "amqp:not-implemented"),
+    ],
+)
+def test_an_outcome_that_is_not_taken_ends_the_session_if_its_link_is_detached(
+    world: Any, state: Any, why: str, beside: bool
+) -> None:
+    """No link is left to tell that; others that the range names end before."""
+    pipe = Pipe(world)
+    pipe.do(Detach(handle=pipe.held(5), closed=False))
+    if beside:
+        pipe.held(6)
+    with pytest.raises(AmqpError) as caught:
+        pipe.dispose(state, 0, int(beside))
+    assert condition(caught.value) == why
+    pipe.session.end()
+    assert pipe.scene.counts == (1 + beside, 0)
 
 
 @in_memory
@@ -1031,6 +1095,68 @@ def test_a_transfer_that_gives_up_a_delivery_uses_up_the_window_as_any_other(wor
     pipe.frames.clear()
     pipe.do(Flow(handle=other, link_credit=1))
     assert len([one for one in pipe.frames if isinstance(one, Transfer)]) == 2
+
+
+@in_memory
+@pytest.mark.rule("S1-43")
+@pytest.mark.parametrize("default", [None, Accepted()])
+@pytest.mark.parametrize("mode", [SenderSettleMode.SETTLED, SenderSettleMode.UNSETTLED])
+@pytest.mark.parametrize("how", ["discharged", "control link closed", "too late"])
+def test_what_a_rollback_gives_up_is_not_said_by_more_transfers_than_the_window_takes(
+    world: Any, how: str, mode: SenderSettleMode, default: Any
+) -> None:
+    """A client would end the connection; the end of the link tells it, before the answer."""
+    scene = Scene(world, timeout_seconds=60)
+    scene.orders.send([row(n) for n in range(1, 5)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id = pipe.declare()
+    here = {"source": Source(scene.name, default), "snd_settle_mode": mode}
+    handle, other = pipe.attach(Role.RECEIVER, **here), pipe.receiver(scene.name)
+    pipe.do(Flow(handle=handle, link_credit=1, incoming_window=4))  # a message has three parts
+    pipe.do(Flow(handle=handle, delivery_count=1, link_credit=2, properties={"txn-id": txn_id}))
+    pipe.frames.clear()
+    if how == "discharged":
+        assert pipe.discharge(txn_id, fail=True) == "accepted"
+    elif how == "too late":
+        world.clock.advance(61)
+        pipe.session.connection.tick()
+        pipe.frames += pipe.session.frames()
+    else:
+        pipe.do(Detach(handle=pipe.control))
+    assert not [one for one in pipe.frames if isinstance(one, Transfer)]
+    kinds = [type(one) for one in pipe.frames]
+    (ended,) = [one for one in pipe.frames if isinstance(one, Detach) and one.handle == handle]
+    assert condition(ended.error) == ROLLBACK
+    if how == "discharged":
+        assert kinds.index(Detach) < kinds.index(Disposition)
+    first_is_gone = mode is SenderSettleMode.SETTLED or default is not None
+    assert scene.waiting() == ([2, 3, 4] if first_is_gone else [1, 2, 3, 4])
+    assert scene.orders.in_flight() == 0
+    pipe.frames.clear()
+    pipe.do(Flow(handle=other, link_credit=1, incoming_window=3))
+    assert len([one for one in pipe.frames if isinstance(one, Transfer)]) == 3
+
+
+@in_memory
+@pytest.mark.rule("S1-43")
+def test_what_a_commit_releases_half_sent_is_sent_to_its_end_if_the_window_is_closed(
+    world: Any,
+) -> None:
+    scene = Scene(world)
+    scene.orders.send([row(1)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id, handle = pipe.declare(), pipe.receiver(scene.name)
+    named = {"txn-id": txn_id}
+    pipe.do(Flow(handle=handle, link_credit=1, incoming_window=1, properties=named))
+    pipe.dispose(State(txn_id, Released()), 0)
+    pipe.frames.clear()
+    assert pipe.discharge(txn_id) == "accepted"
+    assert not [one for one in pipe.frames if isinstance(one, Transfer)]
+    assert pipe.outcomes(Role.SENDER) == {0: Released()} and scene.counts == (1, 0)
+    pipe.do(Flow(incoming_window=9))
+    parts = [one for one in pipe.frames if isinstance(one, Transfer)]
+    assert [(one.more, one.aborted) for one in parts] == [(True, False), (False, False)]
+    assert handle in pipe.session.links and scene.counts == (1, 0)
 
 
 @in_memory

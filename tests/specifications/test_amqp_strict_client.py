@@ -58,8 +58,8 @@ class Strict(Pipeline):
         for frame in frames:
             if isinstance(frame, Transfer):
                 self.window -= 1
-                if not frame.aborted:  # a rollback cannot wait until the window opens
-                    assert self.window >= 0
+                assert self.window >= 0
+                if not frame.aborted:
                     self.check_delivery(frame)
             elif isinstance(frame, Flow) and frame.handle in self.count:
                 assert frame.delivery_count is not None
@@ -110,7 +110,8 @@ class Strict(Pipeline):
             first = self.dice.randrange(len(self.started))
             last = min(first + self.dice.randrange(3), len(self.started) - 1)
             state: Any = self.dice.choice([Accepted(), Released()])
-            if self.txn_ids and self.dice.random() < 0.6:
+            live = self.txn_ids and self.control in self.session.links  # else the session ends
+            if live and self.dice.random() < 0.6:
                 state = TransactionalState(self.dice.choice(self.txn_ids), state)
             self.dispose(state, first, last, settled=self.dice.random() < 0.6)
 

@@ -155,6 +155,27 @@ def test_the_resource_tells_the_transaction_of_what_it_does(world: Any) -> None:
     assert later.state is None
 
 
+@in_memory
+@pytest.mark.rule("S1-23")
+def test_later_parts_of_a_message_name_the_transaction_that_acquired_it(world: Any) -> None:
+    """An outcome may be given before they are sent, and its transaction has not acquired it."""
+    scene = Scene(world)
+    scene.orders.send([row(1), row(2)])
+    pipe = Pipeline(scene.resource.connect(payload_max=1))
+    txn_id, acquiring = pipe.declare(), pipe.declare()
+    outside, inside = pipe.receiver(scene.name), pipe.receiver(scene.name)
+    pipe.do(Flow(handle=outside, link_credit=1, incoming_window=1))  # a message has three parts
+    pipe.dispose(TransactionalState(txn_id, Accepted()), 0)
+    pipe.do(Flow(incoming_window=3))
+    pipe.do(Flow(handle=inside, link_credit=1, properties={"txn-id": acquiring}))
+    pipe.dispose(TransactionalState(acquiring, Accepted()), 1)
+    pipe.do(Flow(incoming_window=9))
+    states = [(one.delivery_id, one.state) for one in pipe.frames if isinstance(one, Transfer)]
+    assert states == [(0, None)] * 3 + [(1, TransactionalState(acquiring))] * 3
+    assert pipe.discharge(txn_id) == pipe.discharge(acquiring) == "accepted"
+    assert scene.counts == (0, 0)
+
+
 @on_delta_when_long
 @pytest.mark.rule("S1-24", "S1-18")
 def test_work_of_an_unknown_transaction(world: Any) -> None:
@@ -1258,15 +1279,23 @@ def test_the_outcome_of_an_acquired_message_belongs_to_its_transaction(
 
 @on_delta_when_long
 @pytest.mark.rule("S1-43")
+@pytest.mark.parametrize("room", [1, 0])
 @pytest.mark.parametrize("how", ["failed", "refused", "committed"])
-def test_a_discharge_decides_an_acquisition_that_is_half_sent(world: Any, how: str) -> None:
-    """A message has three sections here, and the session's window takes two of them."""
+def test_a_discharge_decides_an_acquisition_that_is_half_sent(
+    world: Any, how: str, room: int
+) -> None:
+    """A message has three sections here, and the session's window takes two of them.
+
+    A flow for another link may open it again. If not, the link's end says what an aborted transfer
+    would say.
+    """
     scene = Scene(world, controller={"incoming_window": 2, "payload_max": 1})
     scene.orders.send([row(1)])
-    receiver = scene.receiver()
+    receiver, other = scene.receiver(), scene.receiver()
     txn_id = scene.controller.declare()
     (half,) = receiver.flow(1, txn_id)
     assert not half.complete and len(half.payload) == 2
+    scene.controller.sessions[0].send(Flow(handle=other.handle, incoming_window=room))
     if how == "committed":
         scene.controller.discharge(txn_id)
         assert scene.counts == (0, 1), "acquired for good"
@@ -1281,7 +1310,9 @@ def test_a_discharge_decides_an_acquisition_that_is_half_sent(world: Any, how: s
             scene.controller.discharge(txn_id)
     else:
         scene.controller.discharge(txn_id, fail=True)
-    assert half.aborted and scene.waiting() == [1] and scene.counts == (1, 0)
+    assert half.aborted == receiver.attached == bool(room)
+    assert room or condition(receiver.error) == "amqp:transaction:rollback"
+    assert scene.waiting() == [1] and scene.counts == (1, 0)
     scene.controller.sessions[0].send(Flow(incoming_window=9))
     assert not half.complete, "nothing of it comes after it was given up"
 
@@ -1297,6 +1328,8 @@ def test_it_is_given_up_before_the_discharge_is_answered(world: Any) -> None:
     txn_id = session.handle(declared)[0].state.txn_id
     session.handle(Attach(name="r", handle=1, role=Role.RECEIVER, source=Source(scene.name)))
     session.handle(Flow(handle=1, link_credit=1, properties={"txn-id": txn_id}))
+    session.handle(Attach(name="o", handle=2, role=Role.RECEIVER, source=Source(scene.name)))
+    session.handle(Flow(handle=2, incoming_window=1))
     failed = (AmqpValue(Discharge(txn_id, fail=True)),)
     frames = session.handle(Transfer(handle=0, delivery_id=1, payload=failed))
     aborted = [f for f in frames if isinstance(f, Transfer) and f.aborted]

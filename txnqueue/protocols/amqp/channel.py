@@ -110,7 +110,7 @@ class Channel:
         """Count transfers, and record which handles are in use.
 
         Raises:
-            AmqpError: A handle is in use, or too high.
+            AmqpError: A handle is in use.
         """
         if isinstance(frame, Transfer):  # a client that sends too many is not read from
             self._incoming_window -= 1
@@ -121,10 +121,22 @@ class Channel:
             self._handles.discard(frame.handle)
 
     def _attach(self, handle: int) -> None:
-        if handle > HANDLE_MAX:
-            raise AmqpError(
-                ErrorCondition.NOT_ALLOWED, f"Handle {handle}: the highest is {HANDLE_MAX}."
-            )
         if handle in self._handles:
             raise AmqpError(ErrorCondition.HANDLE_IN_USE, f"Handle {handle} is in use.")
         self._handles.add(handle)
+
+
+def check_handle(frame: Frame) -> None:
+    """Check that the number of a link is one that a session has.
+
+    Raises:
+        AmqpError: It is too high: the connection must be closed.
+    """
+    handle = None
+    if isinstance(frame, Attach | Detach | Transfer):
+        handle = frame.handle
+    elif isinstance(frame, SessionFlow):
+        handle = frame.flow.handle
+    if handle is not None and handle > HANDLE_MAX:
+        why = f"Handle {handle}: the highest is {HANDLE_MAX}."
+        raise AmqpError(ErrorCondition.FRAMING_ERROR, why)

@@ -453,7 +453,7 @@ _FIELDS: dict[type, Callable[[Any], list[Any]]] = {
 _READ: dict[int, Callable[[Any], Any]] = {
     0x30: lambda f: Coordinator(_capabilities(_field(f, 0))),
     0x31: lambda f: Declare(_field(f, 0)),
-    0x32: lambda f: Discharge(transaction_id(_field(f, 0)), _field(f, 1)),
+    0x32: lambda f: Discharge(transaction_id(_field(f, 0)), _typed_field(f, 1, bool)),
     0x33: lambda f: Declared(transaction_id(_field(f, 0))),
     0x34: lambda f: TransactionalState(transaction_id(_field(f, 0)), _field(f, 1)),
     0x1D: lambda f: Error(_condition(f[0]), _typed_field(f, 1, str, "")),

@@ -14,6 +14,7 @@ from txnqueue.protocols.amqp.transactions import (
     LiveTransaction,
     OutgoingDelivery,
     apply,
+    apply_defaults,
     by_claim,
 )
 from txnqueue.protocols.amqp.types import (
@@ -46,12 +47,14 @@ def take(session: Session, frame: Disposition) -> str | None:
         Why it was not carried out, or not for every delivery that it names; None if it was.
 
     Raises:
-        AmqpError: It names deliveries that were never sent, in a transaction that there is not.
+        AmqpError: It is not carried out, and no link is left to tell that: it names deliveries
+            that were never sent, in a transaction that there is not, or those of a link that is
+            detached, or of a transaction in doubt.
     """
     named = _named(frame)
     if frame.role is Role.SENDER:
         return _settle_postings(session, frame, named)
-    found = [one for one in _known(session.unsettled, named) if one.started]
+    found = _found(session, named)
     unknown = len(named) - len(found) - session.settled.count(named)
     links = dict.fromkeys(one.link for one in found)
     try:
@@ -60,8 +63,11 @@ def take(session: Session, frame: Disposition) -> str | None:
         nobody_told = error.error.condition is TransactionError.UNKNOWN_ID and not links
         if nobody_told and not session.has_sent(named):
             raise  # no link could be ended, and no discharge refused, to tell the controller
+        untold = not all(link.attached for link in links)
         for link in links:
             link.detach(error.error)
+        if untold:
+            raise
         return str(error)
     if transaction is None and outcome is None and not frame.settled:
         return None
@@ -69,7 +75,14 @@ def take(session: Session, frame: Disposition) -> str | None:
         live = delivery.transaction
         if live is not None and live is not transaction:
             why = "The delivery belongs to another live transaction."
-            (transaction or live).control.detach(Error(TransactionError.ROLLBACK, why))
+            if frame.settled:
+                _settled(session, found)
+            control = (transaction or live).control
+            if not control.attached:
+                raise AmqpError(TransactionError.ROLLBACK, why)
+            control.detach(Error(TransactionError.ROLLBACK, why))
+            if frame.settled:
+                _leave_to_default(session, found)
             return why
     failed = []
     for link in links:
@@ -80,6 +93,38 @@ def take(session: Session, frame: Disposition) -> str | None:
     if unknown or not found:
         failed.append(f"{unknown or len(named)} of its deliveries are not known any more")
     return next((why for why in failed if why is not None), None)
+
+
+def _found(session: Session, named: range) -> list[OutgoingDelivery]:
+    """Find the deliveries that are sent and not settled.
+
+    If one belongs to a discharge in doubt whose control link has ended, the store is asked first.
+    """
+    found = [one for one in _known(session.unsettled, named) if one.started]
+    if all(one.transaction is None or one.transaction.control.attached for one in found):
+        return found
+    session.connection.resolve(())
+    return [one for one in _known(session.unsettled, named) if one.started]
+
+
+def _settled(session: Session, deliveries: list[OutgoingDelivery]) -> None:
+    """Record that the controller has forgotten deliveries."""
+    for delivery in deliveries:
+        delivery.settled = True
+        session.settled.add(delivery.delivery_id)
+
+
+def _leave_to_default(session: Session, deliveries: list[OutgoingDelivery]) -> None:
+    """Forget settled deliveries to which no outcome was applied.
+
+    Those of a live transaction follow its end, with the default outcome if they have none.
+    """
+    left = [one for one in deliveries if session.unsettled.get(one.delivery_id) is one]
+    for delivery in left:
+        session.forget(delivery)
+        if delivery.transaction is not None and delivery.outcome is None:
+            delivery.associate(delivery.transaction, delivery.link.default_outcome)
+    apply_defaults(one for one in left if one.transaction is None)
 
 
 def _asked(session: Session, frame: Disposition) -> tuple[LiveTransaction | None, Outcome | None]:

@@ -105,6 +105,13 @@ class _Fields:
         """Read an optional whole number."""
         return None if self[number] is None else self.number(number)
 
+    def flag(self, number: int, *, required: bool = False) -> bool:
+        """Read a boolean; unless it is required, it is false if it is omitted."""
+        found = self[number]
+        if not (isinstance(found, bool) or (found is None and not required)):
+            raise TypeError(f"field {number} is {found!r}, and must be a boolean")
+        return bool(found)
+
     def text(self, number: int) -> str:
         """Read a required text."""
         if not isinstance(self[number], str):
@@ -168,7 +175,7 @@ def _attach(fields: _Fields, _payload: bytes) -> Attach:
     return Attach(
         name=fields.text(0),
         handle=fields.number(1),
-        role=Role(bool(fields[2])),
+        role=Role(fields.flag(2, required=True)),
         snd_settle_mode=SenderSettleMode(fields.number(3, SenderSettleMode.MIXED)),
         rcv_settle_mode=ReceiverSettleMode(fields.number(4, ReceiverSettleMode.FIRST)),
         source=_source(fields[5]),
@@ -190,7 +197,7 @@ def _source(found: object) -> Source | None:
         address=fields.address(0),
         default_outcome=fields[8],
         outcomes=None if outcomes is None else tuple(outcomes),
-        dynamic=bool(fields[4]),
+        dynamic=fields.flag(4),
         distribution_mode=fields[6],
         filters=tuple(map(str, fields.map(7))),
     )
@@ -202,7 +209,7 @@ def _target(found: object) -> Target | None:
     if not isinstance(found, Described):
         raise TypeError(f"{found!r} is not a target")
     fields = _Fields(found.value)
-    return Target(address=fields.address(0), dynamic=bool(fields[4]))
+    return Target(address=fields.address(0), dynamic=fields.flag(4))
 
 
 def _flow(fields: _Fields, _payload: bytes) -> SessionFlow:
@@ -216,8 +223,8 @@ def _flow(fields: _Fields, _payload: bytes) -> SessionFlow:
         handle=fields.number_or_none(4),
         delivery_count=fields.number_or_none(5),
         link_credit=fields.number_or_none(6),
-        drain=bool(fields[8]),
-        echo=bool(fields[9]),
+        drain=fields.flag(8),
+        echo=fields.flag(9),
         properties=fields.map(10),
     )
     return SessionFlow(window, flow)
@@ -230,21 +237,21 @@ def _transfer(fields: _Fields, payload: bytes) -> Transfer:
         delivery_id=fields.number_or_none(1),
         delivery_tag=fields[2] or b"",
         message_format=fields.number(3, 0),
-        settled=bool(fields[4]),
-        more=bool(fields[5]),
+        settled=fields.flag(4),
+        more=fields.flag(5),
         rcv_settle_mode=None if mode is None else ReceiverSettleMode(mode),
         state=fields[7],
-        aborted=bool(fields[9]),
+        aborted=fields.flag(9),
         payload=payload,
     )
 
 
 def _disposition(fields: _Fields, _payload: bytes) -> Disposition:
     return Disposition(
-        role=Role(bool(fields[0])),
+        role=Role(fields.flag(0, required=True)),
         first=fields.number(1),
         last=fields.number_or_none(2),
-        settled=bool(fields[3]),
+        settled=fields.flag(3),
         state=fields[4],
     )
 
@@ -256,7 +263,7 @@ _READ: Mapping[int, Callable[[_Fields, bytes], Frame]] = {
     0x13: _flow,
     0x14: _transfer,
     0x15: _disposition,
-    0x16: lambda f, _: Detach(handle=f.number(0), closed=bool(f[1]), error=f.error(2)),
+    0x16: lambda f, _: Detach(handle=f.number(0), closed=f.flag(1), error=f.error(2)),
     0x17: lambda f, _: End(f.error(0)),
     0x18: lambda f, _: Close(f.error(0)),
     0x40: lambda f, _: Mechanisms([f[0]] if isinstance(f[0], str) else f[0]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from txnqueue.core.settings import shown
 from txnqueue.errors import InvalidInput, QueueClosed, QueueNotFound, SchemaMismatch
 from txnqueue.protocols.amqp.messages import Posting, posting_of, stage
 from txnqueue.protocols.amqp.performatives import (
@@ -23,6 +24,8 @@ from txnqueue.protocols.amqp.types import (
     Accepted,
     AmqpError,
     Coordinator,
+    DeliveryState,
+    Described,
     Error,
     ErrorCondition,
     Properties,
@@ -223,6 +226,7 @@ class IncomingLink(Link):
                 ErrorCondition.NOT_IMPLEMENTED,
                 f"message-format {frame.message_format}: only messages of format 0 are read here.",
             )
+        _check_state(frame)
         transaction = self.check(frame)
         self._credit -= 1
         self._delivery_count = (self._delivery_count + 1) % COUNTS
@@ -244,6 +248,7 @@ class IncomingLink(Link):
         another = frame.delivery_id not in (None, delivery.delivery_id)
         over = delivery.transaction is not None and delivery.transaction.ended
         if named == meant and not another and (frame.aborted or not over):
+            _check_state(frame)
             return
         self._end_part(delivery)
         if over and not another:
@@ -427,6 +432,19 @@ class ReceivingLink(IncomingLink):
         else:
             delivery.outcome = Rejected(error.error)
             self._tell_outcome(delivery)
+
+
+def _check_state(frame: Transfer) -> None:
+    """Check the state of a delivery: one that says something else is not posted as if it had none.
+
+    Raises:
+        AmqpError: It is none of the specification's.
+    """
+    known = isinstance(frame.state, DeliveryState) and not isinstance(frame.state, Described)
+    if frame.state is not None and not known:
+        raise AmqpError(
+            ErrorCondition.NOT_IMPLEMENTED, f"{shown(frame.state)} is not the state of a delivery."
+        )
 
 
 def terminus(attach: Attach) -> Source | Target | Coordinator | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from txnqueue.errors import InvalidInput, PlatformMissing
-from txnqueue.protocols.amqp.channel import Channel
+from txnqueue.protocols.amqp.channel import Channel, check_handle
 from txnqueue.protocols.amqp.frame_codec import FrameCodec
 from txnqueue.protocols.amqp.frames import (
     FRAME_OCTETS_MIN,
@@ -187,6 +187,9 @@ class Peer:
             self._open(frame)
         elif self.opened is None:
             raise AmqpError(ErrorCondition.NOT_ALLOWED, "A connection must begin with an open.")
+        elif number > self._said.channel_max:
+            why = f"Channel {number}: the highest is {self._said.channel_max}."
+            raise AmqpError(ErrorCondition.FRAMING_ERROR, why)
         elif isinstance(frame, Begin):
             self._begin(number, frame)
         else:
@@ -208,9 +211,8 @@ class Peer:
         self._send(self._said)
 
     def _begin(self, number: int, frame: Begin) -> None:
-        if number in self._channels or number > self._said.channel_max:
-            why = "in use" if number in self._channels else "too high"
-            raise AmqpError(ErrorCondition.NOT_ALLOWED, f"Channel {number} is {why}.")
+        if number in self._channels:
+            raise AmqpError(ErrorCondition.NOT_ALLOWED, f"Channel {number} is in use.")
         session = self._connection.begin(frame.window.incoming_window)
         channel = Channel(number, session, frame)
         self._channels[number] = channel
@@ -222,6 +224,7 @@ class Peer:
             del self._channels[channel.number]
             self._tell_all()  # other sessions may have worked in transactions that end with it
             return
+        check_handle(frame)
         self.changed = self.changed or isinstance(frame, Transfer | Disposition)
         try:
             answers = channel.take(frame)

@@ -418,9 +418,8 @@ class SendingLink(Link):
         """Send the next delivery, as far as the window allows."""
         if not delivery.started:
             self._start(delivery)
-        state = None if delivery.transaction is None else delivery.state
-        if isinstance(state, TransactionalState):
-            state = TransactionalState(state.txn_id)
+        acquired_in = delivery.acquired_in
+        state = None if acquired_in is None else TransactionalState(acquired_in.txn_id)
         while delivery.unsent and self.session.can_send:
             part = delivery.take_part(self.session.connection.payload_max)
             self.session.send(

@@ -408,7 +408,8 @@ class LiveTransaction:
             session = delivery.link.session
             if delivery.outcome is not None and delivery.delivery_id in session.unsettled:
                 session.settled.add(delivery.delivery_id)
-            if delivery.acquired_in is self and isinstance(delivery.outcome, Released):
+            released = delivery.acquired_in is self and isinstance(delivery.outcome, Released)
+            if released and not _is_stuck(delivery):  # then the rest of it is sent later
                 _end_acquisition(delivery)
                 continue
             delivery.transaction = delivery.acquired_in = None
@@ -562,17 +563,24 @@ def _end_acquisition(delivery: OutgoingDelivery) -> None:
     """Tell the controller that a message has returned to its queue."""
     session = delivery.link.session
     delivery.transaction = delivery.acquired_in = None
-    if delivery.unsent:
-        delivery.link.give_up(delivery)
-        if delivery.started:
-            session.send(
-                Transfer(
-                    handle=delivery.link.handle, delivery_id=delivery.delivery_id, aborted=True
-                )
-            )
-        session.forget(delivery)
-    else:
+    if not delivery.unsent:
         session.settle(delivery, Released())
+        return
+    stuck = _is_stuck(delivery)
+    delivery.link.give_up(delivery)
+    session.forget(delivery)
+    if stuck:
+        why = "A message of it was half sent, and the session's window is closed."
+        delivery.link.detach(Error(TransactionError.ROLLBACK, why))
+    elif delivery.started:
+        session.send(
+            Transfer(handle=delivery.link.handle, delivery_id=delivery.delivery_id, aborted=True)
+        )
+
+
+def _is_stuck(delivery: OutgoingDelivery) -> bool:
+    """Return whether a delivery is half sent, and the window has no room for a word about it."""
+    return delivery.unsent and delivery.started and not delivery.link.session.can_send
 
 
 def apply(
