@@ -378,8 +378,9 @@ class Claim:
     def takeable(self, now_ms: int, taker: Owner) -> bool:
         """Return whether a client may try to take over the claim; clocks decide only that much.
 
-        An older epoch of the same consumer id and an older attempt of the same key are the
-        taker's own past: their leases need not have ended.
+        An older epoch of the same consumer id and another attempt of the same key are the
+        taker's own past: their leases need not have ended. Which of two attempts is the past one
+        is decided by whose tombstone lands first.
         """
         past_self = self.owner.consumer == taker.consumer and self.owner.epoch < taker.epoch
         past_attempt = (
