@@ -18,6 +18,8 @@ from tests.conformance.conftest import (
     rows,
 )
 from tests.inside import beside, claims_of, client_of
+from txnqueue.core import model
+from txnqueue.core.state import compaction
 from txnqueue.errors import AlreadySettled, InvalidInput, LeaseLost, SettlementPending
 
 
@@ -302,6 +304,79 @@ def test_the_later_opening_of_an_id_is_the_later_one_on_every_queue(world: World
     taken = second.receive(1)  # the first look of the earlier one
     assert numbers(late.queue(second.name).receive(1)) == [1]
     check_fenced(second, taken)
+
+
+@in_memory
+@pytest.mark.parametrize("inside", [False, True], ids=["lease", "transaction"])
+def test_an_opening_that_comes_late_to_a_queue_takes_nothing_from_a_later_one(
+    world: World, inside: bool
+) -> None:
+    queue = world.queue()
+    old = world.manager("nightly")
+    world.clock.advance(3_600)
+    new = world.manager("nightly")
+    queue.send(rows(1, 2, 3))
+    tx = new.transaction() if inside else None
+    held = new.queue(queue.name).receive(3, transaction=tx)
+    world.clock.advance(1)
+    for _ in range(2):
+        check_refused(old, queue.name)
+    if tx is None:
+        assert held.accept() == 3
+    else:
+        tx.commit()
+    assert queue.depth() == 0
+
+
+def check_refused(manager: Any, name: str) -> None:
+    """Check that an earlier opening gets nothing, under a lease or in a transaction."""
+    with pytest.raises(LeaseLost, match="its own id"):
+        manager.queue(name).receive(3)
+    with pytest.raises(LeaseLost, match="its own id"), manager.transaction() as tx:
+        tx.queue(name).receive(3)
+
+
+@in_memory
+@pytest.mark.parametrize("older", [False, True])
+def test_which_opening_is_the_later_one_is_known_behind_a_compaction(
+    world: World, monkeypatch: pytest.MonkeyPatch, older: bool
+) -> None:
+    """Of one that an older version wrote it is not, as if that had claimed."""
+    queue = world.queue(lanes=1)
+    old = world.manager("nightly")
+    world.clock.advance(1)
+    held = world.open(queue, "nightly")
+    queue.send(rows(1))
+    batch = held.receive(1)
+    client_of(queue).log_max = 1
+    with monkeypatch.context() as patched:
+        if older:
+            patched.setattr(compaction, "_opening", lambda claim: {})
+        for n in (2, 3):
+            queue.send(rows(n))
+            assert queue.receive(1).accept() == 1
+    entries = client_of(queue).store.journal.read_all().entries
+    said = [e.body["in_flight"] for e in entries if e.kind == model.COMPACTED]
+    assert [["opened" in claim for claim in claims] for claims in said] == [[not older]]
+    assert world.manager("auditor").history.verify().ok
+    if older:
+        assert numbers(old.queue(queue.name).receive(1)) == [1]
+        return
+    check_refused(old, queue.name)
+    assert batch.accept() == 1
+
+
+@in_memory
+def test_an_earlier_opening_takes_over_what_a_later_one_has_left(world: World) -> None:
+    """Its clock may have been behind: it must not wait for ever."""
+    queue = world.queue()
+    old = world.manager("nightly")
+    world.clock.advance(1)
+    queue.send(rows(1))
+    world.open(queue, "nightly").receive(1)
+    check_refused(old, queue.name)
+    world.lease_over()
+    assert numbers(old.queue(queue.name).receive(1)) == [1]
 
 
 @in_memory

@@ -621,3 +621,75 @@ def test_a_kept_lease_ends_as_the_commit_says_that_landed(
     assert [batch.held_until.timestamp() * 1_000] == [entry.body["deadline"] for entry in kept]
     world.clock.advance(11)
     assert lease_over(batch)
+
+
+class Unanswered:
+    """A journal whose appends get no reply, and whose tries can be landed afterwards."""
+
+    def __init__(self, inner: Any, clock: Any) -> None:
+        self.inner, self.clock = inner, clock
+        self.tries: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def append(self, units: Any, metadata: Any) -> Any:
+        self.clock.advance(1)
+        self.tries.append((units, metadata))
+        raise ConnectionError("no reply")
+
+
+def in_doubt(world: World, queue: Any, call: str) -> tuple[str, Unanswered]:
+    """Make a call whose tries all get no reply: the name that its error tells, and its tries."""
+    queue.send(rows(1, 2, 3, 4))
+    mine = world.open(queue, "b")
+    held = mine.receive(1)
+    store: Any = client_of(mine).store
+    store.journal = journal = Unanswered(store.journal, world.clock)
+    with pytest.raises(TransactionUnknown) as raised:
+        if call == "receive":
+            mine.receive(2)
+        else:
+            held.extend_lease(600)
+    store.journal = journal.inner
+    known_as = raised.value.transaction_id
+    assert known_as is not None and str(raised.value).count(known_as) == 1
+    return known_as, journal
+
+
+@pytest.mark.parametrize("call", ["receive", "extend"])
+@pytest.mark.parametrize("nth", [0, 1, -1])
+def test_a_call_in_doubt_whose_deadline_moved_is_found_by_whichever_try_landed(
+    call: str, nth: int
+) -> None:
+    """Each try has an id of its own, as its deadline is another one."""
+    world = World(MemoryStore())
+    known_as, journal = in_doubt(world, world.queue(lanes=3), call)
+    operator = world.manager("operator")
+    assert operator.outcome(known_as).status is Status.UNDECIDED
+    assert len({units[0].append_id for units, _ in journal.tries}) > 2
+    journal.inner.append(*journal.tries[nth])
+    found = operator.outcome(known_as)
+    assert found.status is Status.COMMITTED and found.receipt is not None
+    landed = max(e.commit_seq for e in journal.inner.read_all().entries)
+    assert found.receipt.commit_seq == landed
+    # What an earlier version told is the last try alone.
+    ids, _, shards = known_as.removeprefix("append:").partition("@")
+    last = f"append:{ids.split(',')[-1]}@{shards.split(',')[-1]}"
+    old = operator.outcome(last).status
+    assert old is (Status.COMMITTED if nth == -1 else Status.UNDECIDED)
+
+
+def test_a_try_that_landed_late_is_found_in_the_archive_too() -> None:
+    world = World(MemoryStore())
+    queue = world.queue(lanes=3)
+    known_as, journal = in_doubt(world, queue, "extend")
+    journal.inner.append(*journal.tries[0])
+    world.clock.advance(1_000)
+    operator = world.manager("operator")
+    for _ in range(2):
+        operator.queue(queue.name).receive(9).accept()
+        world.clock.advance(90_000)
+        done = operator.maintain(transaction_seconds_max=0)
+    assert done.archived, "vacuous"
+    assert operator.outcome(known_as).status is Status.COMMITTED

@@ -18,7 +18,7 @@ from txnqueue.admin import creation
 from txnqueue.batch import half_over
 from txnqueue.core import model
 from txnqueue.core.instants import from_then_ms, instant
-from txnqueue.errors import InvalidInput, QueueNotFound, TxnQueueError
+from txnqueue.errors import InvalidInput, LeaseLost, QueueNotFound, TxnQueueError
 from txnqueue.protocols.amqp.coordinator import CoordinatorLink
 from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, plain_schema, runtime
@@ -553,3 +553,29 @@ def test_what_proves_that_a_slow_clock_named_a_wrong_day_may_have_left_the_journ
         drivers.true.advance(DAY / 2)
     assert removed, "vacuous: nothing is ever removed"
     assert keeper.history.verify().ok
+
+
+def test_an_opening_whose_clock_is_behind_takes_over_from_an_earlier_one(drivers: Drivers) -> None:
+    """Its predecessor seems to have opened the id later, at an instant that has not come yet."""
+    queue = drivers.manager("keeper").create_queue("orders", "n long", dead_letter=False)
+    queue.send([{"n": 1}, {"n": 2}])
+    early = drivers.manager("pay", HOUR).queue("orders")
+    taken = early.receive(1)
+    drivers.true.advance(10)
+    late = drivers.manager("pay").queue("orders")
+    assert numbers(late.receive(1)) == [1]
+    with pytest.raises(LeaseLost):
+        taken.accept()
+
+
+def test_an_opening_whose_clock_is_behind_waits_at_most_for_a_lease(drivers: Drivers) -> None:
+    queue = drivers.manager("keeper").create_queue("orders", "n long", dead_letter=False)
+    queue.send([{"n": 1}])
+    drivers.manager("pay", HOUR).queue("orders").receive(1, lease_seconds=2 * HOUR)
+    drivers.ahead["pay"] = 0.0  # as on the successor's machine
+    late = drivers.manager("pay").queue("orders")
+    drivers.true.advance(HOUR + 1)
+    with pytest.raises(LeaseLost):
+        late.receive(1)
+    drivers.true.advance(2 * HOUR)
+    assert numbers(late.receive(1)) == [1]

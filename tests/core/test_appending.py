@@ -238,6 +238,22 @@ def test_an_unknown_append_without_a_transaction_is_known_by_its_append_id() -> 
     assert caught.value.transaction_id == f"append:{script.offered[0].append_id}@{SHARD}"
 
 
+def test_an_unknown_append_is_known_by_all_its_tries_and_where_each_would_be() -> None:
+    """Whichever lands late is found by that name."""
+    script = Script("fails", "fails", "fails", "fails")
+
+    def plan(lost: int) -> Plan:
+        lane = f"lane/q/{lost // 2}"
+        entry = Entry(lane, "lane", model.CLAIMED, sequence=1, body={"nth": max(lost, 1)})
+        return Plan((entry,), (model.next_sequence(lane, "lane", 1),))
+
+    with pytest.raises(TransactionUnknown) as caught:
+        script.land(plan, attempts_max=4)
+    one, again, two, three = (unit.append_id for unit in script.offered)
+    assert one == again
+    assert caught.value.transaction_id == f"append:{one},{two},{three}@lane/q/0,lane/q/1"
+
+
 @pytest.mark.parametrize("key", ["k", "other", None])
 def test_an_outcome_in_doubt_is_asked_for_by_the_attempt_that_is_decided(key: str | None) -> None:
     fact, decision = (

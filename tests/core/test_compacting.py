@@ -285,6 +285,20 @@ def test_owners_are_stored_with_the_names_that_older_versions_read() -> None:
     assert stored[inside.sequence]["bound"] is None
 
 
+def test_when_a_consumer_id_was_opened_is_stored_beside_the_owner() -> None:
+    """Older versions take an owner's names for all that there are."""
+    log = CompactedLog()
+    log.post((0, 3))
+    for owner in (LeaseOwner("c1", 1, 900), TX.claiming_as(LeaseOwner("c1", 1, 900)), LEASE):
+        log.claim(1, owner=owner)
+    log.compact()
+    assert [c.owner.opened_ms for c in log.fold.claims()] == [900, 900, 0]
+    assert [c.owner.opened_ms for c in log.cold().claims()] == [900, 900, 0]
+    stored = log.plan(0).body["in_flight"]
+    assert [said.get("opened") for said in stored] == [900, 900, None]
+    assert {len(said["owner"]) for said in stored} == {5}
+
+
 NAMED: dict[str, Any] = {"transaction_key": "k", "attempt": "a1", "begun": 0}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -82,7 +83,10 @@ class Consuming:
             return self.do_begin()
         queue, limit = self.queue(), self.simulation.random.choice((1, 2, 5, 20))
         self.reference.keys[self.call] = tx.id
-        batch, _ = self.ask(lambda: queue.receive(limit, transaction=tx), LeaseLost)
+        receive = partial(queue.receive, limit, transaction=tx)
+        batch, error = self.ask(receive, LeaseLost, TransactionAborted)
+        if isinstance(error, TransactionAborted):  # another attempt of its id goes on here
+            self.reference.denied.add(attempt_id(tx))
         if batch is not None:
             holding = self._holding(batch, inside=True)
             if any(holding.messages & other.messages for other in intent.said):

@@ -8,6 +8,7 @@ was; whether it was is for the journal to say, or, without durable work, for the
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -135,7 +136,10 @@ class Fleeting:
     def _receive(self, tx: Any) -> Any:
         queue, limit = self.manager.queue(FLEETING), self.simulation.random.choice((1, 3, 20))
         self.reference.keys[self.call] = tx.id if tx is not None else "-"
-        batch, _ = self.ask(lambda: queue.receive(limit, transaction=tx), LeaseLost)
+        receive = partial(queue.receive, limit, transaction=tx)
+        batch, error = self.ask(receive, LeaseLost, TransactionAborted)
+        if isinstance(error, TransactionAborted):
+            self.reference.denied.add(attempt_id(tx))
         if not batch:
             return None
         self.reference.follow()

@@ -23,11 +23,25 @@ def opens_by_claims_alone(patch: pytest.MonkeyPatch) -> None:
 def fences_nobody(patch: pytest.MonkeyPatch) -> None:
     """Let the earlier opening of an id go on beside the later one."""
 
-    def owner(self: Consumer, info: QueueInfo, fold: QueueState) -> LeaseOwner:
+    def owner(self: Consumer, info: QueueInfo, fold: QueueState, now_ms: int) -> LeaseOwner:
         part = info.queue_id, info.transient
         return LeaseOwner(self.id, self._epochs.setdefault(part, self._opened_ms))
 
     patch.setattr(Consumer, "owner", owner)
+
+
+def comes_late_and_is_the_later_one(patch: pytest.MonkeyPatch) -> None:
+    """Let an opening rise above the claims of its successor at its first look at a queue."""
+    patch.setattr(Consumer, "_is_fenced_by", lambda self, claim, now_ms: False)
+
+
+def waits_for_its_predecessor_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """Let an opening whose clock is behind wait until its predecessor's claims are gone."""
+    patch.setattr(
+        Consumer,
+        "_is_fenced_by",
+        lambda self, claim, now_ms: self._opened_ms < claim.owner.opened_ms,
+    )
 
 
 def takes_its_past_for_itself(patch: pytest.MonkeyPatch) -> None:
@@ -63,6 +77,19 @@ VARIANTS: dict[str, tuple[Break, list[Catch]]] = {
     "the earlier opening is not fenced": (
         fences_nobody,
         [seen_by(leases.test_of_two_that_open_an_id_while_it_holds_nothing_one_is_fenced)],
+    ),
+    "an opening that comes late takes over": (
+        comes_late_and_is_the_later_one,
+        [
+            seen_by(
+                leases.test_an_opening_that_comes_late_to_a_queue_takes_nothing_from_a_later_one,
+                False,
+            )
+        ],
+    ),
+    "an opening whose clock is behind waits for ever": (
+        waits_for_its_predecessor_for_ever,
+        [seen_by(leases.test_an_earlier_opening_takes_over_what_a_later_one_has_left)],
     ),
     "what is prepared is overtaken": (
         takes_its_past_for_itself,

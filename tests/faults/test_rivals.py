@@ -103,6 +103,78 @@ def test_of_two_attempts_of_one_id_one_goes_on(world: World) -> None:
     assert not managers["A"].queue("in.dead").depth() and not managers["A"].queue("in").depth()
 
 
+def test_an_attempt_that_is_aborted_aborts_no_rival(world: World) -> None:
+    """Each took the other's messages over from another queue, and neither was committed."""
+    managers = {name: world.manager(name) for name in BOTH}
+    for queue in ("in", "out"):
+        managers["A"].queue(queue).send([{"i": 1}])
+    turns = Turns()
+
+    def work(name: str) -> Any:
+        def handler(tx: Any) -> None:
+            one = tx.queue("in").receive(10)
+            if name == "A":
+                turns.pass_on(name, one)  # B takes it over, and receives from the other queue
+            other = tx.queue("out").receive(10)
+            turns.handled.append((name, numbers(other)))
+            if name == "B":
+                turns.pass_on(name, one)
+
+        return managers[name].run_transaction(handler, transaction_id="nightly")
+
+    turns.run(work)
+    assert isinstance(turns.told["A"], TransactionAborted) and turns.told["A"].reason == RIVAL
+    assert turns.told["A"].transaction_id == "nightly"
+    assert managers["A"].outcome("nightly").receipt == turns.told["B"]
+    assert turns.handled == [("A", [1]), ("B", [1]), ("B", [1])]
+    for queue in ("in", "out"):
+        assert not managers["A"].queue(queue).depth() and not managers["A"].queue(queue).in_flight()
+    assert managers["A"].history.verify().ok
+
+
+def test_of_two_attempts_that_abort_each_other_at_once_one_goes_on(world: World) -> None:
+    """The one read that it was undecided, and was aborted before its own append."""
+    managers = {name: world.manager(name) for name in BOTH}
+    for queue in ("in", "out"):
+        managers["A"].queue(queue).send([{"i": 1}])
+    one, other = (managers[name].transaction("nightly") for name in BOTH)
+    managers["A"].queue("in").receive(10, transaction=one)
+    managers["B"].queue("out").receive(10, transaction=other)
+    states, seen = client_of(managers["A"]).states, list[int]()
+    read = states.key_states
+
+    def read_before_the_rival(keys: Any) -> Any:
+        found = read(keys)
+        if not seen:
+            seen.extend(numbers(managers["B"].queue("in").receive(10, transaction=other)))
+        return found
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(states, "key_states", read_before_the_rival)
+        with pytest.raises(TransactionAborted, match="aborted by") as caught:
+            managers["A"].queue("out").receive(10, transaction=one)
+    assert caught.value.reason == RIVAL and seen == [1]
+    one.rollback()
+    other.commit()
+    assert managers["A"].outcome("nightly").status is Status.COMMITTED
+
+
+def test_an_attempt_that_began_below_the_horizon_aborts_no_rival(world: World) -> None:
+    managers = {name: world.manager(name) for name in BOTH}
+    managers["A"].queue("out").send([{"i": 1}])
+    one = managers["A"].transaction("nightly")
+    assert not numbers(managers["A"].queue("in").receive(10, transaction=one))
+    world.clock.advance(3600)
+    managers["B"].queue("in").send([{"i": 2}])
+    managers["B"].maintain(transaction_seconds_max=0)
+    other = managers["B"].transaction("nightly")
+    assert numbers(managers["B"].queue("out").receive(10, transaction=other)) == [1]
+    with pytest.raises(TransactionAborted, match="stayed open longer"):
+        managers["A"].queue("out").receive(10, transaction=one)
+    other.commit()
+    assert managers["A"].outcome("nightly").status is Status.COMMITTED
+
+
 def test_a_lease_that_is_over_is_told_as_that_and_the_work_is_done_again(world: World) -> None:
     one, other = world.manager("A"), world.manager("B")
     one.queue("in").send([{"i": 1}])

@@ -282,7 +282,10 @@ def test_errors_say_what_to_type_and_not_what_to_call(shell: Any, tmp_path: Path
     assert "; txnqueue create makes a new store." in said
 
 
-@pytest.mark.parametrize("key", ["load-7", "it's (7)", "\"'", "C:\\new"])
+TRIES = f"append:{','.join(f'{n:032x}' for n in range(12))}@lane/orders-1/0,lane/orders-1/1"
+
+
+@pytest.mark.parametrize("key", ["load-7", "it's (7)", "\"'", "C:\\new", TRIES])
 @pytest.mark.parametrize("attempt", [None, attempt_id("0f", 7)])
 def test_an_error_in_doubt_says_what_to_type(key: str, attempt: str | None) -> None:
     said = in_the_shell(str(in_doubt(key, attempt, None)))

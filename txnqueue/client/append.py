@@ -16,7 +16,7 @@ from txnqueue.core import model
 from txnqueue.core.custody import NotRead
 from txnqueue.core.model import Entry, Unit
 from txnqueue.core.planning import Plan
-from txnqueue.core.settings import APPEND_PREFIX
+from txnqueue.core.settings import APPEND_PREFIX, TRANSACTION_ID_LENGTH_MAX
 from txnqueue.core.state.closure import bars, closed_among, expected_open
 from txnqueue.errors import (
     Busy,
@@ -352,18 +352,24 @@ class Append:
 
     def _unknown(self, cause: Exception | None) -> TransactionUnknown:
         key, last = self._transaction_id, self._tried[-1]
-        known_as = key or f"{APPEND_PREFIX}{last.append_id}@{last.entries[0].shard}"
+        known_as = key or self._name()
         mine = next((e for e in last.entries if key and e.transaction_key == key), None)
         attempt = model.attempt_id(mine.attempt, mine.begun) if mine and mine.attempt else None
         return in_doubt(known_as, attempt, cause)
+
+    def _name(self) -> str:
+        """Name the append by all its tries: each of them may land late, under an id of its own."""
+        ids = dict.fromkeys(unit.append_id for unit in self._tried)
+        shards = dict.fromkeys(unit.entries[0].shard for unit in self._tried)
+        return f"{APPEND_PREFIX}{','.join(ids)}@{','.join(shards)}"
 
 
 def in_doubt(known_as: str, attempt: str | None, cause: BaseException | None) -> TransactionUnknown:
     """Make the error of an outcome in doubt, with the call that resolves the doubt."""
     asked = f"{known_as!r}" + (f", attempt={attempt!r}" if attempt else "")
+    what = f"{known_as!r}" if len(known_as) <= TRANSACTION_ID_LENGTH_MAX else "this call"
     return TransactionUnknown(
-        f"The outcome of {known_as!r} is in doubt: ask manager.outcome({asked}) before trying "
-        "again.",
+        f"The outcome of {what} is in doubt: ask manager.outcome({asked}) before trying again.",
         transaction_id=known_as,
         attempt=attempt,
         last_error=cause,

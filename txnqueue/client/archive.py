@@ -377,15 +377,15 @@ def removed(what: str, beginning: int) -> HistoryRemoved:
     )
 
 
-def of_append(store: Store, append_id: str, shard: str) -> list[Entry]:
-    """Read the entries that one append wrote into a shard."""
+def of_append(store: Store, append_ids: Collection[str], shards: Collection[str]) -> list[Entry]:
+    """Read what the tries of one append wrote into some shards, in commit order."""
     journal = store.journal
-    found = _and_fence(journal, shard)
+    found = _and_fence(journal, *shards)
     if model.horizon(found) >= 0:
-        found = model.each_once(
-            (*found, *journal.archive.read(shards=[shard], append_ids=[append_id]))
-        )
-    return [e for e in found if e.append_id == append_id and e.shard == shard]
+        archived = journal.archive.read(shards=shards, append_ids=append_ids)
+        found = model.each_once((*found, *archived))
+    mine = (e for e in found if e.append_id in append_ids and e.shard in shards)
+    return sorted(mine, key=lambda entry: entry.place)
 
 
 def of_shard(store: Store, shard: str, prefix: str) -> list[Entry]:
@@ -398,8 +398,8 @@ def of_shard(store: Store, shard: str, prefix: str) -> list[Entry]:
     return [e for e in found if e.shard == shard and e.stream.startswith(prefix)]
 
 
-def _and_fence(journal: Journal, shard: str) -> tuple[Entry, ...]:
-    return journal.read({shard, model.FENCE}).entries
+def _and_fence(journal: Journal, *shards: str) -> tuple[Entry, ...]:
+    return journal.read({*shards, model.FENCE}).entries
 
 
 def _opened(entries: Iterator[Entry]) -> Iterator[Entry]:

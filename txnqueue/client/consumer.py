@@ -38,33 +38,49 @@ class Consumer:
         self._given: set[Place] = set()
         """The claims in ordered queues that calls asked for; those that a caller was given."""
 
-    def owner(self, info: QueueInfo, fold: QueueState) -> LeaseOwner:
+    def owner(self, info: QueueInfo, fold: QueueState, now_ms: int) -> LeaseOwner:
         """Return the owner of this consumer's leases on a queue, with its epoch there.
 
         An epoch is above those of all claims that the id has, and at least the time at which the id
         was opened: else two that open it while it holds nothing would have the same one, and work
         side by side. It is not the time of the first look at the queue: else an earlier opening
-        would fence a later one on the queues that it comes to last.
+        would fence a later one on the queues that it comes to last. For the same reason it gets
+        none while a later opening holds messages there.
 
         Args:
             info: The queue, or its transient part.
             fold: Its newest state.
+            now_ms: The instant.
 
         Raises:
             LeaseLost: The same consumer id was opened later, elsewhere.
         """
-        latest = max(
-            (c.owner.epoch for c in fold.claims() if c.owner.consumer == self.id), default=0
-        )
+        claims = [claim for claim in fold.claims() if claim.owner.consumer == self.id]
+        latest = max((claim.owner.epoch for claim in claims), default=0)
         part = info.queue_id, info.transient
+        if part not in self._epochs and any(self._is_fenced_by(c, now_ms) for c in claims):
+            raise self._fenced()
         epoch = self._epochs.setdefault(part, max(latest + 1, self._opened_ms))
         if latest > epoch:
-            raise LeaseLost(
-                f"Another instance opened the consumer id {self.id!r} and took over its leases: "
-                "this one is fenced and receives nothing more. Give each instance its own id.",
-                consumer=self.id,
-            )
-        return LeaseOwner(self.id, epoch)
+            raise self._fenced()
+        return LeaseOwner(self.id, epoch, self._opened_ms)
+
+    def _is_fenced_by(self, claim: Claim, now_ms: int) -> bool:
+        """Return whether a claim that it finds at its first look is a later opening's.
+
+        An instant that has not come yet is by another clock, which was ahead: its opening may have
+        been the earlier one, and is taken over. Whichever clock was wrong, this ends with the
+        lease: else an opening whose clock is behind might never get the messages.
+        """
+        is_later = self._opened_ms < claim.owner.opened_ms <= now_ms
+        return is_later and claim.ends_at_ms(now_ms) > now_ms
+
+    def _fenced(self) -> LeaseLost:
+        return LeaseLost(
+            f"Another instance opened the consumer id {self.id!r} and took over its leases: "
+            "this one is fenced and receives nothing more. Give each instance its own id.",
+            consumer=self.id,
+        )
 
     def ask(self, info: QueueInfo, name: ClaimName) -> None:
         """Record a claim before it is appended: it is nobody's until its messages are given.

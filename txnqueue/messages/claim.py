@@ -180,7 +180,7 @@ class ClaimPlanner:
     # -------------------------------------------------------------------------- helpers
 
     def _owner(self, fold: QueueState) -> Owner:
-        lease = self.consumer.owner(self.info, fold)
+        lease = self.consumer.owner(self.info, fold, self.client.runtime.now_ms())
         if self.transaction is None:
             return lease
         return self.transaction.owner.claiming_as(lease)

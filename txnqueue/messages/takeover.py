@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from txnqueue.client.client import Client
-from txnqueue.core import planning
+from txnqueue.core import model, planning
+from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan, Selection, Stamp, decisions
 from txnqueue.core.planning.branches import tombstone
 from txnqueue.core.settings import QueueInfo
@@ -20,7 +21,7 @@ from txnqueue.core.state import (
     TransactionState,
 )
 from txnqueue.core.state.branch import TIMED_OUT, Branch
-from txnqueue.errors import TransactionAborted
+from txnqueue.errors import TransactionAborted, TransactionFinished
 
 LEASE_OVER = "lease over"
 RIVAL = "taken over by another attempt of its transaction id"
@@ -35,6 +36,33 @@ def is_taken_over(error: BaseException, transaction_id: str) -> TypeGuard[Transa
         isinstance(error, TransactionAborted)
         and error.transaction_id == transaction_id
         and error.reason in (LEASE_OVER, RIVAL, RESTARTED)
+    )
+
+
+def ended_error(decided: Entry) -> TransactionAborted | TransactionFinished:
+    """Make the error of work in an attempt that is decided, from its decision."""
+    key = decided.stream
+    if decided.kind == model.COMMITTED:
+        return TransactionFinished(
+            f"Transaction {key!r} is already committed: begin another one for more work.",
+            transaction_id=key,
+        )
+    late = decided.reason == LEASE_OVER
+    longer = ", for longer work with batch.heartbeat() or more lease_seconds"
+    return TransactionAborted(
+        f"Transaction {key!r} was aborted by {decided.actor}: "
+        f"{decided.reason or 'rolled back'}. Run it again{longer if late else ''}.",
+        transaction_id=key,
+        reason=decided.reason,
+    )
+
+
+def too_late_error(key: str) -> TransactionAborted:
+    """Make the error of an attempt that began below the horizon, and never happens."""
+    return TransactionAborted(
+        f"Transaction {key!r} stayed open longer than maintain() allows, and can no "
+        "longer be committed: run it again.",
+        transaction_id=key,
     )
 
 
@@ -97,15 +125,23 @@ class Takeover:
             for other_id, claim in self.elsewhere.get(attempt, ()):
                 released += planning.end_claims(other_id, [claim], stamp, reason)
             plan += decisions.rollback(owner, released, stamp, reason)
+            rival = self._rival_of(owner)
+            if rival is not None:  # else two attempts could abort each other
+                mine = model.undecided(rival.key, rival.attempt, unprepared=True)
+                plan += Plan((), (mine,))
         return plan
+
+    def _rival_of(self, owner: AttemptOwner) -> AttemptOwner | None:
+        """Return the taker if it is another attempt of an attempt's transaction id."""
+        taker = self.taker
+        return taker if isinstance(taker, AttemptOwner) and taker.key == owner.key else None
 
     def _reason(self, owner: AttemptOwner, claims: Sequence[Claim], now_ms: int) -> str:
         if owner.is_branch:
             return TIMED_OUT
         if all(claim.ends_at_ms(now_ms) <= now_ms for claim in claims):
             return LEASE_OVER
-        is_rival = isinstance(self.taker, AttemptOwner) and self.taker.key == owner.key
-        return RIVAL if is_rival else RESTARTED
+        return RIVAL if self._rival_of(owner) is not None else RESTARTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +201,18 @@ class Takeovers:
         The transactions are read first and the queue again after them: then the queue shows the
         settlements of every decision that was read, so a claim without one is void, and not
         merely settled a moment later.
+
+        Raises:
+            TransactionAborted: Another attempt of the taker's id holds messages here, and the taker
+                can no longer be committed: it aborts nobody.
+            TransactionFinished: The taker is committed.
         """
         found = self._candidates(fold, owner, now_ms, closely=closely)
         states = self._client.states.key_states(
             one.claim.attempt.key for one in found if one.claim.attempt is not None
         )
+        if isinstance(owner, AttemptOwner) and owner.key in states:
+            _check_undecided(states[owner.key], owner)
         if any(one.claim.attempt is not None and one.may_end(states, now_ms) for one in found):
             fold = self._client.states.fold(self._info)
             found = self._candidates(fold, owner, now_ms, closely=closely)
@@ -237,6 +280,15 @@ class Takeovers:
     def _ours(self, taker: Owner) -> set[str]:
         """Return the attempts whose claims are not taken over: those beside, and the taker's."""
         return {*self.beside, *([taker.attempt] if isinstance(taker, AttemptOwner) else [])}
+
+
+def _check_undecided(state: TransactionState, owner: AttemptOwner) -> None:
+    """Check that an attempt can still be committed, before it aborts another one of its id."""
+    decided = state.decisions.get(owner.attempt)
+    if decided is not None:
+        raise ended_error(decided)
+    if state.is_over(owner):
+        raise too_late_error(owner.key)
 
 
 def may_end(

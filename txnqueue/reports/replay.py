@@ -317,10 +317,10 @@ def _told(fold: QueueState, number: int, compaction: Entry) -> dict[str, Any]:
 def _comparable(body: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out of a compaction what depends on the version, or the process, that wrote it.
 
-    Older versions say less of when leases began and of what failed, and each process of theirs
-    said what is purged in an order of its own.
+    Older versions say less of when leases began, when their consumers were opened, and of what
+    failed, and each process of theirs said what is purged in an order of its own.
     """
-    clocks = ("began_at", "began_by")
+    clocks = ("began_at", "began_by", "opened")
     claims = [
         {k: v for k, v in one.items() if k not in clocks} | {"purging": sorted(one["purging"])}
         for one in body["in_flight"]

@@ -35,7 +35,7 @@ from txnqueue.core.state import AttemptOwner, TransactionState
 from txnqueue.errors import TransactionAborted, TransactionFinished, TransactionIdReused
 from txnqueue.messages.settlement import Account
 from txnqueue.messages.staged import StagedSend
-from txnqueue.messages.takeover import LEASE_OVER
+from txnqueue.messages.takeover import ended_error, too_late_error
 from txnqueue.storage.tables import Change
 from txnqueue.transactions.participants import Participants
 from txnqueue.transactions.table_applier import follow
@@ -523,29 +523,13 @@ class Attempt:
             TransactionFinished: This attempt is committed, or prepared, after all.
         """
         state = self.client.cache.key_state(self.id, archived_since=self.begun)
-        decided = state.decided(self.attempt_id)
+        decided = state.decisions.get(self.attempt_id)
         if self.client.cache.never_decided(state, self.owner):
-            raise TransactionAborted(
-                f"Transaction {self.id!r} stayed open longer than maintain() allows, and can no "
-                "longer be committed: run it again.",
-                transaction_id=self.id,
-            )
-        if decided == model.COMMITTED:
-            self.decision = state.decisions[self.attempt_id]
-            raise TransactionFinished(
-                f"Transaction {self.id!r} is already committed: begin another one for more work.",
-                transaction_id=self.id,
-            )
-        if decided == model.ROLLED_BACK:
-            entry = state.decisions[self.attempt_id]
-            late = entry.reason == LEASE_OVER
-            longer = ", for longer work with batch.heartbeat() or more lease_seconds"
-            raise TransactionAborted(
-                f"Transaction {self.id!r} was aborted by {entry.actor}: "
-                f"{entry.reason or 'rolled back'}. Run it again{longer if late else ''}.",
-                transaction_id=self.id,
-                reason=entry.reason,
-            )
+            raise too_late_error(self.id)
+        if decided is not None:
+            if decided.kind == model.COMMITTED:
+                self.decision = decided
+            raise ended_error(decided)
         self._note_prepared(state)
         if self.status is Status.PREPARED:
             raise TransactionFinished(

@@ -104,8 +104,9 @@ def _in_memory(client: Client, transaction_id: str) -> Outcome:
 
 
 def _of_append(client: Client, known_as: str) -> Outcome:
-    append_id, _, shard = known_as.removeprefix(APPEND_PREFIX).partition("@")
-    mine = archive.of_append(client.store, append_id, shard)
+    """Return the outcome of an append, of which each try has an id and a shard."""
+    ids, _, shards = known_as.removeprefix(APPEND_PREFIX).partition("@")
+    mine = archive.of_append(client.store, ids.split(","), shards.split(","))
     if not mine:
         return _unknown(client, known_as)
     return Outcome(known_as, Status.COMMITTED, Receipt.of(mine[0]), None, 1)

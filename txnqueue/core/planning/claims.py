@@ -220,6 +220,8 @@ def claim(
         "former": head.former,
         **chosen.ended(),
     }
+    if owner.opened_ms:
+        body["opened"] = owner.opened_ms
     if head.not_to:
         body["not_to"] = sorted(head.not_to)
     if not counts:

@@ -278,6 +278,7 @@ def _claim_to_json(claim: Claim) -> dict[str, Any]:
     return {
         "sequence": claim.sequence,
         "owner": _owner_to_json(claim.owner),
+        **_opening(claim),
         "bound": None if claim.bound is None else _owner_to_json(claim.bound),
         "deadline": claim.deadline_ms,
         **_beginning(claim),
@@ -298,10 +299,16 @@ def _owner_to_json(owner: Owner) -> dict[str, Any]:
     return {name: known.get(name) for name in ("consumer", "epoch", "key", "attempt", "begun")}
 
 
-def _owner_from_json(said: Mapping[str, Any]) -> Owner:
+def _opening(claim: Claim) -> dict[str, int]:
+    """Write when the holder's consumer id was opened: beside the owner, as older versions read."""
+    opened_ms = claim.owner.opened_ms
+    return {"opened": opened_ms} if opened_ms else {}
+
+
+def _owner_from_json(said: Mapping[str, Any], opened_ms: int) -> Owner:
     if said["attempt"] is None:
-        return LeaseOwner(said["consumer"], said["epoch"])
-    return AttemptOwner(**said)
+        return LeaseOwner(said["consumer"], said["epoch"], opened_ms)
+    return AttemptOwner(**said, opened_ms=opened_ms)
 
 
 def _beginning(claim: Claim) -> dict[str, int]:
@@ -329,7 +336,7 @@ def _claim_from_json(lane: int, said: dict[str, Any], compaction: Entry) -> Clai
     return Claim(
         lane=lane,
         sequence=said["sequence"],
-        owner=_owner_from_json(said["owner"]),
+        owner=_owner_from_json(said["owner"], said.get("opened", 0)),
         deadline_ms=said["deadline"],
         delivery_count=said["delivery_count"],
         size=said["size"],

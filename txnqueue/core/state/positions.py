@@ -185,10 +185,14 @@ def held_back(
 
 @dataclass(frozen=True, slots=True)
 class LeaseOwner:
-    """A consumer that holds messages until its lease ends."""
+    """A consumer that holds messages until its lease ends.
+
+    ``opened_ms`` is when its id was opened, by its own clock; 0 in what older versions wrote.
+    """
 
     consumer: str
     epoch: int
+    opened_ms: int = field(default=0, compare=False)
 
     def columns(self) -> dict[str, Any]:
         """Return the columns that name the owner in an entry: none."""
@@ -199,7 +203,8 @@ class LeaseOwner:
 class AttemptOwner:
     """An attempt of a transaction, whose decision ends the claims that it holds.
 
-    ``consumer`` and ``epoch`` are those of the client that claimed for it, if it holds a claim.
+    ``consumer``, ``epoch`` and ``opened_ms`` are those of the client that claimed for it, if it
+    holds a claim.
     """
 
     key: str
@@ -207,6 +212,7 @@ class AttemptOwner:
     begun: int
     consumer: str = ""
     epoch: int = 0
+    opened_ms: int = field(default=0, compare=False)
 
     @classmethod
     def of(cls, entry: Entry) -> AttemptOwner:
@@ -233,7 +239,7 @@ class AttemptOwner:
 
     def claiming_as(self, owner: Owner) -> AttemptOwner:
         """Return the attempt with the consumer and epoch of the client that claims for it."""
-        return replace(self, consumer=owner.consumer, epoch=owner.epoch)
+        return replace(self, consumer=owner.consumer, epoch=owner.epoch, opened_ms=owner.opened_ms)
 
 
 Owner = LeaseOwner | AttemptOwner
@@ -275,7 +281,7 @@ class Claim:
     def of(cls, entry: Entry, items: Mapping[PositionId, tuple[Range, ...]]) -> Claim:
         """Read a claim from its entry in a lane's log."""
         body = entry.body
-        lease = LeaseOwner(body["consumer"], body["epoch"])
+        lease = LeaseOwner(body["consumer"], body["epoch"], body.get("opened", 0))
         return cls(
             lane=entry.lane or 0,
             sequence=entry.sequence or 0,
@@ -343,7 +349,9 @@ class Claim:
 
     def lease(self) -> None:
         """Leave the claim's messages with its consumer under a lease, without any attempt."""
-        self.owner, self.bound = LeaseOwner(self.owner.consumer, self.owner.epoch), None
+        owner = self.owner
+        self.owner = LeaseOwner(owner.consumer, owner.epoch, owner.opened_ms)
+        self.bound = None
 
     @property
     def acquirer(self) -> AttemptOwner | None:
@@ -378,8 +386,9 @@ class Claim:
     def takeable(self, now_ms: int, taker: Owner) -> bool:
         """Return whether a client may try to take over the claim; clocks decide only that much.
 
-        An older epoch of the same consumer id and an older attempt of the same key are the
-        taker's own past: their leases need not have ended.
+        An older epoch of the same consumer id and another attempt of the same key are the
+        taker's own past: their leases need not have ended. Which of two attempts is the past one
+        is decided by whose tombstone lands first.
         """
         past_self = self.owner.consumer == taker.consumer and self.owner.epoch < taker.epoch
         past_attempt = (
