@@ -18,7 +18,7 @@ from txnqueue.core.planning import Disposition, Plan, Stamp, decisions
 from txnqueue.core.state import AttemptOwner, QueueState
 from txnqueue.messages.claim import HeldClaim
 from txnqueue.messages.move import departures, in_order
-from txnqueue.messages.settlement import Account, Name, check_held, name_of, still_ours
+from txnqueue.messages.settlement import Account, Name, check_held, kept_until, name_of, still_ours
 from txnqueue.messages.staged import StagedSend
 from txnqueue.storage.tables import Change
 from txnqueue.transactions.table_changes import decided
@@ -180,7 +180,7 @@ class Work:
             sealed_until_ms = self.kept_until_ms.get(name_of(one))
             if sealed_until_ms is not None:  # else all of it was settled
                 until_ms = sealed_until_ms + at_ms - self.sealed_ms
-                one.claim.deadline_ms = max(one.claim.deadline_ms, until_ms)
+                kept_until(one.claim, until_ms)
 
     def committed(self, attempt: str) -> None:
         """Record in the accounts that an attempt's dispositions were carried out."""

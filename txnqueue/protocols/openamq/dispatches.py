@@ -291,7 +291,7 @@ class Dispatches:
         return Reply(count=len(found))
 
     def extend_lease(self, seconds: float) -> Reply:
-        """Extend the lease of all dispatched messages.
+        """Extend the lease of all dispatched messages; one that ends later stays as it is.
 
         Args:
             seconds: The new lease in seconds, from now.
@@ -313,10 +313,7 @@ class Dispatches:
         held = list({id(one): one for one in ours}.values())
         with self._forgetting_lost():
             for side, mine in settlement.by_client(client, held):
-                until_ms = settlement.extend(side, mine, seconds)
-                if until_ms is not None:
-                    for one in mine:
-                        one.claim.deadline_ms = until_ms
+                settlement.extend(side, mine, seconds)
         return Reply(count=sum(not one._is_lost for one in self._all()))
 
     def _settle(self, found: list[Dispatch], settle: Settle) -> None:
