@@ -23,7 +23,7 @@ from txnqueue.core.settings import (
     is_text,
     shown,
 )
-from txnqueue.core.state import Position
+from txnqueue.core.state import Claim, Position
 from txnqueue.errors import (
     AlreadySettled,
     BranchMisused,
@@ -133,8 +133,12 @@ class Batch:
 
     @property
     def held_until(self) -> datetime.datetime | None:
-        """The instant (UTC) at which the first lease ends; None for an empty batch."""
-        return held_until(self)
+        """The instant (UTC) at which the first lease ends; None for an empty batch.
+
+        Leases whose messages are all settled do not count, as long as there are others.
+        """
+        first = _first_to_end(self)
+        return None if first is None else instant(first.deadline_ms)
 
     @property
     def holds(self) -> bool:
@@ -545,7 +549,8 @@ class Batch:
         """Extend the lease while a block runs: one append per beat, from another thread.
 
         Args:
-            lease_seconds: Each beat extends the lease to this many seconds from then.
+            lease_seconds: Each beat extends the lease to this many seconds from then, and
+                shortens none that ends later.
             every_seconds: The seconds between beats; a third of the lease when left out.
 
         Returns:
@@ -571,6 +576,8 @@ class Batch:
     def extend_lease(self, seconds: float) -> None:
         """Extend the lease to this many seconds from now, by one append.
 
+        It never shortens a lease: one that ends later stays as it is.
+
         Args:
             seconds: The length of the new lease, from now.
 
@@ -590,18 +597,28 @@ def claims_of(batch: Batch) -> list[HeldClaim]:
     return list(batch._account.held)
 
 
-def held_until(batch: Batch, lost: Collection[Name] = ()) -> datetime.datetime | None:
-    """Return when the first lease of a batch ends; for the library's own packages.
+def half_of_lease_over(batch: Batch, seconds: float, now_ms: int, lost: Collection[Name]) -> bool:
+    """Return whether half of a batch's lease is over; for the library's own packages.
 
     Args:
         batch: The batch.
+        seconds: The length to which its lease would be extended; it may be a longer one.
+        now_ms: The clock that it was taken by.
         lost: The claims that are known as lost, which are left out.
-
-    Returns:
-        The instant (UTC); None if there is no other claim.
     """
-    deadlines = [one.claim.deadline_ms for one in claims_of(batch) if name_of(one) not in lost]
-    return instant(min(deadlines)) if deadlines else None
+    first = _first_to_end(batch, lost)
+    if first is None:
+        return False
+    longest = max(seconds, (first.deadline_ms - first.began_at_ms) / 1000)
+    return half_over(instant(first.deadline_ms), longest, now_ms)
+
+
+def _first_to_end(batch: Batch, lost: Collection[Name] = ()) -> Claim | None:
+    """Find the claim whose lease ends first, among those with messages left if there are some."""
+    claims = [one for one in claims_of(batch) if name_of(one) not in lost]
+    left = [one.claim for one in claims if batch._account.rest(one)]
+    among = left or [one.claim for one in claims]
+    return min(among, key=lambda claim: claim.deadline_ms, default=None)
 
 
 def extend_leases(
@@ -624,7 +641,6 @@ def extend_leases(
     """
     known: Collection[Name] = () if lost is None else lost
     accounts = [batch._account for batch in batches if batch.holds]
-    claims = [one for account in accounts for one in account.held]
     unsettled = [one for account in accounts for one in account.held if account.rest(one)]
     waiting: list[SettlementPending] = []
     kept = [one for one in unsettled if name_of(one) not in known]
@@ -633,14 +649,8 @@ def extend_leases(
         settlement.check_ours(client, held)
     for client, held in sides:
         pending: dict[Name, SettlementPending] = {}
-        deadline_ms = settlement.extend(client, held, seconds, pending, lost)
+        settlement.extend(client, held, seconds, pending, lost)
         waiting += pending.values()
-        if deadline_ms is None:  # all of it waits, or is lost
-            continue
-        for one in claims:
-            left_out = name_of(one) in pending or name_of(one) in known
-            if one.info.transient == held[0].info.transient and not left_out:
-                one.claim.deadline_ms = deadline_ms
     if waiting:
         raise waiting[0]
 

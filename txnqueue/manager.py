@@ -222,12 +222,14 @@ class QueueManager:
     def close(self) -> None:
         """Close the library's own sessions and threads.
 
-        Streams and AMQP servers are stopped, and calls in progress end first. If the last commit
-        changed tables, one append records that they are changed; should it fail, ``maintain`` or
-        ``recover`` make up for it as long as the tables' histories show the change. Leases stay
-        until they expire; an undecided transaction is aborted by the next client that needs its
-        messages. On Spark Connect the server keeps each session of a manager until it is closed;
-        classic Spark needs no ``close`` for that.
+        Streams and AMQP servers are stopped, and statements in progress end first. A call of
+        another thread that needs one more raises ``PlatformMissing``, also amid a commit: end
+        drains and the calls of other threads before. If the last commit changed tables, one append
+        records that they are changed; should it fail, ``maintain`` or ``recover`` make up for it as
+        long as the tables' histories show the change. Leases stay until they expire; an undecided
+        transaction is aborted by the next client that needs its messages. On Spark Connect the
+        server keeps each session of a manager until it is closed; classic Spark needs no ``close``
+        for that.
 
         Example::
 

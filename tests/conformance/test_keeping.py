@@ -9,7 +9,7 @@ import pytest
 from tests.conformance.conftest import World, in_memory, numbers, on_delta_when_long, pick, rows
 from tests.inside import lease_over
 from txnqueue import Status
-from txnqueue.errors import LeaseLost, TransactionFinished
+from txnqueue.errors import LeaseLost, StoreBusy, TransactionAborted, TransactionFinished
 
 
 @on_delta_when_long
@@ -213,3 +213,75 @@ def test_a_short_extension_of_what_is_prepared_does_not_shorten_the_lease(world:
     world.clock.advance(59)
     assert len(orders.receive()) == 0
     assert batch.accept() == 1
+
+
+def refuse_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store refuse the next append."""
+
+    def refuse(*_: Any) -> Any:
+        monkeypatch.undo()
+        raise StoreBusy(owner=None)
+
+    monkeypatch.setattr(world.store.journal, "append", refuse)
+
+
+@in_memory
+def test_a_commit_that_did_not_land_has_kept_nothing_longer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch went on to tell a lease of a commit that the store had refused."""
+    orders = world.queue(lease_seconds=300)
+    orders.send(rows(1))
+    tx = world.manager("b").transaction()
+    batch = tx.queue(orders.name).receive()
+    until = batch.held_until
+    batch.keep()
+    world.clock.advance(200)
+    refuse_once(world, monkeypatch)
+    with pytest.raises(StoreBusy):
+        tx.commit()
+    assert tx.status is Status.ACTIVE and batch.held_until == until
+    world.clock.advance(101)
+    assert lease_over(batch)
+    assert numbers(orders.receive()) == [1]
+    with pytest.raises(TransactionAborted, match="lease over"):
+        tx.commit()
+
+
+@in_memory
+def test_a_commit_that_lands_at_the_second_try_keeps_from_then_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = world.queue(lease_seconds=300)
+    orders.send(rows(1))
+    tx = world.manager("b").transaction()
+    batch = tx.queue(orders.name).receive()
+    batch.keep()
+    world.clock.advance(200)
+    refuse_once(world, monkeypatch)
+    with pytest.raises(StoreBusy):
+        tx.commit()
+    world.clock.advance(50)
+    tx.commit()
+    assert batch.held_until.timestamp() * 1000 == world.clock.now_ms + 300_000
+    world.clock.advance(299)
+    assert not lease_over(batch) and not len(orders.receive())
+    assert batch.accept() == 1
+
+
+@in_memory
+@pytest.mark.parametrize("both", [True, False])
+def test_what_is_kept_in_memory_is_held_from_the_commit_on(world: World, both: bool) -> None:
+    orders = world.queue(lease_seconds=60)
+    orders.send(rows(1), durable=False)
+    if both:
+        orders.send(rows(2))
+    tx = world.manager("b").transaction()
+    batch = tx.queue(orders.name).receive()
+    batch.keep()
+    world.clock.advance(50)
+    tx.commit()
+    assert batch.held_until.timestamp() * 1000 == world.clock.now_ms + 60_000
+    world.clock.advance(59)
+    assert not lease_over(batch) and not len(orders.receive())
+    assert batch.accept() == 1 + both

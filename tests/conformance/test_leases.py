@@ -17,7 +17,8 @@ from tests.conformance.conftest import (
     pick,
     rows,
 )
-from tests.inside import beside, claims_of, client_of
+from tests.inside import beside, claims_of, client_of, lease_over
+from txnqueue.batch import half_of_lease_over
 from txnqueue.core import model
 from txnqueue.core.state import compaction
 from txnqueue.errors import AlreadySettled, InvalidInput, LeaseLost, SettlementPending
@@ -139,6 +140,86 @@ def test_an_extended_lease_holds_longer(world: World) -> None:
     assert len(theirs.receive()) == 0
     world.clock.advance(51)
     assert numbers(theirs.receive()) == [1]
+
+
+@in_memory
+@pytest.mark.parametrize("durable", [True, False])
+def test_extending_a_lease_never_shortens_it(world: World, durable: bool) -> None:
+    orders = world.queue()
+    orders.send(rows(1), durable=durable)
+    batch, theirs = orders.receive(lease_seconds=3_600), world.open(orders, "b")
+    until = batch.held_until
+    batch.extend_lease(60)
+    assert batch.held_until == until
+    with batch.heartbeat(10, every_seconds=0.001) as beating:
+        while not beating.beats:
+            time.sleep(0.001)
+    assert batch.held_until == until
+    world.clock.advance(3_599)
+    assert not lease_over(batch) and not len(theirs.receive())
+    world.clock.advance(2)
+    assert lease_over(batch) and numbers(theirs.receive()) == [1]
+
+
+@in_memory
+@pytest.mark.parametrize(("first", "second"), [(3_600, 60), (60, 3_600)])
+def test_extensions_by_two_threads_are_told_as_they_landed(
+    world: World, first: int, second: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one lands, and is recorded, before the first one has its answer."""
+    orders = world.queue(lease_seconds=10)
+    orders.send(rows(1))
+    batch, append = orders.receive(), world.store.journal.append
+
+    def late(*asked: Any) -> Any:
+        monkeypatch.undo()
+        answer = append(*asked)
+        batch.extend_lease(second)
+        return answer
+
+    monkeypatch.setattr(world.store.journal, "append", late)
+    batch.extend_lease(first)
+    assert batch.held_until.timestamp() * 1000 == world.clock.now_ms + 3_600_000
+    world.clock.advance(3_599)
+    assert not lease_over(batch) and not len(world.open(orders, "b").receive())
+    assert batch.accept() == 1
+
+
+@in_memory
+def test_a_lease_longer_than_its_extensions_needs_none_before_it_is_half_over(world: World) -> None:
+    """It is one of before the queue's was shortened; an extension at each look would be in vain."""
+    orders = world.queue()
+    orders.send(rows(1))
+    batch = orders.receive(lease_seconds=3_600)
+    for seconds, over in ((0, False), (1_799, False), (1, True)):
+        world.clock.advance(seconds)
+        assert half_of_lease_over(batch, 60, world.clock.now_ms, ()) is over
+    batch.extend_lease(60)
+    assert not half_of_lease_over(batch, 60, world.clock.now_ms, ())
+
+
+@in_memory
+def test_the_end_of_a_lease_is_that_of_messages_that_are_left(world: World) -> None:
+    orders = world.queue(lanes=2, lease_seconds=10)
+    orders.send(rows(1, 2))
+    batch = orders.receive()
+    batch.accept(matching=batch.messages()[:1])
+    batch.extend_lease(100)
+    assert batch.held_until.timestamp() * 1000 == world.clock.now_ms + 100_000
+
+
+@in_memory
+def test_a_lease_is_not_prolonged_by_the_years_of_a_clock_that_was_ahead(world: World) -> None:
+    orders = world.queue(lease_seconds=60)
+    orders.send(rows(1))
+    years = 30 * 365 * 86_400
+    world.clock.advance(years)
+    batch = orders.receive()
+    world.clock.advance(-years)
+    batch.extend_lease(100)
+    assert batch.held_until.timestamp() * 1000 == world.clock.now_ms + 100_000
+    world.clock.advance(101)
+    assert numbers(world.open(orders, "b").receive()) == [1]
 
 
 @in_memory

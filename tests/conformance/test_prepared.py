@@ -258,6 +258,57 @@ def test_recovery_aborts_what_dead_clients_left_and_lists_what_is_prepared(alone
 
 
 @in_memory
+@pytest.mark.parametrize("during", ["dead", "late"])
+def test_recovery_aborts_nothing_whose_lease_is_extended_meanwhile(
+    world: World, during: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes while another transaction is aborted, or between the look and the append."""
+    orders = world.queue(lease_seconds=10)
+    orders.send(rows(1, 2, 3, 4))
+    dead, late = (world.manager(name).transaction(name) for name in ("dead", "late"))
+    taken, held = dead.queue(orders.name).receive(2), late.queue(orders.name).receive(2)
+    assert (len(taken), len(held)) == (2, 2)
+    world.clock.advance(11)
+    append = world.store.journal.append
+
+    def beside(units: Any, metadata: Any) -> Any:
+        if metadata["transaction_id"] == during:
+            monkeypatch.undo()
+            held.extend_lease(600)
+        return append(units, metadata)
+
+    monkeypatch.setattr(world.store.journal, "append", beside)
+    recovery = world.manager("c").recover()
+    assert (recovery.aborted, recovery.released) == (("dead",), 2)
+    assert numbers(orders.receive()) == numbers(taken)
+    late.commit()
+    assert orders.depth() == 0 and world.manager().history.verify().ok
+
+
+@in_memory
+def test_those_who_settle_in_a_lane_hold_up_no_recovery(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = world.queue(lease_seconds=10)
+    orders.send(rows(1, 2, 3))
+    dead = world.manager("d").transaction()
+    dead.queue(orders.name).receive(1)
+    world.clock.advance(9)
+    busy = world.open(orders, "busy").receive(2)
+    world.clock.advance(2)
+    append, tries = world.store.journal.append, list[str]()
+
+    def beside(units: Any, metadata: Any) -> Any:
+        if metadata["transaction_id"] == dead.id:
+            tries.append(dead.id)
+            busy.accept(matching=busy.messages()[:1])
+        return append(units, metadata)
+
+    monkeypatch.setattr(world.store.journal, "append", beside)
+    assert world.manager("c").recover().aborted == (dead.id,) == tuple(tries)
+
+
+@in_memory
 def test_a_prepare_that_lands_late_is_found_by_the_append_that_meets_it(world: World) -> None:
     orders = world.queue()
     orders.send(rows(1))

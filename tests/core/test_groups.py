@@ -508,6 +508,14 @@ def test_a_tail_ends_before_the_first_version_that_is_not_known() -> None:
     assert tail.after(1) == ([], 1)
 
 
+def test_whoever_reads_a_tail_holds_up_nobody_who_adds_to_it() -> None:
+    """A block that a collection leaves amid the reading waits for the thread that adds."""
+    tail = Tail()
+    tail.add(1, [entry(sequence=1)])
+    with tail._lock:
+        assert tail.after(0)[1] == 1
+
+
 def test_a_tail_forgets_the_oldest_versions_and_knows_that_it_has() -> None:
     tail = Tail(entries_max=10)
     for version in range(1, 9):

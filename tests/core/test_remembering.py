@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import random
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.core.test_compacting import state
+from tests.inside import client_of
 from txnqueue import QueueManager
 from txnqueue.client import past_reader, readers
 from txnqueue.client.readers import ShardReader, StateReader
@@ -74,6 +77,109 @@ def test_a_reading_of_shards_that_is_interrupted_anywhere_leaves_no_gap() -> Non
         steps += 1
         assert known.read([shard]) == ShardReader(store.journal).read([shard]), nth
     assert steps > 20
+
+
+def test_a_block_that_a_collection_leaves_during_a_reading_is_rolled_back() -> None:
+    """The reading held the lock for which the rollback, in the same thread, waited for ever."""
+    store = MemoryStore()
+    manager = memory_manager(store, Clock())
+    queue = manager.create_queue("q", "n long")
+    queue.send([{"n": 1}])
+    seen = []
+
+    def abandon() -> None:
+        def working() -> Iterator[None]:
+            with manager.transaction() as tx:
+                queue.receive(transaction=tx)
+                yield
+
+        work: list[Any] = [working()]
+        next(work[0])
+        work.append(work)
+
+    def collect(step: str) -> None:
+        store.journal.step = lambda _: None
+        gc.collect()
+
+    def read() -> None:
+        abandon()
+        store.journal.step = collect
+        seen.append(client_of(manager).cache.key_state("another").committed)
+
+    gc.disable()
+    try:
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        thread.join(20)
+    finally:
+        gc.enable()
+    assert seen == [None]
+    assert queue.depth() == 1
+
+
+def test_a_reading_of_shards_sees_what_another_one_amid_it_has_seen() -> None:
+    """That of a rollback, in the same thread, may find a newer horizon, and forget shards."""
+    steps = 0
+    for nth in range(1_000):
+        store, clock = MemoryStore(), Clock()
+        manager = memory_manager(store, clock)
+        queue = manager.create_queue("q", "n long")
+        tx = manager.transaction("t")
+        queue.send([{"n": 1}], transaction=tx)
+        tx.prepare()
+        known, shards = ShardReader(store.journal), [model.transaction_shard("t"), model.CATALOG]
+        known.read(shards[:1])
+
+        def amid(
+            manager: QueueManager = manager,
+            queue: Any = queue,
+            clock: Clock = clock,
+            store: MemoryStore = store,
+            known: ShardReader = known,
+        ) -> None:
+            manager.commit("t")
+            for _ in range(2):
+                clock.advance(120)
+                queue.send([{"n": 2}])
+                memory_manager(store, clock).maintain(transaction_seconds_max=60)
+            known.read([model.CATALOG])
+
+        before = ShardReader(store.journal).read_with_horizon(shards)
+        found = _at_line(nth, partial(known.read_with_horizon, shards), amid)
+        if found is None:
+            break
+        steps += 1
+        after = ShardReader(store.journal).read_with_horizon(shards)
+        assert found in (before, after), nth
+        assert known.read_with_horizon(shards) == after, nth
+    assert steps > 20
+
+
+def _at_line(nth: int, act: Callable[[], object], amid: Callable[[], object]) -> object | None:
+    """Do something amid another act, at the nth line that the reader executes for that.
+
+    Returns:
+        What the act returned; None if it has no such line.
+    """
+    left = nth
+
+    def look(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != readers.__file__:
+            return None
+        if event == "line":
+            left -= 1
+            if left == -1:
+                amid()
+        return look
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        found = act()
+    finally:
+        sys.settrace(before)
+    return found if left < 0 else None
 
 
 def _interrupted_at(nth: int, act: Callable[[], object]) -> bool:

@@ -209,6 +209,36 @@ def test_closed_statements_do_not_answer(
         statements.answers()
 
 
+def test_a_close_waits_for_statements_in_progress_and_not_for_their_calls(
+    statements: Statements,
+) -> None:
+    begun, closing, told = threading.Event(), threading.Event(), list[str]()
+
+    def statement() -> str:
+        begun.set()
+        assert closing.wait(20)
+        return "read"
+
+    def call() -> None:
+        told.append(statements.run(statement))
+        with pytest.raises(PlatformMissing, match="closed"):
+            statements.run(never)
+        told.append("refused")
+
+    calling = threading.Thread(target=call)
+    calling.start()
+    assert begun.wait(20)
+    closer = threading.Thread(target=statements.close)
+    closer.start()
+    while not statements._closed:
+        time.sleep(0.001)
+    assert closer.is_alive()
+    closing.set()
+    calling.join(20)
+    closer.join(20)
+    assert told == ["read", "refused"] and not closer.is_alive()
+
+
 @forks
 def test_a_forked_process_is_refused_and_leaves_its_parents_things_alone(
     statements: Statements, monkeypatch: pytest.MonkeyPatch

@@ -125,7 +125,8 @@ class Client(Sending, Consuming, Deciding, Fleeting):
     def _holds_lock(self) -> bool:
         """Whether the thread that was the last to run keeps the others from going on."""
         client = client_of(self.manager)
-        return client.holds_lock() or client.cache._shards._lock.locked()
+        reading: Any = client.cache._shards._lock
+        return client.holds_lock() or bool(reading._is_owned())
 
     def _end_threads(self) -> None:
         for act in self.behind:

@@ -11,7 +11,7 @@ from typing import Any
 
 from txnqueue.admin import drop, erasure
 from txnqueue.admin.drop import ExchangeDropResult, QueueDropResult
-from txnqueue.client.append import in_doubt
+from txnqueue.client.append import Landed, in_doubt
 from txnqueue.client.client import Client
 from txnqueue.core import model, planning
 from txnqueue.core.markup import Facts
@@ -203,10 +203,47 @@ def _abort_abandoned(client: Client, found: Survey) -> tuple[tuple[str, ...], in
             continue
         if owner.is_branch:
             continue  # its own time-out aborts it
-        if abort(client, owner, claims, LEASE_OVER):
+        landed = _abort_expired(client, owner, found.infos)
+        if landed is not None:
             aborted.append(owner.key)
-            released += sum(claim.count for _, claim in claims)
+            released += model.messages(e for e in landed.entries if e.kind == model.RELEASED)
     return tuple(aborted), released
+
+
+def _abort_expired(
+    client: Client, owner: AttemptOwner, infos: Sequence[QueueInfo]
+) -> Landed | None:
+    """Write the tombstone of an attempt, unless one of its leases in some queues runs again.
+
+    Others were aborted since the leases were read; the attempt's client may have extended them.
+    """
+    key, attempt = owner.key, owner.attempt
+
+    def plan(_lost: int) -> Plan | None:
+        state = client.cache.key_state(key, archived_since=None)
+        if state.is_over(owner) or attempt in state.prepared:
+            return None
+        with client.lock:
+            folds = client.states.folds(infos)
+            stamp = client.stamp()
+            held = [
+                (fold, claim)
+                for fold in folds
+                for claim in fold.claims()
+                if claim.acquirer is not None and claim.acquirer.attempt == attempt
+            ]
+            if not held or any(c.ends_at_ms(stamp.now_ms) > stamp.now_ms for _, c in held):
+                return None
+            released = [
+                entry
+                for fold, claim in held
+                for entry in planning.end_claims(fold.queue_id, [claim], stamp, LEASE_OVER)
+            ]
+            seen = {(f.queue_id, c.lane): f.lanes[c.lane].next_sequence for f, c in held}
+        conditions = tuple(model.not_extended(*lane, after) for lane, after in seen.items())
+        return decisions.rollback(owner, released, stamp, LEASE_OVER) + Plan((), conditions)
+
+    return client.land(plan, "recover", transaction_id=key)
 
 
 def _unless_raising(act: Callable[..., None], client: Client, name: str, *rest: Any) -> None:

@@ -35,7 +35,8 @@ class PastReader:
 
     def __init__(self) -> None:
         """Remember nothing yet."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """A collection of garbage at any step may leave a block, which may read here again."""
         self._known = OrderedDict[tuple[str, int], _Known]()
 
     def read(self, past: Past, queue_id: str, lanes: int) -> list[Entry]:
@@ -56,9 +57,9 @@ class PastReader:
         """
         key = (queue_id, lanes)
         with self._lock:
-            known = self._known.get(key)
+            known = self._known.pop(key, None)
             if known is not None:
-                self._known.move_to_end(key)
+                self._known[key] = known
         if known is None or known.beginning != past.beginning:
             # A past that was cut before a removal learns of it only when it is read.
             known = _Known(past.beginning, -1, ())
@@ -83,9 +84,9 @@ class PastReader:
     def _keep(self, key: tuple[str, int], known: _Known) -> None:
         """Remember what was read, and forget what nobody has read for longest."""
         with self._lock:
+            self._known.pop(key, None)
             self._known[key] = known
-            self._known.move_to_end(key)
-            kept = sum(len(one.entries) for one in self._known.values())
-            while kept > ENTRIES_MAX:
+            kept = sum(len(one.entries) for one in list(self._known.values()))
+            while kept > ENTRIES_MAX and self._known:
                 _, gone = self._known.popitem(last=False)
                 kept -= len(gone.entries)

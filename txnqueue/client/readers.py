@@ -24,14 +24,21 @@ SHARDS_MAX = 1_000
 
 
 class ShardReader:
-    """Reads whole shards, each from where the last reading of it ended."""
+    """Reads whole shards, each from where the last reading of it ended.
+
+    Python may collect garbage at any step, and leave a transaction block that a generator holds:
+    its rollback reads here, too, in the same thread. The other reading is then made again, because
+    the horizon may be newer than what it has read.
+    """
 
     def __init__(self, journal: Journal) -> None:
         """Read from a journal; nothing is remembered yet."""
         self._journal = journal
-        self._lock = custody.freed_in_forks(threading.Lock())
+        self._lock = custody.freed_in_forks(threading.RLock())
         self._known: dict[str, tuple[int, tuple[Entry, ...]]] = {}
         self._horizon = self._kept_since = -1
+        self._begun = 0
+        """How many readings were begun: those of a collection come between the steps of another."""
 
     def read(self, shards: Iterable[str]) -> list[Entry]:
         """Read all entries of some shards, among them some that may be archived by now."""
@@ -46,19 +53,27 @@ class ShardReader:
         """
         wanted = sorted(set(shards))
         with self._lock:
-            self._drop_outgrown()
-            anew = not self._known
-            if not all(shard in self._known for shard in wanted):
-                for shard in wanted:
-                    self._known.pop(shard, None)
-            if not self._read_on(wanted):
-                self._known.clear()
-                anew = True
-                self._read_on(wanted)
-            if anew:
-                self._kept_since = self._horizon
-            entries = [entry for shard in wanted for entry in self._known[shard][1]]
-            return entries, self._horizon
+            while True:
+                self._begun += 1
+                begun = self._begun
+                self._read(wanted)
+                known = [self._known.get(shard, (-1, ())) for shard in wanted]
+                entries, horizon = [entry for _, part in known for entry in part], self._horizon
+                if begun == self._begun:
+                    return entries, horizon
+
+    def _read(self, wanted: list[str]) -> None:
+        self._drop_outgrown()
+        anew = not self._known
+        if not all(shard in self._known for shard in wanted):
+            for shard in wanted:
+                self._known.pop(shard, None)
+        if not self._read_on(wanted):
+            self._known.clear()
+            anew = True
+            self._read_on(wanted)
+        if anew:
+            self._kept_since = self._horizon
 
     def _drop_outgrown(self) -> None:
         """Drop everything if it is much, and some of it may have left the journal meanwhile.
@@ -66,7 +81,8 @@ class ShardReader:
         Otherwise a process would keep in memory whatever it has seen of the journal.
         """
         most = ENTRIES_KEPT if self._horizon > self._kept_since else ENTRIES_MAX
-        if sum(len(entries) for _, entries in self._known.values()) > most:
+        known = list(self._known.values())  # it may change meanwhile
+        if sum(len(entries) for _, entries in known) > most:
             self._known.clear()
 
     def _read_on(self, shards: list[str]) -> bool:

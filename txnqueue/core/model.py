@@ -392,6 +392,12 @@ def next_sequence(shard: str, stream: str, sequence: int) -> Condition:
     return Condition(shard, stream, sequence_from=sequence)
 
 
+def not_extended(queue_id: str, lane: int, sequence: int) -> Condition:
+    """Expect that from this sequence number of a lane on, no lease of it was extended."""
+    shard, stream = lane_shard(queue_id, lane), lane_stream(lane)
+    return Condition(shard, stream, kinds=(LEASE_EXTENDED,), sequence_from=sequence)
+
+
 def queue_open(queue_id: str) -> Condition:
     """Expect that a queue is neither closing nor dropped."""
     return Condition(FENCE, queue_stream(queue_id), kinds=(QUEUE_CLOSING, QUEUE_DROPPED))

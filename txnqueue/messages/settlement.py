@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from txnqueue.client.client import Client
-from txnqueue.core import model, planning, ranges
+from txnqueue.core import custody, model, planning, ranges
 from txnqueue.core.model import Item, Parts, PositionId, Range
 from txnqueue.core.planning import Disposition, Plan
 from txnqueue.core.state import Claim, QueueState
@@ -19,6 +19,9 @@ from txnqueue.messages.acquirer import Acquirer
 from txnqueue.messages.claim import HeldClaim
 from txnqueue.messages.move import departures
 from txnqueue.messages.selector import Reasons
+
+_recording = custody.freed_in_forks(threading.RLock())
+"""Held while a deadline is recorded in a claim: several threads may extend one batch."""
 
 
 class Account:
@@ -367,8 +370,11 @@ def extend(
     seconds: float,
     pending: dict[Name, SettlementPending] | None = None,
     lost: dict[Name, LeaseLost] | None = None,
-) -> int | None:
+) -> None:
     """Extend the leases of claims to some seconds from now, by one append.
+
+    A lease that ends later stays as it is. The new deadlines are recorded in the claims: those of
+    the tries that landed, and of extensions by several threads that of the last one in its lane.
 
     Args:
         side: The client of the durable or the transient part, whichever holds the claims.
@@ -377,25 +383,20 @@ def extend(
         pending: Takes, with the error that says so, the claims that an undecided transaction
             settles, so that the leases of the others do not end for that; None refuses them.
         lost: Takes the claims that are lost in the same way.
-
-    Returns:
-        The new deadline, in milliseconds: that of the try that landed. None: nothing was extended.
     """
 
     def plan(_lost: int) -> Plan | None:
         if pending is not None:
             pending.clear()
         stamp = side.stamp()
-        deadline_ms = stamp.now_ms + round(seconds * 1000)
-        found = lane_plan(
-            side,
-            mine,
-            lambda one, held, sequence: [
-                planning.lease_extended(one.info.queue_id, held, sequence, deadline_ms, stamp)
-            ],
-            pending,
-            lost,
-        )
+        wanted_ms = stamp.now_ms + round(seconds * 1000)
+
+        def write(one: HeldClaim, held: Claim, sequence: int) -> list[model.Entry]:
+            # As this clock sees it: the deadline may be one of a clock that was years ahead.
+            until_ms = max(held.ends_at_ms(stamp.now_ms), wanted_ms)
+            return [planning.lease_extended(one.info.queue_id, held, sequence, until_ms, stamp)]
+
+        found = lane_plan(side, mine, write, pending, lost)
         return found if found.entries else None
 
     holder = mine[0].claim.acquirer
@@ -405,8 +406,31 @@ def extend(
         transaction_id=None if holder is None else holder.key,
         queue=mine[0].info.name,
     )
-    extended = (e for e in (landed.entries if landed else ()) if e.kind == model.LEASE_EXTENDED)
-    return min((entry.body["deadline"] for entry in extended), default=None)
+    by_name = {name_of(one): one.claim for one in mine}
+    with _recording:
+        for entry in landed.entries if landed else ():
+            if entry.kind == model.LEASE_EXTENDED:
+                name = (entry.queue_id or "", entry.lane or 0, entry.claim_sequence or 0)
+                _extended(by_name[name], entry)
+
+
+def _extended(claim: Claim, entry: model.Entry) -> None:
+    """Record an extension that landed in a claim as this client got it."""
+    if entry.version <= claim.version:  # a later one, of another thread, is recorded already
+        return
+    before_ms = claim.deadline_ms if claim.began_at_ms <= entry.recorded_at_ms else 0
+    claim.hold(entry, 0)
+    # What a commit kept longer stays, unless the clock that the deadline is by was set back.
+    claim.deadline_ms = max(claim.deadline_ms, before_ms)
+
+
+def kept_until(claim: Claim, deadline_ms: int) -> None:
+    """Record in a claim, as this client got it, until when a commit keeps its messages.
+
+    A lease that ends later stays as it is: it was extended since, or was longer before.
+    """
+    with _recording:
+        claim.deadline_ms = max(claim.deadline_ms, deadline_ms)
 
 
 def check_ours(side: Client, mine: Sequence[HeldClaim]) -> None:

@@ -578,5 +578,6 @@ def _commit_in_memory(attempt: Attempt) -> Receipt:
 def _committed_in_memory(attempt: Attempt) -> Receipt:
     attempt.receipt = Receipt.in_memory(attempt.id, attempt.begun, attempt.client.runtime.now_ms())
     attempt.status = Status.COMMITTED
+    attempt.work.decided_at(attempt.work.sealed_ms)
     _carry_out(attempt)
     return attempt.receipt

@@ -18,7 +18,7 @@ from txnqueue.core.planning import Disposition, Plan, Stamp, decisions
 from txnqueue.core.state import AttemptOwner, QueueState
 from txnqueue.messages.claim import HeldClaim
 from txnqueue.messages.move import departures, in_order
-from txnqueue.messages.settlement import Account, Name, check_held, name_of, still_ours
+from txnqueue.messages.settlement import Account, Name, check_held, kept_until, name_of, still_ours
 from txnqueue.messages.staged import StagedSend
 from txnqueue.storage.tables import Change
 from txnqueue.transactions.table_changes import decided
@@ -50,7 +50,7 @@ class Work:
         accounts: The messages that it acquired, or that it settles.
         changes: The changes of the user's tables.
         sealed_ms: When the entries of its durable work were last written.
-        kept_until_ms: The deadlines of the kept claims in them.
+        kept_until_ms: The deadlines of the kept claims in them, which hold once they have landed.
     """
 
     sends: list[StagedSend] = field(default_factory=list)
@@ -142,9 +142,10 @@ class Work:
         dead: list[Entry] = []
         for one, dispositions in ended:
             for disposition in dispositions:
-                found.facts.append(_settle(one, disposition, owner, stamp))
+                entry = _settle(one, disposition, owner, stamp)
+                found.facts.append(entry)
                 if disposition.kind == model.KEPT:
-                    self.kept_until_ms[name_of(one)] = one.claim.deadline_ms
+                    self.kept_until_ms[name_of(one)] = entry.body["deadline"]
                 leaving = departures(one, disposition, stamp, owner)
                 arrivals = moved if disposition.kind == model.MOVED else dead
                 arrivals += leaving.entries
@@ -172,16 +173,14 @@ class Work:
         """Let the leases of kept messages begin when the work was committed, as they do.
 
         Prepared work is committed later than it was sealed. If an earlier try of a commit has
-        landed, that was earlier than the last one was sealed. A lease that was extended since
-        ends when the extension says, if that is later.
+        landed, that was earlier than the last one was sealed. A lease that ends later, because it
+        was extended since or was longer before, stays as it is.
         """
         for one in (one for account in self.accounts if account.keeping for one in account.held):
-            claim, sealed_until_ms = one.claim, self.kept_until_ms.get(name_of(one))
-            if sealed_until_ms is None:  # all of it was settled
-                continue
-            until_ms = sealed_until_ms + at_ms - self.sealed_ms
-            extended = claim.deadline_ms != sealed_until_ms
-            claim.deadline_ms = max(claim.deadline_ms, until_ms) if extended else until_ms
+            sealed_until_ms = self.kept_until_ms.get(name_of(one))
+            if sealed_until_ms is not None:  # else all of it was settled
+                until_ms = sealed_until_ms + at_ms - self.sealed_ms
+                kept_until(one.claim, until_ms)
 
     def committed(self, attempt: str) -> None:
         """Record in the accounts that an attempt's dispositions were carried out."""
@@ -190,13 +189,13 @@ class Work:
 
 
 def _settle(one: HeldClaim, disposition: Disposition, owner: AttemptOwner, stamp: Stamp) -> Entry:
-    """Make the entry of a disposition; a kept claim also gets its new deadline."""
+    """Make the entry of a disposition; that of a kept claim names the new deadline."""
     if disposition.kind == model.KEPT:
         items = one.items if disposition.items is None else disposition.items
         count = sum(ranges.count(part) for _, part in items)
         # A lease of the queue's length from now, but no shorter than the caller asked for.
         lasts_until_ms = stamp.now_ms + round(one.info.settings.lease_seconds * 1000)
-        deadline_ms = one.claim.deadline_ms = max(one.claim.deadline_ms, lasts_until_ms)
+        deadline_ms = max(one.claim.deadline_ms, lasts_until_ms)
         return planning.kept(one.info.queue_id, one.claim, count, deadline_ms, stamp, owner=owner)
     return planning.settlement(
         one.info.queue_id, one.claim, disposition, stamp, sequence=None, owner=owner

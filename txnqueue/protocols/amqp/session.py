@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from txnqueue.batch import claims_of, extend_leases, half_over, held_until
+from txnqueue.batch import claims_of, extend_leases, half_of_lease_over
 from txnqueue.errors import (
     InvalidInput,
     LeaseLost,
@@ -392,8 +392,8 @@ class Session:
         self._lost = {name: error for name, error in self._lost.items() if name in names}
         due: defaultdict[float, list[Batch]] = defaultdict(list)
         for batch, link in held.items():
-            lease, until = link.queue.info.settings.lease_seconds, held_until(batch, self._lost)
-            if until is not None and half_over(until, lease, now_ms):
+            lease = link.queue.info.settings.lease_seconds
+            if half_of_lease_over(batch, lease, now_ms, self._lost):
                 due[lease].append(batch)
         for lease, batches in due.items():
             for first in range(0, len(batches), CLAIMS_MAX):

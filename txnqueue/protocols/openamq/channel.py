@@ -389,7 +389,7 @@ class Channel:
         return Reply(count=len(found))
 
     def extend_lease(self, seconds: float) -> Reply:
-        """Extend the lease of all dispatched messages.
+        """Extend the lease of all dispatched messages; one that ends later stays as it is.
 
         Args:
             seconds: The new lease in seconds, from now.

@@ -142,7 +142,7 @@ class Dispatches:
         return list(dict.fromkeys(one.queue for one in found))
 
     def extend_lease(self, seconds: float) -> int:
-        """Extend the lease of all messages.
+        """Extend the lease of all messages; one that ends later stays as it is.
 
         Args:
             seconds: The new lease in seconds, from now.
@@ -161,10 +161,7 @@ class Dispatches:
         held = list({id(one): one for one in ours}.values())
         with self.forgetting_lost():
             for side, mine in settlement.by_client(self._client, held):
-                until_ms = settlement.extend(side, mine, seconds)
-                if until_ms is not None:
-                    for one in mine:
-                        one.claim.deadline_ms = until_ms
+                settlement.extend(side, mine, seconds)
         return sum(not one._is_lost for one in self.all())
 
     @contextmanager

@@ -354,7 +354,10 @@ class Statements:
         return all(map(answers, list(self._sessions.values())))
 
     def close(self) -> None:
-        """Wait for running statements, then release the threads, the sessions and the store."""
+        """Wait for running statements, then release the threads, the sessions and the store.
+
+        A call that needs another statement is refused from now on.
+        """
         self._closed = True
         if self._is_copy:  # the process that made them goes on with them
             return

@@ -53,10 +53,11 @@ class Tail:
             The entries in commit order, and the last version covered.
         """
         found: list[Entry] = []
-        with self._lock:
-            while version + 1 in self._versions:
-                version += 1
-                found.extend(self._versions[version])
+        # Without the lock: a collection of garbage may leave a block here, whose rollback waits
+        # for the thread that adds what it appends.
+        while (entries := self._versions.get(version + 1)) is not None:
+            version += 1
+            found.extend(entries)
         return found, version
 
     def breaks(self, conditions: Collection[Condition]) -> bool:
