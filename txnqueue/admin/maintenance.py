@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from txnqueue.admin import erasure, history_removal, inventory, recovery
 from txnqueue.admin.reclamation import Reclamation, Terms, Vacuum
 from txnqueue.admin.retention import Retention
+from txnqueue.client.archive import Past
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Retries
 from txnqueue.core import model, planning
@@ -26,6 +27,7 @@ from txnqueue.core.settings import QueueInfo, shown
 from txnqueue.core.state import QueueState, compaction, retention
 from txnqueue.core.state.overview import Survey
 from txnqueue.errors import Busy, InvalidInput, QueueError, StoreCorrupt, TransactionUnknown
+from txnqueue.storage import setbacks
 from txnqueue.storage.journal import AppendConflict, Reading
 from txnqueue.storage.journal.removed_files import READING_SECONDS_MAX
 from txnqueue.transactions.table_applier import Applier
@@ -261,7 +263,7 @@ class _Run:
             return now
         if self._dry_run:
             return target
-        self._journal.archive.create()
+        self._create_archive(now)
 
         def plan(_lost: int) -> Plan | None:
             fence = self._journal.read([model.FENCE]).entries
@@ -284,6 +286,17 @@ class _Run:
         except Busy as error:
             self._skipped.append(f"horizon: {error}")
         return target
+
+    def _create_archive(self, horizon: int) -> None:
+        """Create the archive, unless it has entries that cannot have left this journal.
+
+        Raises:
+            StoreCorrupt: It has: they would be read as this store's own.
+        """
+        store, archive = self._client.store, self._journal.archive
+        if horizon < 0 and archive.exists() and Past(store).is_archive_foreign():
+            raise setbacks.archive_foreign(store.root)
+        archive.create()
 
     # ------------------------------------------------------------------------ the archive
 

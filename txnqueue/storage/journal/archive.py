@@ -13,6 +13,7 @@ from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.state import retention
 from txnqueue.storage.journal import Newest, Order
+from txnqueue.storage.journal.exceptions import is_absent
 from txnqueue.storage.journal.filters import EntryFilter
 from txnqueue.storage.journal.log import CommitLog
 from txnqueue.storage.journal.rows import entry_of, rows_of
@@ -56,11 +57,30 @@ class DeltaArchive:
         """Use the archive of a store, which need not exist yet."""
         self._statements = statements
         self._table = statements.names.archive
+        self._log = CommitLog(statements, self._table)
         self._selection = EntrySelection(statements, uncached(self._table), _VERSION, "commit_seq")
 
     @property
     def _session(self) -> SparkSession:
         return self._statements.session
+
+    def exists(self) -> bool:
+        """Return whether the archive's table is there: without a Spark job, and mostly no query.
+
+        A log without a commit was left by an interrupted creation, which ``create`` completes.
+        """
+        names = self._statements.names
+        if names.by_path:
+            is_there = self._log.has_commits(f"{names.root}/archive/_delta_log")
+            if is_there is not None:
+                return is_there
+        try:
+            self._statements.run(lambda: self._session.sql(f"SELECT * FROM {self._table}").schema)
+        except Exception as error:
+            if is_absent(error):
+                return False
+            raise
+        return True
 
     def create(self) -> None:
         """Create the archive if it does not exist."""
@@ -69,7 +89,7 @@ class DeltaArchive:
             note = {"operation": "create archive"}
             commit_noted(session, create_archive(self._statements.names), note)
 
-        CommitLog(self._statements, self._statements.names.archive).created("archive", statement)
+        self._log.created("archive", statement)
 
     def add(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
         """Copy entries of the journal that are not under this day yet."""

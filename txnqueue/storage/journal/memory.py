@@ -39,6 +39,10 @@ class MemoryArchive:
         self._journal = journal
         self._created = False
 
+    def exists(self) -> bool:
+        """Return whether the archive was created."""
+        return self._created
+
     def create(self) -> None:
         """Create the archive if it does not exist."""
         self._created = True
