@@ -85,6 +85,24 @@ def test_a_store_that_another_makes_and_maintains_meanwhile_is_used() -> None:
     late.create_queue(name, SCHEMA, dead_letter=False, exist_ok=True).send(rows(2))
 
 
+def test_a_maintenance_does_not_make_a_lost_archive_anew() -> None:
+    world = maintained()
+    name = world.manager().list_queues()[0]
+    archive = world.store.journal.archive
+    world.store.lose_archive()
+    world.manager().queue(name).send(rows(2))
+    world.manager().queue(name).receive(1).accept()
+    for days in range(3):
+        with pytest.raises(StoreCorrupt, match="archive' is missing"):
+            world.manager("keeper").maintain(dry_run=days == 2, **AT_ONCE)
+        with pytest.raises(StoreCorrupt, match="archive' is missing"):
+            world.manager("b").outcome("load/1")
+        world.clock.advance(DAY)
+    world.store.journal.archive = archive
+    assert world.manager("keeper").maintain(**AT_ONCE).archived
+    assert world.manager("b").outcome("load/1").status is Status.COMMITTED
+
+
 def test_an_archive_of_another_journal_is_not_taken_over() -> None:
     world = maintained()
     archive = world.store.journal.archive

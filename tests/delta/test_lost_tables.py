@@ -39,6 +39,32 @@ def test_no_journal_is_made_beside_the_archive_of_a_lost_one(spark: Any, tmp_pat
     assert QueueManager(spark, str(root)).outcome("load/1").status is Status.COMMITTED
 
 
+def test_a_lost_archive_is_named_and_not_made_anew(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    maintained(spark, str(root))
+    (root / "archive").rename(tmp_path / "aside")
+    manager = QueueManager(spark, str(root))
+    for ask in (
+        lambda: manager.outcome("load/1"),
+        manager.history.verify,
+        manager.history.digest,
+        manager.create_views,
+    ):
+        with pytest.raises(StoreCorrupt, match=f"{root}/archive"):
+            ask()
+    queue = manager.queue("orders")
+    queue.send([{"i": 2}])
+    queue.receive(1).accept()
+    with pytest.raises(StoreCorrupt, match=f"{root}/archive"):
+        manager.maintain(**AT_ONCE)
+    assert not (root / "archive").exists()
+    (tmp_path / "aside").rename(root / "archive")
+    again = QueueManager(spark, str(root))
+    assert again.maintain(**AT_ONCE).archived
+    assert again.outcome("load/1").status is Status.COMMITTED
+    assert again.history.verify().ok
+
+
 def test_a_store_is_made_beside_an_archive_that_is_empty_or_was_only_begun(
     spark: Any, tmp_path: Path
 ) -> None:

@@ -251,8 +251,12 @@ class _Run:
 
         Returns:
             The new horizon.
+
+        Raises:
+            StoreCorrupt: The archive is gone, or is that of another journal.
         """
         now = model.horizon(entries)
+        self._check_archive(now)
         width = self._client.cache.slice_width
         leaving = retention.finished(entries, target)
         useful = any(entry.kind not in model.MARKS for entry in leaving)
@@ -263,7 +267,8 @@ class _Run:
             return now
         if self._dry_run:
             return target
-        self._create_archive(now)
+        if now < 0:
+            self._journal.archive.create()
 
         def plan(_lost: int) -> Plan | None:
             fence = self._journal.read([model.FENCE]).entries
@@ -287,16 +292,18 @@ class _Run:
             self._skipped.append(f"horizon: {error}")
         return target
 
-    def _create_archive(self, horizon: int) -> None:
-        """Create the archive, unless it has entries that cannot have left this journal.
+    def _check_archive(self, horizon: int) -> None:
+        """Check that the archive is there if, and has entries only if, any can have left.
 
         Raises:
-            StoreCorrupt: It has: they would be read as this store's own.
+            StoreCorrupt: It is gone, or its entries cannot be those of this journal: they would be
+                read as this store's own.
         """
-        store, archive = self._client.store, self._journal.archive
-        if horizon < 0 and archive.exists() and Past(store).is_archive_foreign():
+        store, there = self._client.store, self._journal.archive.exists()
+        if horizon >= 0 and not there:
+            raise setbacks.archive_gone(setbacks.place_of(store.root, "archive"))
+        if horizon < 0 and there and Past(store).is_archive_foreign():
             raise setbacks.archive_foreign(store.root)
-        archive.create()
 
     # ------------------------------------------------------------------------ the archive
 

@@ -181,6 +181,18 @@ def journal_gone(root: str) -> StoreCorrupt:
     )
 
 
+def archive_gone(place: str) -> StoreCorrupt:
+    """Return the error for a store that archived entries, and whose archive is not there.
+
+    Args:
+        place: Where it was.
+    """
+    return StoreCorrupt(
+        f"The archive {place!r} is missing, and entries have left the journal for it: stop writing "
+        "to the store, keep it as it is, and put the archive back from a copy."
+    )
+
+
 def archive_foreign(root: str) -> StoreCorrupt:
     """Return the error for an archive with entries that have not left the journal."""
     return StoreCorrupt(

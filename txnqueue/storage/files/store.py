@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from txnqueue.core import custody
+from txnqueue.core import custody, model
 from txnqueue.core.state import AttemptOwner
 from txnqueue.errors import OnlyLooking, StoreBusy, StoreNotFound
 from txnqueue.storage import setbacks
@@ -70,7 +70,7 @@ class FilesStore:
                 Spark can read.
             StoreBusy: The archive changed during every attempt.
             StoreSetBack: Somebody removed entries.
-            StoreCorrupt: A file of a log is damaged or missing.
+            StoreCorrupt: A file of a log is damaged or missing, or the archive is.
         """
         for last in (False,) * (_TRIES - 1) + (True,):
             try:
@@ -97,6 +97,7 @@ class FilesStore:
             self._check_kept(journal)
             again = self._archived(archive)
             if again.version == archive.version:
+                self._check_archive(journal, again)
                 self._moment = journal, again
                 return
             archive = again
@@ -112,6 +113,24 @@ class FilesStore:
             if self._archive.exists():
                 raise
             return TableVersion()
+
+    def _check_archive(self, journal: TableVersion, archive: TableVersion) -> None:
+        """Check that there is an archive if entries can have left the journal.
+
+        The first maintenance creates it before it says so in the journal.
+
+        Args:
+            journal: The journal.
+            archive: The archive, read after that.
+
+        Raises:
+            StoreCorrupt: It is gone.
+        """
+        if archive.version >= 0:
+            return
+        fence = self.journal_files.entries([model.FENCE], moment=journal)
+        if model.horizon(fence) >= 0:
+            raise setbacks.archive_gone(self._archive.folder)
 
     def _check_same(self, journal: TableVersion) -> None:
         """Check that the store is the one that was read before.

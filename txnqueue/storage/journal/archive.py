@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,6 +14,8 @@ import pyarrow as pa
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.state import retention
+from txnqueue.errors import StoreCorrupt, StoreError
+from txnqueue.storage import setbacks
 from txnqueue.storage.journal import Newest, Order
 from txnqueue.storage.journal.exceptions import is_absent
 from txnqueue.storage.journal.filters import EntryFilter
@@ -33,6 +37,7 @@ from txnqueue.storage.journal.tables import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+logger = logging.getLogger("txnqueue")
 IDS = "txnqueue_ids"
 """A temporary view in the library's own session: the entries that a statement concerns."""
 _VERSION = (
@@ -109,7 +114,8 @@ class DeltaArchive:
             name_ids(session, entries)
             commit_noted(session, statement, metadata)
 
-        self._statements.committing("archive", run)
+        with self._unless_gone():
+            self._statements.committing("archive", run)
 
     def read(
         self,
@@ -151,24 +157,34 @@ class DeltaArchive:
             )
             return rows_of(frame, _VERSION)
 
-        return model.each_once(map(entry_of, self._statements.alone(statement)))
+        with self._unless_gone():
+            return model.each_once(map(entry_of, self._statements.alone(statement)))
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
         """Read the entries that match any of some filters."""
-        return self._selection.find(wanted)
+        with self._unless_gone():
+            return self._selection.find(wanted)
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
         """Read entries in an order, a bounded part at a time."""
-        return self._selection.stream(order, wanted)
+        with self._unless_gone():
+            return self._selection.stream(order, wanted)
 
     def newest(self, wanted: EntryFilter) -> Newest:
         """Find the newest of the entries that match a filter."""
-        return self._selection.newest(wanted)
+        with self._unless_gone():
+            return self._selection.newest(wanted)
 
     def forget(
         self, day: str, standing: Sequence[Entry], metadata: Mapping[str, object] | None
     ) -> int:
         """Delete what is kept under the days before one, except what must be kept."""
+        with self._unless_gone():
+            return self._forget(day, standing, metadata)
+
+    def _forget(
+        self, day: str, standing: Sequence[Entry], metadata: Mapping[str, object] | None
+    ) -> int:
         queues = retention.oldest(standing)
         old = _old(day, queues)
         count = f"SELECT count(*) FROM {self._table} WHERE {old}"
@@ -225,7 +241,8 @@ class DeltaArchive:
     def files(self) -> dict[str, int]:
         """Count the files of each day, by their folders: no file is opened."""
         query = f"SELECT * FROM {uncached(self._table)}"
-        paths = self._statements.run(lambda: self._session.sql(query).inputFiles())
+        with self._unless_gone():
+            paths = self._statements.run(lambda: self._session.sql(query).inputFiles())
         return dict(Counter(match[1] for match in map(_DAY.match, paths) if match))
 
     def rewrite(self, days: Collection[str], metadata: Mapping[str, object]) -> None:
@@ -242,6 +259,42 @@ class DeltaArchive:
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove the archive's files that no retained version names."""
         return self._statements.vacuum("archive", self._table, seconds_min, full=full)
+
+    @contextmanager
+    def _unless_gone(self) -> Iterator[None]:
+        """Tell a reader of an archive that is not there any more what happened.
+
+        Raises:
+            StoreCorrupt: It is missing. It is there before anything has left the journal.
+            StoreNotFound: The whole store is.
+        """
+        try:
+            yield
+        except Exception as error:
+            gone = self._gone(error)
+            if gone is not None:
+                raise gone from error
+            raise
+
+    def _gone(self, error: Exception) -> StoreError | None:
+        """Return what to say instead of an error if it was raised because the table is missing.
+
+        Files that are gone look like damage to a statement that had found their table.
+        """
+        from pyspark.errors import AnalysisException
+
+        if not isinstance(error, (AnalysisException, StoreCorrupt)):
+            return None
+        names = self._statements.names
+        try:
+            if self.exists():
+                return None
+        except Exception:  # the first error tells more
+            logger.info("archive not found", exc_info=True)
+            return None
+        if names.by_path and self._log.has_commits(f"{names.root}/journal/_delta_log") is False:
+            return setbacks.gone(names.root)
+        return setbacks.archive_gone(setbacks.place_of(names.root, "archive"))
 
 
 def _old(day: str, standing: Mapping[str, int]) -> str:
