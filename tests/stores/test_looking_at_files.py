@@ -131,6 +131,26 @@ def test_an_archive_that_is_gone_is_named_and_not_taken_for_none(
     assert older.outcome("load/1").status.value == "committed"
 
 
+def test_a_table_of_payload_that_is_gone_is_named_if_its_queue_is_there(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Its messages wait: they were not removed after their retention."""
+    root = tmp_path / "store"
+    shutil.copytree(folder / "store", root)
+    (lost,) = (root / "payload").glob("orders-*")
+    lost.rename(tmp_path / "aside")
+    orders = txnqueue.look(str(root)).queue("orders")
+    assert orders.depth() == 7
+    with pytest.raises(errors.StoreCorrupt, match=re.escape(f"payload '{lost}' is missing")):
+        orders.peek_messages()
+    asked = cli("peek", "orders", "--root", str(root))
+    assert asked.returncode == 3
+    assert "is missing" in asked.stderr
+    shutil.copytree(tmp_path / "aside" / "_delta_log", lost / "_delta_log")
+    with pytest.raises(errors.StoreCorrupt, match=re.escape(str(lost))):
+        orders.peek_messages()
+
+
 def test_an_archive_that_the_first_maintenance_makes_meanwhile_is_not_missed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,6 +193,17 @@ def archive_gone(place: str) -> StoreCorrupt:
     )
 
 
+def payload_gone(place: str) -> StoreCorrupt:
+    """Return the error for a queue or an exchange whose table of payload is not there.
+
+    Args:
+        place: Where it was.
+    """
+    return StoreCorrupt(
+        f"The table of payload {place!r} is missing from the store: put it back from a copy."
+    )
+
+
 def archive_foreign(root: str) -> StoreCorrupt:
     """Return the error for an archive with entries that have not left the journal."""
     return StoreCorrupt(

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from txnqueue.core import custody, model
-from txnqueue.core.state import AttemptOwner
+from txnqueue.core.state import AttemptOwner, catalog
+from txnqueue.core.state.topology import Topology
 from txnqueue.errors import OnlyLooking, StoreBusy, StoreNotFound
 from txnqueue.storage import setbacks
 from txnqueue.storage.files.delta_log import DeltaLog, TableVersion
@@ -17,6 +18,7 @@ from txnqueue.storage.files.integrity import damaged
 from txnqueue.storage.files.journal import FilesArchive, FilesJournal
 from txnqueue.storage.files.payload import FilesPayload
 from txnqueue.storage.files.roots import located
+from txnqueue.storage.journal import Order
 from txnqueue.storage.journal.memory import MemoryJournal
 
 _TRIES = 5
@@ -55,7 +57,7 @@ class FilesStore:
         self.journal = FilesJournal(
             self.journal_files, lambda: self._seen()[0], FilesArchive(self.archive_files)
         )
-        self.payload = FilesPayload(fs, self.folder)
+        self.payload = FilesPayload(fs, self.folder, self._owners)
         self.transient = NoTransient(self)
 
     def refresh(self) -> None:
@@ -192,6 +194,12 @@ class FilesStore:
 
     def close(self) -> None:
         """Release resources; there are none."""
+
+    def _owners(self) -> set[str]:
+        """Find the owners of payload, which are the queues and exchanges that exist."""
+        entries = sorted(self.journal_files.entries([model.CATALOG]), key=Order.COMMIT.key)
+        queues = {info.payload_id for info in catalog.queues(entries).values()}
+        return queues | {info.payload_id for info in Topology.of(entries).exchanges.values()}
 
     def _seen(self) -> tuple[TableVersion, TableVersion]:
         if self._moment is None:
