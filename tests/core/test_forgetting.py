@@ -126,7 +126,14 @@ def test_what_concerns_positions_that_are_known_stays() -> None:
         ),
     ]  # fmt: skip
     found = retention.concerning(later, known)
-    assert {name for name, _ in found} == {"e9", "e11", "s9", "s11"}
+    assert {name for name, _ in found} == {"a", "b", "c", "e9", "e11", "s9", "s11"}
+
+
+def test_messages_were_in_the_positions_that_they_were_moved_from() -> None:
+    """What was published has an origin, too: the exchange."""
+    origins: list[Any] = [None, {"position": ["old", 3], "reason": None}, {"reason": "unroutable"}]
+    moved = [dataclasses.replace(posted("a", 4), body={"v": 1, "origin": one}) for one in origins]
+    assert retention.former([posted("b", 7), *moved]) == {("old", 3)}
 
 
 def test_older_entries_speak_only_of_what_is_known() -> None:

@@ -333,7 +333,8 @@ def concerning(names: TableNames, mine: str) -> str:
         f"UNION ALL SELECT * FROM ({entries}) WHERE coalesce(size({ended}), 0) > 0"
     )
     return (
-        f"WITH found AS ({found}) SELECT append_id, `index` FROM found "
+        f"WITH found AS ({found}) SELECT append_id, `index` FROM {IDS} "
+        "UNION ALL SELECT append_id, `index` FROM found "
         f"UNION ALL SELECT e.append_id, e.`index` FROM ({entries}) e "
         "LEFT SEMI JOIN (SELECT * FROM found WHERE "
         f"kind = {literal(model.CLAIMED)}) c ON e.queue_id = c.queue_id "
