@@ -217,6 +217,13 @@ def test_where_no_day_was_said_none_is_ahead() -> None:
     assert retention.day_ahead([advanced(12, None)], "2026-01-03") is None
 
 
+def test_no_day_is_ahead_of_the_last_one() -> None:
+    entries = [advanced(12, "9999-12-31"), recorded(13, "2026-01-03")]
+    assert retention.day_ahead(entries, "9999-12-31") is None
+    assert retention.day_ahead(entries, "9999-12-30") is None
+    assert retention.day_ahead(entries, "9999-12-29") == (0, "9999-12-31", 12)
+
+
 def test_who_owns_rows_staged_for_tables_is_known_after_the_changes_have_left() -> None:
     source = {"payload_id": "staged", "slice": 3}
     change = Entry(

@@ -118,7 +118,10 @@ def day_ahead(entries: Iterable[Entry], today: str) -> tuple[int, str, int] | No
     found = list(entries)
     said = model.newest_day(found)
     _, day, version = said
-    latest = datetime.date.fromisoformat(today) + datetime.timedelta(days=1)
+    date = datetime.date.fromisoformat(today)
+    if date == datetime.date.max:  # there is no later one
+        return None
+    latest = date + datetime.timedelta(days=1)
     if not day or day <= latest.isoformat():
         return None
     by_ms = midnight_ms(day) - DAY_MS
