@@ -295,7 +295,11 @@ def test_a_key_whose_decision_was_removed_is_new_and_nobody_says_what_became_of_
 
 
 @in_memory
-def test_a_trace_of_what_may_have_been_removed_is_refused_unless_in_part(world: World) -> None:
+def test_a_trace_of_what_may_have_been_removed_is_refused_unless_in_part(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Former positions of moved messages were removed by earlier releases."""
+    monkeypatch.setattr(history_removal, "_with_former", lambda _, standing: standing)
     queue, other = world.queue(lanes=1), world.queue("other", lanes=1)
     keeper = world.manager("keeper")
     sent = queue.send(rows(1))
@@ -363,6 +367,50 @@ def test_messages_that_stand_keep_what_was_done_to_them_however_long(world: Worl
     (row,) = [r for r in keeper.history.as_of().counts().rows() if r["queue"] == queue.name]
     assert (row["posted"], row["available"], row["accepted"]) == (3, 3, 0)
     assert keeper.history.verify().ok
+
+
+@on_delta_when_long
+@pytest.mark.parametrize("way", ["dead", "moved", "redriven"])
+def test_a_message_that_went_elsewhere_keeps_what_was_done_to_it_before(
+    world: World, way: str
+) -> None:
+    queue, keeper = world.queue("parcels", lanes=1, dead_letter=True), world.manager("keeper")
+    other = world.queue("other", lanes=1)
+    queue.send(rows(1))
+    if way == "moved":
+        queue.receive(1).move(other.name)
+        where = other
+    else:
+        with world.manager("b").transaction(world.name("broken")) as tx:
+            tx.queue(queue.name).receive(1).reject(reason="no address")
+        where = world.manager().queue(f"{queue.name}.dead")
+    if way == "redriven":
+        where.redrive()
+        where = queue
+    (standing,) = [m["_message"]["id"] for m in where.peek_messages()]
+    told = keeper.history.trace(standing).rows()
+    assert len(told) >= 3
+    busy = [world.queue("busy", lanes=1)] + ([queue] if where is not queue else [])
+    forgotten = 0
+    for n in range(3 if world.has_frames else 12):
+        forgotten += age(world, keeper, 2, history_retention_days=0).forgotten
+        for one in busy:
+            consume(world, one, 10 + 2 * n + busy.index(one))
+    forgotten += age(world, keeper, 0, history_retention_days=0).forgotten
+    assert forgotten, "vacuous"
+    assert keeper.history.trace(standing).rows() == told
+    proof = world.manager("auditor").history.verify()
+    assert proof.ok, str(proof)
+    assert keeper.maintain(**KEPT, history_retention_days=0).forgotten == 0, "it is never done"
+    counts = {row["queue"]: row for row in keeper.history.as_of().counts().rows()}
+    assert counts[where.name]["available"] == 1
+    where.receive(1).accept()
+    for n in range(3):
+        age(world, keeper, 2, history_retention_days=0)
+        consume(world, busy[0], 90 + n)
+    age(world, keeper, 0, history_retention_days=0)
+    with pytest.raises(HistoryRemoved):
+        keeper.history.trace(standing).rows()
 
 
 @on_delta_when_long
@@ -488,7 +536,11 @@ def test_what_was_tampered_with_after_a_removal_is_found(world: World, how: str)
 
 
 @in_memory
-def test_payload_of_a_dead_letter_is_missed_though_nobody_knows_what_was_sent(world: World) -> None:
+def test_payload_of_a_dead_letter_is_missed_though_nobody_knows_what_was_sent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Former positions of dead letters were removed by earlier releases."""
+    monkeypatch.setattr(history_removal, "_with_former", lambda _, standing: standing)
     queue, keeper = world.queue(lanes=1, dead_letter=True), world.manager("keeper")
     queue.send(rows(1, 2, 3))
     queue.receive(3).reject(reason="bad")

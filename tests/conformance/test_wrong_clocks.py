@@ -516,6 +516,24 @@ def test_what_there_was_before_the_first_commit_is_said_so(drivers: Drivers) -> 
 # ----------------------------------------------------------------------------------- maintenance
 
 
+def test_a_clock_at_the_end_of_all_days_maintains_and_is_corrected(drivers: Drivers) -> None:
+    keeper = drivers.manager("keeper")
+    queue = keeper.create_queue("orders", "n long", dead_letter=False)
+    last = datetime.datetime(9999, 12, 31, 12, tzinfo=UTC).timestamp()
+    late = drivers.manager("late", last - drivers.true.now_ms / 1000)
+    for n in range(2):
+        queue.send([{"n": n}])
+        queue.receive(1).accept()
+        drivers.true.advance(HOUR)
+        done = late.maintain(
+            transaction_seconds_max=0, vacuum=False, history_retention_days=n * 7 or None
+        )
+        assert done.horizon > 0
+    queue.send([{"n": 2}])
+    assert keeper.maintain(transaction_seconds_max=0, vacuum=False).horizon > 0
+    assert keeper.history.verify().ok
+
+
 @pytest.mark.parametrize(
     "kept",
     [

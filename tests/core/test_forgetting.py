@@ -126,7 +126,14 @@ def test_what_concerns_positions_that_are_known_stays() -> None:
         ),
     ]  # fmt: skip
     found = retention.concerning(later, known)
-    assert {name for name, _ in found} == {"e9", "e11", "s9", "s11"}
+    assert {name for name, _ in found} == {"a", "b", "c", "e9", "e11", "s9", "s11"}
+
+
+def test_messages_were_in_the_positions_that_they_were_moved_from() -> None:
+    """What was published has an origin, too: the exchange."""
+    origins: list[Any] = [None, {"position": ["old", 3], "reason": None}, {"reason": "unroutable"}]
+    moved = [dataclasses.replace(posted("a", 4), body={"v": 1, "origin": one}) for one in origins]
+    assert retention.former([posted("b", 7), *moved]) == {("old", 3)}
 
 
 def test_older_entries_speak_only_of_what_is_known() -> None:
@@ -208,6 +215,13 @@ def test_a_day_is_ahead_if_a_clock_denies_it_after_it_was_said(
 
 def test_where_no_day_was_said_none_is_ahead() -> None:
     assert retention.day_ahead([advanced(12, None)], "2026-01-03") is None
+
+
+def test_no_day_is_ahead_of_the_last_one() -> None:
+    entries = [advanced(12, "9999-12-31"), recorded(13, "2026-01-03")]
+    assert retention.day_ahead(entries, "9999-12-31") is None
+    assert retention.day_ahead(entries, "9999-12-30") is None
+    assert retention.day_ahead(entries, "9999-12-29") == (0, "9999-12-31", 12)
 
 
 def test_who_owns_rows_staged_for_tables_is_known_after_the_changes_have_left() -> None:

@@ -196,6 +196,9 @@ class FaultyArchive(_Faulty):
     def newest(self, wanted: Any) -> Any:
         return self._injector.call("read_archive", lambda: self._inner.newest(wanted))
 
+    def exists(self) -> bool:
+        return bool(self._through("exists"))
+
     def forget(self, day: str, standing: Any, metadata: Any) -> Any:
         return self._through("forget", day, standing, metadata)
 

@@ -624,7 +624,8 @@ def test_history_shows_events_states_and_paths(shell: Any, three: str) -> None:
     posted = next(event for event in events if event["kind"] == "posted")
     assert (posted["actor"], posted["run_id"]) == ("ann", "r1")
     assert len(shell.json("history", "--limit", "1")) == 1
-    assert shell.json("history", "--queue", "orders.dead") == []
+    dead = shell.json("history", "--queue", "orders.dead")
+    assert [event["kind"] for event in dead] == ["queue_created"]
     assert "nosuch" in shell("history", "--queue", "nosuch", code=3).stderr
 
     then = shell.json("history", "--as-of", sent["commit_seq"])
@@ -639,6 +640,58 @@ def test_history_shows_events_states_and_paths(shell: Any, three: str) -> None:
     shell("history", "--as-of", "999999999", code=2)
     none = shell("history", "--as-of", sent["commit_seq"], "--queue", "nosuch", code=3).stderr
     assert "txnqueue history --as-of lists those that existed" in none
+
+
+def test_attempts_that_ended_with_their_clients_hide_no_events(shell: Any, three: str) -> None:
+    """They were the last ones for ever, however old they were."""
+    manager = memory_manager(shell.store, shell.clock, "killed")
+    manager.queue("orders").send([{"id": number} for number in range(30)])
+    for number in range(25):
+        lost = manager.transaction(f"lost/{number}")
+        manager.queue("orders").receive(1, transaction=lost)
+    pending = [row for row in shell.json("history") if row["kind"] == "pending"]
+    assert len(pending) == 20
+    assert pending[-1]["transaction_id"] == "lost/24"
+    shell.clock.advance(1_000)
+    memory_manager(shell.store, shell.clock, "keeper").maintain(
+        transaction_seconds_max=0, vacuum=False
+    )
+    waiting = memory_manager(shell.store, shell.clock, "waits").transaction("waiting")
+    waiting.queue("orders").receive(1)
+    waiting.prepare()
+    attempts = memory_manager(shell.store, shell.clock, "a").history.as_of().transactions().rows()
+    ended = [row for row in attempts if row["commit_seq"] is None]
+    assert len([row for row in ended if row["status"] == "rolled_back"]) >= 20, "vacuous"
+    shell("send", "orders", three, "--transaction-id", "newest")
+    events = shell.json("history", "--limit", "2")
+    assert [event["kind"] for event in events] == ["posted", "committed", "prepared"]
+    assert events[1]["transaction_id"] == "newest"
+    mine = shell.json("history", "--limit", "1", "--queue", "orders")
+    assert mine[-1]["transaction_id"] == "waiting"
+
+
+def test_history_shows_who_declared_and_who_erased(
+    shell: Any, three: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So say the errors about payload that was erased."""
+    shell("send", "orders", three)
+    shell("create-exchange", "news", "--schema", SCHEMA)
+    shell("bind", "news", "orders")
+    ((_, send_id), slice_), *_ = vars(shell.store.payload)["_slices"].items()
+    monkeypatch.setattr(MemoryPayload, "matching", lambda *_: [(slice_, send_id, ((0, 1),))])
+    shell("erase", "orders", "--where", "id < 3", "--reason", "request 7", "--yes")
+    for words in ((), ("--queue", "orders")):
+        events = shell.json("history", *words)
+        kinds = [event["kind"] for event in events]
+        assert {"queue_created", "queue_bound", "payload_erasing", "payload_erased"} <= set(kinds)
+        assert ("exchange_created" in kinds) is not bool(words)
+        erased = next(event for event in events if event["kind"] == "payload_erasing")
+        assert (erased["reason"], erased["queue"]) == ("request 7", "orders")
+        places = [event["commit_seq"] for event in events]
+        assert places == sorted(places)
+    shown = shell("history", "--queue", "orders").stdout
+    assert "request 7" in shown
+    assert "payload_erased" in shown
 
 
 def test_history_of_a_queue_that_was_dropped_is_still_there(shell: Any, three: str) -> None:

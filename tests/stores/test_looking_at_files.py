@@ -76,18 +76,98 @@ def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
 # ---------------------------------------------------------------------- an older store
 
 
+MAINTAINED = 14
+"""The commit of the older store with which its first maintenance advanced the horizon."""
+
+
+def unmaintain(root: Path, aside: Path) -> None:
+    """Take a copy of the older store back to before its first maintenance."""
+    aside.mkdir()
+    (root / "archive").rename(aside / "archive")
+    for one in sorted((root / "journal" / "_delta_log").glob("*.*")):
+        number = one.name.strip(".").split(".")[0]
+        if number.isdigit() and int(number) >= MAINTAINED:
+            one.rename(aside / one.name)
+
+
+def maintain(root: Path, aside: Path) -> None:
+    """Let happen what was taken back."""
+    (aside / "archive").rename(root / "archive")
+    for one in sorted(aside.iterdir()):
+        one.rename(root / "journal" / "_delta_log" / one.name)
+
+
 def test_a_store_is_looked_at_before_its_first_maintenance(folder: Path, tmp_path: Path) -> None:
     """Only maintenance, and the views, make an archive."""
     whole = txnqueue.look(str(folder / "store")).entries()
-    shutil.copytree(folder / "store", tmp_path / "store")
-    (tmp_path / "store" / "archive").rename(tmp_path / "archive")
-    store = txnqueue.look(str(tmp_path / "store"))
+    root, aside = tmp_path / "store", tmp_path / "aside"
+    shutil.copytree(folder / "store", root)
+    unmaintain(root, aside)
+    store = txnqueue.look(str(root))
     assert "orders" in store.list_queues()
     assert 0 < store.entries().num_rows < whole.num_rows
     store.refresh()
-    (tmp_path / "archive").rename(tmp_path / "store" / "archive")  # the first maintenance is over
+    maintain(root, aside)
     store.refresh()
     assert store.entries().equals(whole)
+
+
+def test_an_archive_that_is_gone_is_named_and_not_taken_for_none(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Without it a transaction that was committed looked undecided."""
+    root = tmp_path / "store"
+    shutil.copytree(folder / "store", root)
+    older = txnqueue.look(str(root))
+    (root / "archive").rename(tmp_path / "aside")
+    for ask in (older.refresh, lambda: txnqueue.look(str(root)).outcome("load/1")):
+        with pytest.raises(errors.StoreCorrupt, match=f"{root}/archive"):
+            ask()
+    asked = cli("outcome", "load/1", "--root", str(root))
+    assert asked.returncode == 3
+    assert "is missing" in asked.stderr
+    (tmp_path / "aside").rename(root / "archive")
+    older.refresh()
+    assert older.outcome("load/1").status.value == "committed"
+
+
+def test_a_table_of_payload_that_is_gone_is_named_if_its_queue_is_there(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Its messages wait: they were not removed after their retention."""
+    root = tmp_path / "store"
+    shutil.copytree(folder / "store", root)
+    (lost,) = (root / "payload").glob("orders-*")
+    lost.rename(tmp_path / "aside")
+    orders = txnqueue.look(str(root)).queue("orders")
+    assert orders.depth() == 7
+    with pytest.raises(errors.StoreCorrupt, match=re.escape(f"payload '{lost}' is missing")):
+        orders.peek_messages()
+    asked = cli("peek", "orders", "--root", str(root))
+    assert asked.returncode == 3
+    assert "is missing" in asked.stderr
+    shutil.copytree(tmp_path / "aside" / "_delta_log", lost / "_delta_log")
+    with pytest.raises(errors.StoreCorrupt, match=re.escape(str(lost))):
+        orders.peek_messages()
+
+
+def test_an_archive_that_the_first_maintenance_makes_meanwhile_is_not_missed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, aside = tmp_path / "store", tmp_path / "aside"
+    shutil.copytree(folder / "store", root)
+    unmaintain(root, aside)
+    newest = DeltaLog.newest
+
+    def late(log: DeltaLog, known: TableVersion | None = None) -> TableVersion:
+        if log.folder.endswith("journal") and aside.exists():
+            maintain(root, aside)
+            aside.rmdir()
+        return newest(log, known)
+
+    monkeypatch.setattr(DeltaLog, "newest", late)
+    assert txnqueue.look(str(root)).outcome("load/1").status.value == "committed"
+    assert not aside.exists()
 
 
 def test_what_a_store_holds_is_told_as_its_maker_says(store: txnqueue.StoreReader) -> None:
@@ -175,18 +255,22 @@ def test_no_store_is_an_error_that_names_the_path(tmp_path: Path) -> None:
 
 
 def test_a_store_that_was_never_maintained_has_no_archive(folder: Path, tmp_path: Path) -> None:
-    root = tmp_path / "young"
+    root, aside = tmp_path / "young", tmp_path / "aside"
     shutil.copytree(folder / "store", root)
     older = txnqueue.look(str(root))
     queues, rows = older.list_queues(), older.entries().num_rows
-    shutil.rmtree(root / "archive")
+    unmaintain(root, aside)
     young = txnqueue.look(str(root))
     assert young.list_queues() == queues
-    assert young.queue("orders").depth() == 7
+    assert young.outcome("load/1").status.value == "committed"
     assert 0 < young.entries().num_rows < rows
     young.refresh()
     assert json.loads(cli("depth", "orders", "--root", str(root), "--output", "json").stdout)
-    shutil.copytree(folder / "store" / "archive", root / "archive")
+    (root / "archive" / "_delta_log").mkdir(parents=True)  # its creation was begun
+    young.refresh()
+    (root / "archive" / "_delta_log").rmdir()
+    (root / "archive").rmdir()
+    maintain(root, aside)
     young.refresh()
     assert young.entries().num_rows == rows
 

@@ -25,7 +25,8 @@ from txnqueue.errors import (
     SchemaMismatch,
     StoreNotFound,
 )
-from txnqueue.storage.setbacks import gone
+from txnqueue.storage.journal import EntryFilter
+from txnqueue.storage.setbacks import gone, journal_gone
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -52,14 +53,27 @@ def create_journal(client: Client) -> bool:
 
     Raises:
         StoreNotFound: The store that this client works on was removed.
+        StoreCorrupt: Only its journal was.
     """
+    if _is_complete(client):
+        return True
+    if client.cache.is_open:
+        raise gone(client.store.root)
+    archive = client.store.journal.archive
+    if archive.exists() and archive.newest(EntryFilter()).commit_seq >= 0:
+        if _is_complete(client):  # by now: another client has created it, and maintained it
+            return True
+        raise journal_gone(client.store.root)
+    client.store.create()
+    return False
+
+
+def _is_complete(client: Client) -> bool:
+    """Open the store if it is there with its layout, and return whether it is."""
     if client.store.exists():
         with contextlib.suppress(StoreNotFound):
             client.open()
             return True
-    if client.cache.is_open:
-        raise gone(client.store.root)
-    client.store.create()
     return False
 
 

@@ -16,7 +16,7 @@ from txnqueue.core import model, planning
 from txnqueue.core.model import Entry
 from txnqueue.core.planning import Plan
 from txnqueue.core.state import retention
-from txnqueue.storage.journal import Journal
+from txnqueue.storage.journal import Archive, Journal
 
 STREAM = "history"
 
@@ -28,7 +28,8 @@ class HistoryRemoval:
     Attributes:
         version: The history is complete from this version on.
         day: Archived entries under earlier days are deleted.
-        standing: The known older positions: what was done to their messages stays.
+        standing: The known older positions, and those that their messages were in before: what was
+            done to these messages stays.
     """
 
     version: int
@@ -61,7 +62,23 @@ def find(
         return None
     version, day = found
     lately = archive.read(kinds=[model.POSTED], days=(day, "9999-12-31"), before=version)
-    return HistoryRemoval(version, day, retention.standing((*here, *lately), version))
+    standing = retention.standing((*here, *lately), version)
+    return HistoryRemoval(version, day, _with_former(archive, standing))
+
+
+def _with_former(archive: Archive, standing: Sequence[Entry]) -> list[Entry]:
+    """Add the positions that messages were in before they were moved, or became dead letters.
+
+    They have left the journal; nothing but the messages that were moved tells that they matter.
+    """
+    found, newest = [*standing], standing
+    known = {entry.entry_id for entry in standing}
+    while wanted := retention.former(newest) - known:
+        known |= wanted
+        named = [Entry("", "", model.POSTED, append_id=name[0], index=name[1]) for name in wanted]
+        newest = archive.read(among=named, kinds=[model.POSTED])
+        found += newest
+    return found
 
 
 def announce(client: Client, removal: HistoryRemoval) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from txnqueue.cli.console import PLATFORM, OpenStore, command
 from txnqueue.cli.presentation import QUEUE_COLUMNS
+from txnqueue.core import model
 from txnqueue.errors import PlatformMissing
 from txnqueue.reports.audit.page import new_environment
 from txnqueue.reports.moments import moment_of
@@ -26,6 +27,12 @@ EVENT_COLUMNS = (
     "commit_seq", "recorded_at", "kind", "queue", "lane", "count", "transaction_id", "actor",
     "run_id", "reason",
 )  # fmt: skip  # fmt: skip
+DECLARED = frozenset(
+    {model.QUEUE_CREATED, model.QUEUE_ALTERED, model.QUEUE_BOUND, model.QUEUE_UNBOUND}
+    | {model.EXCHANGE_CREATED, model.EXCHANGE_ALTERED, model.EXCHANGE_CLOSING}
+    | {model.EXCHANGE_DROPPED, model.PAYLOAD_ERASING, model.PAYLOAD_ERASED, model.PAYLOAD_REMOVED}
+)
+"""Kinds of entries of the catalog; those of queues that are dropped are dispatches as well."""
 STEP_COLUMNS = (
     "message_id", "commit_seq", "recorded_at", "step", "queue", "lane", "transaction_id",
     "decision", "actor", "run_id", "reason",
@@ -101,11 +108,12 @@ def history(
         rows = log.as_of(as_of).counts().rows()
         session.printer.rows(rows, QUEUE_COLUMNS, "There were no queues.")
     else:
-        if queue is not None:
-            log.changes(queue=queue)  # refuses a name that no queue ever had
+        changes = log.changes(queue=queue).rows()  # refuses a name that no queue ever had
         snapshot = log.as_of()
-        events = _events(snapshot.transactions().rows(), snapshot.dispatches().rows(), queue)
-        session.printer.rows(events[-limit:], EVENT_COLUMNS, "Nothing has happened yet.")
+        transactions, dispatches = snapshot.transactions().rows(), snapshot.dispatches().rows()
+        decided, undecided = _events(transactions, dispatches, changes, queue)
+        events = [*decided[-limit:], *undecided[-limit:]]
+        session.printer.rows(events, EVENT_COLUMNS, "Nothing has happened yet.")
 
 
 def _check_question(
@@ -155,22 +163,27 @@ def _check_digests(
 def _events(
     transactions: Iterable[Mapping[str, Any]],
     dispatches: Iterable[Mapping[str, Any]],
+    changes: Iterable[Mapping[str, Any]],
     queue: str | None,
-) -> list[Mapping[str, Any]]:
-    """Merge decisions and dispatches in commit order; what is undecided comes last."""
-    found: list[Mapping[str, Any]] = [
-        row for row in dispatches if queue is None or row["queue"] == queue
-    ]
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Merge decisions, dispatches and what was declared or erased in commit order.
+
+    Returns:
+        These, and the attempts that are prepared or may still be decided. An attempt that never
+        will be has no entry of its rollback, and no place among the others.
+    """
+    found = [row for row in dispatches if queue is None or row["queue"] == queue]
     touched = {row["attempt"] for row in found}
-    found += [
-        {"kind": row["status"], **row}
-        for row in transactions
-        if queue is None or row["attempt"] in touched
-    ]
-    undecided = 1 << 62
-    return sorted(
-        found, key=lambda row: undecided if row["commit_seq"] is None else row["commit_seq"]
-    )
+    found += [row for row in changes if row["kind"] in DECLARED]
+    undecided: list[Mapping[str, Any]] = []
+    for row in transactions:
+        if queue is not None and row["attempt"] not in touched:
+            continue
+        if row["commit_seq"] is not None:
+            found.append({"kind": row["status"], **row})
+        elif row["status"] != model.ROLLED_BACK:
+            undecided.append({"kind": row["status"], **row})
+    return sorted(found, key=lambda row: row["commit_seq"]), undecided
 
 
 def _proof(session: OpenStore, found: VerificationResult) -> None:

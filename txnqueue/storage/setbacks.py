@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from txnqueue.errors import StoreNotFound, StoreSetBack
+from txnqueue.errors import StoreCorrupt, StoreNotFound, StoreSetBack
 
 COMMITS = 10
 """How many of the newest commits a client checks when it opens a store: as many as Delta reads."""
@@ -170,6 +170,53 @@ def gone(root: str) -> StoreNotFound:
         "disk.",
         root=root,
     )
+
+
+def journal_gone(root: str) -> StoreCorrupt:
+    """Return the error for a store without a journal that has an archive of one."""
+    return StoreCorrupt(
+        f"{place_of(root, 'journal')!r} is missing, and {place_of(root, 'archive')!r} holds "
+        "entries of it: put the journal back from a copy. A new journal would take these entries "
+        "for its own. Nothing was created; for a new store, use an empty root."
+    )
+
+
+def archive_gone(place: str) -> StoreCorrupt:
+    """Return the error for a store that archived entries, and whose archive is not there.
+
+    Args:
+        place: Where it was.
+    """
+    return StoreCorrupt(
+        f"The archive {place!r} is missing, and entries have left the journal for it: stop writing "
+        "to the store, keep it as it is, and put the archive back from a copy."
+    )
+
+
+def payload_gone(place: str) -> StoreCorrupt:
+    """Return the error for a queue or an exchange whose table of payload is not there.
+
+    Args:
+        place: Where it was.
+    """
+    return StoreCorrupt(
+        f"The table of payload {place!r} is missing from the store: put it back from a copy."
+    )
+
+
+def archive_foreign(root: str) -> StoreCorrupt:
+    """Return the error for an archive with entries that have not left the journal."""
+    return StoreCorrupt(
+        f"{place_of(root, 'archive')!r} holds entries, and {place_of(root, 'journal')!r} says that "
+        "nothing was archived yet: they are those of another journal, or of another moment. Keep "
+        "both as they are, and put the journal of this archive back from a copy. If this journal "
+        "is the right one, move the archive away: all entries are still in the journal."
+    )
+
+
+def place_of(root: str, table: str) -> str:
+    """Name a table of a store: a folder below a path, or a table of a catalog schema."""
+    return f"{root.rstrip('/')}/{table}" if "/" in root else f"{root}.txnqueue_{table}"
 
 
 def replaced(root: str, version: int) -> StoreSetBack:

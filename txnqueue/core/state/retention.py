@@ -118,7 +118,10 @@ def day_ahead(entries: Iterable[Entry], today: str) -> tuple[int, str, int] | No
     found = list(entries)
     said = model.newest_day(found)
     _, day, version = said
-    latest = datetime.date.fromisoformat(today) + datetime.timedelta(days=1)
+    date = datetime.date.fromisoformat(today)
+    if date == datetime.date.max:  # there is no later one
+        return None
+    latest = date + datetime.timedelta(days=1)
     if not day or day <= latest.isoformat():
         return None
     by_ms = midnight_ms(day) - DAY_MS
@@ -147,6 +150,16 @@ def standing(entries: Iterable[Entry], version: int) -> list[Entry]:
     return [e for e in entries if e.kind == model.POSTED and e.version < version]
 
 
+def former(positions: Iterable[Entry]) -> set[PositionId]:
+    """Find the positions that the messages of some positions were in before (pure).
+
+    They have left these by a move, a redrive, or as dead letters.
+    """
+    origins = [entry.body.get("origin") for entry in positions]
+    found = (origin["position"] for origin in origins if origin and model.was_moved(origin))
+    return {(str(append_id), int(index)) for append_id, index in found}
+
+
 def oldest(positions: Iterable[Entry]) -> dict[str, int]:
     """Find the version of the oldest of some positions, by queue id."""
     found: dict[str, int] = {}
@@ -159,7 +172,7 @@ def oldest(positions: Iterable[Entry]) -> dict[str, int]:
 def concerning(entries: Iterable[Entry], positions: Iterable[Entry]) -> set[PositionId]:
     """Find the entries about the messages of some positions, by entry id.
 
-    These are the entries that name such a position, and the entries about claims of them. An
+    These are the positions, the entries that name one, and the entries about claims of them. An
     entry that supersedes claims may end one of them, so it belongs here too, with the entries
     about its own claim.
 
@@ -179,11 +192,15 @@ def concerning(entries: Iterable[Entry], positions: Iterable[Entry]) -> set[Posi
                 claims.add((entry.queue_id, entry.lane, entry.sequence))
         elif entry.claim_sequence is not None:
             following.append(entry)
-    return found | {
-        entry.entry_id
-        for entry in following
-        if (entry.queue_id, entry.claim_lane, entry.claim_sequence) in claims
-    }
+    return (
+        known
+        | found
+        | {
+            entry.entry_id
+            for entry in following
+            if (entry.queue_id, entry.claim_lane, entry.claim_sequence) in claims
+        }
+    )
 
 
 def finished(entries: Iterable[Entry], horizon: int) -> list[Entry]:

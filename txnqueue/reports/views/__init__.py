@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from txnqueue.client.client import Client
+from txnqueue.core import model
 from txnqueue.core.settings import QueueInfo, shown
 from txnqueue.core.state import catalog, erasures
 from txnqueue.core.state.topology import Topology
@@ -36,6 +37,7 @@ from txnqueue.reports.views.store import (
     still_known,
     transactions,
 )
+from txnqueue.storage import setbacks
 from txnqueue.storage.journal.tables import TABLE_PREFIX, TableNames, identifier
 
 if TYPE_CHECKING:
@@ -167,11 +169,16 @@ def _tables(client: Client) -> tuple[SparkSession, TableNames]:
 
     Raises:
         PlatformMissing: The store is in memory.
+        StoreCorrupt: Its archive is gone.
     """
     spark, names = client.store.spark, getattr(client.store, "names", None)
     if spark is None or not isinstance(names, TableNames):
         raise PlatformMissing("Views need a store in Delta tables: use manager.history instead.")
-    client.store.journal.archive.create()  # the views read it, also before anything is there
+    archive = client.store.journal.archive  # the views read it, also before anything is there
+    if model.horizon(client.store.journal.read([model.FENCE]).entries) < 0:
+        archive.create()
+    elif not archive.exists():
+        raise setbacks.archive_gone(setbacks.place_of(client.store.root, "archive"))
     return spark, names
 
 

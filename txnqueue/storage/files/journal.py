@@ -59,6 +59,10 @@ class FilesArchive:
         """Find the newest of the entries that match a filter."""
         return self._files.newest(wanted)
 
+    def exists(self) -> bool:
+        """Refuse what only writers ask."""
+        _refuse("archive.exists")
+
     def create(self) -> None:
         """Refuse to write."""
         _refuse("archive.create")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -16,6 +16,7 @@ from txnqueue.core import ranges
 from txnqueue.core.model import Range
 from txnqueue.core.settings import MESSAGE_COLUMN
 from txnqueue.errors import FilesNotReadable, OnlyLooking, PayloadRemoved
+from txnqueue.storage import setbacks
 from txnqueue.storage.files import calendar, parquet
 from txnqueue.storage.files.arrays import texts
 from txnqueue.storage.files.delta_log import DataFile, DeltaLog, TableVersion, repeated
@@ -47,15 +48,22 @@ _Bounds = Mapping[str, tuple[Any, Any]]
 class FilesPayload:
     """The payload tables below a store's folder."""
 
-    def __init__(self, filesystem: FileSystem, folder: str) -> None:
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        folder: str,
+        live: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
         """Read nothing yet.
 
         Args:
             filesystem: The file system of the store.
             folder: The store's folder.
+            live: Reads which owners exist, whose tables are never removed.
         """
         self._filesystem = filesystem
         self._folder = folder
+        self._live = live
 
     def schema(self, *described: Mapping[str, Any]) -> StructType:
         """Read columns from their description in the catalog; others are never searched here."""
@@ -88,6 +96,7 @@ class FilesPayload:
 
         Raises:
             PayloadRemoved: Some of them no longer exist.
+            StoreCorrupt: A file is damaged or missing, or the table of an owner that exists is.
         """
         owners: defaultdict[str, list[Part]] = defaultdict(list)
         for part in parts:
@@ -107,7 +116,12 @@ class FilesPayload:
         wanted = _KEYS
         for field in columns:
             wanted = wanted.append(field)
-        read = self._of_table(log, slices, parts, wanted)
+        try:
+            read = self._of_table(log, slices, parts, wanted)
+        except PayloadRemoved as error:  # only here all of it is: rows are missed later
+            if owner in self._live() and not log.exists():
+                raise setbacks.payload_gone(log.folder) from error
+            raise
         return pa.concat_tables([wanted.empty_table(), *read])
 
     def _of_table(

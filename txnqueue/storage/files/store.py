@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from txnqueue.core import custody
-from txnqueue.core.state import AttemptOwner
+from txnqueue.core import custody, model
+from txnqueue.core.state import AttemptOwner, catalog
+from txnqueue.core.state.topology import Topology
 from txnqueue.errors import OnlyLooking, StoreBusy, StoreNotFound
 from txnqueue.storage import setbacks
 from txnqueue.storage.files.delta_log import DeltaLog, TableVersion
@@ -17,6 +18,7 @@ from txnqueue.storage.files.integrity import damaged
 from txnqueue.storage.files.journal import FilesArchive, FilesJournal
 from txnqueue.storage.files.payload import FilesPayload
 from txnqueue.storage.files.roots import located
+from txnqueue.storage.journal import Order
 from txnqueue.storage.journal.memory import MemoryJournal
 
 _TRIES = 5
@@ -55,7 +57,7 @@ class FilesStore:
         self.journal = FilesJournal(
             self.journal_files, lambda: self._seen()[0], FilesArchive(self.archive_files)
         )
-        self.payload = FilesPayload(fs, self.folder)
+        self.payload = FilesPayload(fs, self.folder, self._owners)
         self.transient = NoTransient(self)
 
     def refresh(self) -> None:
@@ -70,7 +72,7 @@ class FilesStore:
                 Spark can read.
             StoreBusy: The archive changed during every attempt.
             StoreSetBack: Somebody removed entries.
-            StoreCorrupt: A file of a log is damaged or missing.
+            StoreCorrupt: A file of a log is damaged or missing, or the archive is.
         """
         for last in (False,) * (_TRIES - 1) + (True,):
             try:
@@ -97,6 +99,7 @@ class FilesStore:
             self._check_kept(journal)
             again = self._archived(archive)
             if again.version == archive.version:
+                self._check_archive(journal, again)
                 self._moment = journal, again
                 return
             archive = again
@@ -112,6 +115,24 @@ class FilesStore:
             if self._archive.exists():
                 raise
             return TableVersion()
+
+    def _check_archive(self, journal: TableVersion, archive: TableVersion) -> None:
+        """Check that there is an archive if entries can have left the journal.
+
+        The first maintenance creates it before it says so in the journal.
+
+        Args:
+            journal: The journal.
+            archive: The archive, read after that.
+
+        Raises:
+            StoreCorrupt: It is gone.
+        """
+        if archive.version >= 0:
+            return
+        fence = self.journal_files.entries([model.FENCE], moment=journal)
+        if model.horizon(fence) >= 0:
+            raise setbacks.archive_gone(self._archive.folder)
 
     def _check_same(self, journal: TableVersion) -> None:
         """Check that the store is the one that was read before.
@@ -173,6 +194,12 @@ class FilesStore:
 
     def close(self) -> None:
         """Release resources; there are none."""
+
+    def _owners(self) -> set[str]:
+        """Find the owners of payload, which are the queues and exchanges that exist."""
+        entries = sorted(self.journal_files.entries([model.CATALOG]), key=Order.COMMIT.key)
+        queues = {info.payload_id for info in catalog.queues(entries).values()}
+        return queues | {info.payload_id for info in Topology.of(entries).exchanges.values()}
 
     def _seen(self) -> tuple[TableVersion, TableVersion]:
         if self._moment is None:

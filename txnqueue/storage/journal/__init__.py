@@ -120,6 +120,10 @@ class Archive(Protocol):
     An entry may be here more than once, and in the journal as well; its id identifies it.
     """
 
+    def exists(self) -> bool:
+        """Return whether the archive is there; it may be empty."""
+        ...
+
     def create(self) -> None:
         """Create the archive if it does not exist."""
         ...

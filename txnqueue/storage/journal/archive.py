@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,7 +14,10 @@ import pyarrow as pa
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.core.state import retention
+from txnqueue.errors import StoreCorrupt, StoreError
+from txnqueue.storage import setbacks
 from txnqueue.storage.journal import Newest, Order
+from txnqueue.storage.journal.exceptions import is_absent
 from txnqueue.storage.journal.filters import EntryFilter
 from txnqueue.storage.journal.log import CommitLog
 from txnqueue.storage.journal.rows import entry_of, rows_of
@@ -32,6 +37,7 @@ from txnqueue.storage.journal.tables import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+logger = logging.getLogger("txnqueue")
 IDS = "txnqueue_ids"
 """A temporary view in the library's own session: the entries that a statement concerns."""
 _VERSION = (
@@ -56,11 +62,30 @@ class DeltaArchive:
         """Use the archive of a store, which need not exist yet."""
         self._statements = statements
         self._table = statements.names.archive
+        self._log = CommitLog(statements, self._table)
         self._selection = EntrySelection(statements, uncached(self._table), _VERSION, "commit_seq")
 
     @property
     def _session(self) -> SparkSession:
         return self._statements.session
+
+    def exists(self) -> bool:
+        """Return whether the archive's table is there: without a Spark job, and mostly no query.
+
+        A log without a commit was left by an interrupted creation, which ``create`` completes.
+        """
+        names = self._statements.names
+        if names.by_path:
+            is_there = self._log.has_commits(f"{names.root}/archive/_delta_log")
+            if is_there is not None:
+                return is_there
+        try:
+            self._statements.run(lambda: self._session.sql(f"SELECT * FROM {self._table}").schema)
+        except Exception as error:
+            if is_absent(error):
+                return False
+            raise
+        return True
 
     def create(self) -> None:
         """Create the archive if it does not exist."""
@@ -69,7 +94,7 @@ class DeltaArchive:
             note = {"operation": "create archive"}
             commit_noted(session, create_archive(self._statements.names), note)
 
-        CommitLog(self._statements, self._statements.names.archive).created("archive", statement)
+        self._log.created("archive", statement)
 
     def add(self, entries: Sequence[Entry], day: str, metadata: Mapping[str, object]) -> None:
         """Copy entries of the journal that are not under this day yet."""
@@ -89,7 +114,8 @@ class DeltaArchive:
             name_ids(session, entries)
             commit_noted(session, statement, metadata)
 
-        self._statements.committing("archive", run)
+        with self._unless_gone():
+            self._statements.committing("archive", run)
 
     def read(
         self,
@@ -131,24 +157,34 @@ class DeltaArchive:
             )
             return rows_of(frame, _VERSION)
 
-        return model.each_once(map(entry_of, self._statements.alone(statement)))
+        with self._unless_gone():
+            return model.each_once(map(entry_of, self._statements.alone(statement)))
 
     def find(self, *wanted: EntryFilter) -> tuple[Entry, ...]:
         """Read the entries that match any of some filters."""
-        return self._selection.find(wanted)
+        with self._unless_gone():
+            return self._selection.find(wanted)
 
     def stream(self, order: Order, wanted: EntryFilter) -> Iterator[Entry]:
         """Read entries in an order, a bounded part at a time."""
-        return self._selection.stream(order, wanted)
+        with self._unless_gone():
+            return self._selection.stream(order, wanted)
 
     def newest(self, wanted: EntryFilter) -> Newest:
         """Find the newest of the entries that match a filter."""
-        return self._selection.newest(wanted)
+        with self._unless_gone():
+            return self._selection.newest(wanted)
 
     def forget(
         self, day: str, standing: Sequence[Entry], metadata: Mapping[str, object] | None
     ) -> int:
         """Delete what is kept under the days before one, except what must be kept."""
+        with self._unless_gone():
+            return self._forget(day, standing, metadata)
+
+    def _forget(
+        self, day: str, standing: Sequence[Entry], metadata: Mapping[str, object] | None
+    ) -> int:
         queues = retention.oldest(standing)
         old = _old(day, queues)
         count = f"SELECT count(*) FROM {self._table} WHERE {old}"
@@ -205,7 +241,8 @@ class DeltaArchive:
     def files(self) -> dict[str, int]:
         """Count the files of each day, by their folders: no file is opened."""
         query = f"SELECT * FROM {uncached(self._table)}"
-        paths = self._statements.run(lambda: self._session.sql(query).inputFiles())
+        with self._unless_gone():
+            paths = self._statements.run(lambda: self._session.sql(query).inputFiles())
         return dict(Counter(match[1] for match in map(_DAY.match, paths) if match))
 
     def rewrite(self, days: Collection[str], metadata: Mapping[str, object]) -> None:
@@ -222,6 +259,42 @@ class DeltaArchive:
     def vacuum(self, seconds_min: float, *, full: bool = False) -> str | None:
         """Remove the archive's files that no retained version names."""
         return self._statements.vacuum("archive", self._table, seconds_min, full=full)
+
+    @contextmanager
+    def _unless_gone(self) -> Iterator[None]:
+        """Tell a reader of an archive that is not there any more what happened.
+
+        Raises:
+            StoreCorrupt: It is missing. It is there before anything has left the journal.
+            StoreNotFound: The whole store is.
+        """
+        try:
+            yield
+        except Exception as error:
+            gone = self._gone(error)
+            if gone is not None:
+                raise gone from error
+            raise
+
+    def _gone(self, error: Exception) -> StoreError | None:
+        """Return what to say instead of an error if it was raised because the table is missing.
+
+        Files that are gone look like damage to a statement that had found their table.
+        """
+        from pyspark.errors import AnalysisException
+
+        if not isinstance(error, (AnalysisException, StoreCorrupt)):
+            return None
+        names = self._statements.names
+        try:
+            if self.exists():
+                return None
+        except Exception:  # the first error tells more
+            logger.info("archive not found", exc_info=True)
+            return None
+        if names.by_path and self._log.has_commits(f"{names.root}/journal/_delta_log") is False:
+            return setbacks.gone(names.root)
+        return setbacks.archive_gone(setbacks.place_of(names.root, "archive"))
 
 
 def _old(day: str, standing: Mapping[str, int]) -> str:
@@ -260,7 +333,8 @@ def concerning(names: TableNames, mine: str) -> str:
         f"UNION ALL SELECT * FROM ({entries}) WHERE coalesce(size({ended}), 0) > 0"
     )
     return (
-        f"WITH found AS ({found}) SELECT append_id, `index` FROM found "
+        f"WITH found AS ({found}) SELECT append_id, `index` FROM {IDS} "
+        "UNION ALL SELECT append_id, `index` FROM found "
         f"UNION ALL SELECT e.append_id, e.`index` FROM ({entries}) e "
         "LEFT SEMI JOIN (SELECT * FROM found WHERE "
         f"kind = {literal(model.CLAIMED)}) c ON e.queue_id = c.queue_id "

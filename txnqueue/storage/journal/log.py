@@ -183,6 +183,18 @@ class CommitLog:
             logger.info("folder not found folder=%s error=%s", folder, type(error).__name__)
             return False
 
+    def has_commits(self, folder: str) -> bool | None:
+        """Return whether a log has a commit or a checkpoint; None if that is unknown."""
+        if is_connect(self._statements.user):
+            return None
+        try:
+            return self._statements.run(lambda: self._has_commits(folder))
+        except Exception as error:
+            if self._statements.closed:
+                raise
+            logger.info("log not listed folder=%s error=%s", folder, type(error).__name__)
+            return None
+
     def removed_files(self) -> int | None:
         """Return how many removed files the newest checkpoint lists, approximately.
 
@@ -226,6 +238,16 @@ class CommitLog:
         if not is_kept and seen.is_left(looks, keep_seconds):
             for one in (*(one for one, _ in begun.values()), path):
                 files.delete(one, recursively)  # empty folders, unfinished commits, the folder
+        return False
+
+    def _has_commits(self, folder: str) -> bool:
+        if not self._is_there(folder):
+            return False
+        path = self._path(folder)
+        listing = self._files_of(path).listStatusIterator(path)
+        while listing.hasNext():
+            if str(listing.next().getPath().getName())[0].isdigit():
+                return True
         return False
 
     def _ends_with(self, version: int) -> bool:

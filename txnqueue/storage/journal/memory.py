@@ -17,6 +17,7 @@ from operator import attrgetter
 from txnqueue.core import model
 from txnqueue.core.model import Entry, PositionId, Unit
 from txnqueue.core.state import retention
+from txnqueue.storage import setbacks
 from txnqueue.storage.journal import AppendConflict, Appended, Audit, Newest, Order, Reading
 from txnqueue.storage.journal.filters import EntryFilter, shards_of
 
@@ -38,6 +39,10 @@ class MemoryArchive:
         self.kept: dict[tuple[str, PositionId], Entry] = {}
         self._journal = journal
         self._created = False
+
+    def exists(self) -> bool:
+        """Return whether the archive was created."""
+        return self._created
 
     def create(self) -> None:
         """Create the archive if it does not exist."""
@@ -138,7 +143,7 @@ class MemoryArchive:
     def _check_created(self) -> None:
         """Fail as a missing table would."""
         if not self._created:
-            raise LookupError("There is no archive yet.")
+            raise setbacks.archive_gone("archive")
 
 
 class MemoryJournal:
