@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,11 @@ def test_a_store_is_made_beside_an_archive_that_is_empty_or_was_only_begun(
     spark: Any, tmp_path: Path
 ) -> None:
     store = DeltaStore(spark, str(tmp_path / "empty"))
+    store.create()
     assert not store.journal.archive.exists()
     store.journal.archive.create()
     assert store.journal.archive.exists()
+    shutil.rmtree(tmp_path / "empty" / "journal")
     begun = tmp_path / "begun"
     (begun / "archive" / "_delta_log").mkdir(parents=True)
     for root in (tmp_path / "empty", begun):
