@@ -67,9 +67,11 @@ class Consuming:
         queue = self.queue()
         limit = self.simulation.random.choice((1, 2, 5, 20))
         began_ms = self.runtime.now_ms()
+        self.reference.not_given.add(self.call)
         batch, _ = self.ask(lambda: queue.receive(limit), LeaseLost)
         if batch is None:
             return
+        self.reference.not_given.discard(self.call)
         holding = self._holding(batch, inside=False)
         if holding.messages:
             self.leased.append(holding)

@@ -54,6 +54,7 @@ class Taken:
     bound: str | None = None
     counts: bool = True
     epoch: int = 0
+    call: str = ""
 
     @property
     def holder(self) -> str | None:
@@ -147,6 +148,7 @@ class Reference:
         self.settles: dict[str, dict[int, str]] = {}
         self.landed: defaultdict[str, list[str]] = defaultdict(list)
         self.claimed_by: defaultdict[str, set[int]] = defaultdict(set)
+        self.not_given: set[str] = set()
         self.snapshots: dict[tuple[str, str], int] = {}
         self.passed_over: defaultdict[str, set[int]] = defaultdict(set)
         self.ahead: set[str] = set()
@@ -207,7 +209,8 @@ class Reference:
     ) -> list[int]:
         """Leave out what is behind a message that waits, and lanes that others work on.
 
-        Transactions are others, also those of the actor.
+        Transactions are others, also those of the actor; and what a call has claimed that did not
+        give it to anybody, as its outcome was in doubt, is nobody's until the lease ends.
         """
         waiting: dict[int, tuple[int, ...]] = {}
         for m, place in self.place.items():
@@ -219,6 +222,8 @@ class Reference:
         def is_others(claim: Taken) -> bool:
             if claim.attempt is not None:
                 return claim.attempt not in own
+            if claim.call in self.not_given:
+                return True
             return (self.consumers[claim.actor], claim.epoch) != mine
 
         others = {
@@ -486,6 +491,7 @@ class Reference:
         holds, epoch = [self._hold(entry)], body["epoch"]
         alone = body.get("size", size)
         claim = Taken(*owner, holds, alone, body["former"], set(), counts=counts, epoch=epoch)
+        claim.call = self.call
         self.begun[entry.attempt] = entry.begun
         for message in self._messages(entry):
             ready = ("ready", entry.queue_id, entry.lane)
