@@ -196,7 +196,7 @@ class Client(Sending, Consuming, Deciding, Fleeting):
         found = [
             (tx, intent)
             for tx, intent in self.open.items()
-            if tx.status is Status.ACTIVE and (ending or not attempt_of(tx).interrupted)
+            if tx.status is Status.ACTIVE and (ending or attempt_of(tx).takes_work)
         ]
         return self.simulation.random.choice(found) if found else (None, None)
 
