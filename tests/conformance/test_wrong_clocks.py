@@ -597,3 +597,22 @@ def test_an_opening_whose_clock_is_behind_waits_at_most_for_a_lease(drivers: Dri
         late.receive(1)
     drivers.true.advance(2 * HOUR)
     assert numbers(late.receive(1)) == [1]
+
+
+def test_what_a_commit_keeps_is_kept_though_its_lease_began_by_a_clock_that_was_ahead(
+    drivers: Drivers,
+) -> None:
+    """The deadline by that clock seemed later than that of the commit, and was over before."""
+    fast, right = drivers.manager("fast", HOUR), drivers.manager("right")
+    queue = right.create_queue("q", "n long", lease_seconds=300, dead_letter=False)
+    queue.send([{"n": 1}])
+    tx = fast.transaction("t")
+    fast.queue("q").receive(1, transaction=tx).keep()
+    tx.prepare()
+    queue.send([{"n": 2}])  # its clock is recorded
+    drivers.true.advance(200)
+    right.commit("t")
+    drivers.true.advance(200)
+    assert numbers(right.queue("q").receive(9)) == [2]
+    drivers.true.advance(101)
+    assert numbers(drivers.manager("third").queue("q").receive(9)) == [1]

@@ -315,9 +315,9 @@ class Claim:
         reader knows: its own clock showed an earlier instant before the lease began.
         """
         known_ms = self.began_from_ms + self.deadline_ms - self.began_at_ms
-        return max(self._recorded_end_ms(now_ms), known_ms)
+        return max(self.recorded_end_ms(now_ms), known_ms)
 
-    def _recorded_end_ms(self, now_ms: int) -> int:
+    def recorded_end_ms(self, now_ms: int) -> int:
         """Return when the lease ends by the clocks that entries recorded, and by no reader's."""
         if self.began_at_ms <= now_ms:
             return self.deadline_ms
@@ -381,7 +381,7 @@ class Claim:
 
         It goes by the clock that set the deadline: the wait after a failure begins no later.
         """
-        return min(self._recorded_end_ms(now_ms), now_ms)
+        return min(self.recorded_end_ms(now_ms), now_ms)
 
     def takeable(self, now_ms: int, taker: Owner) -> bool:
         """Return whether a client may try to take over the claim; clocks decide only that much.

@@ -469,13 +469,14 @@ class QueueState:
         """Put under a lease the messages that a committed attempt acquired and did not settle.
 
         A commit reads no lane: the lease may have been extended while it was on its way, or since
-        it was prepared. A lease that ends later stays as it is.
+        it was prepared. A lease that ends later stays as it is; one by a clock that was ahead only
+        seems to.
         """
         claim = lane.claims.get(entry.claim_sequence or 0)
         if claim is None or not claim.ended_by(entry):
             return
         claim.lease()
-        if entry.body["deadline"] >= claim.deadline_ms:
+        if entry.body["deadline"] >= claim.recorded_end_ms(entry.recorded_at_ms):
             claim.hold(entry, self._read_ms)
 
     # -------------------------------------------------------------------------- helpers
