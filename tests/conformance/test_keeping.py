@@ -215,14 +215,25 @@ def test_a_short_extension_of_what_is_prepared_does_not_shorten_the_lease(world:
     assert batch.accept() == 1
 
 
-def refuse_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the store refuse the next append."""
+def refused(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any]:
+    """Keep a batch by a commit that the store refuses, when 200 seconds of its 300 are over."""
+    orders = world.queue(lease_seconds=300)
+    orders.send(rows(1))
+    tx = world.manager("b").transaction()
+    batch = tx.queue(orders.name).receive()
+    until, append = batch.held_until, world.store.journal.append
+    batch.keep()
+    world.clock.advance(200)
 
     def refuse(*_: Any) -> Any:
-        monkeypatch.undo()
+        monkeypatch.setattr(world.store.journal, "append", append)
         raise StoreBusy(owner=None)
 
     monkeypatch.setattr(world.store.journal, "append", refuse)
+    with pytest.raises(StoreBusy):
+        tx.commit()
+    assert tx.status is Status.ACTIVE and batch.held_until == until
+    return orders, tx, batch
 
 
 @in_memory
@@ -230,17 +241,7 @@ def test_a_commit_that_did_not_land_has_kept_nothing_longer(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch went on to tell a lease of a commit that the store had refused."""
-    orders = world.queue(lease_seconds=300)
-    orders.send(rows(1))
-    tx = world.manager("b").transaction()
-    batch = tx.queue(orders.name).receive()
-    until = batch.held_until
-    batch.keep()
-    world.clock.advance(200)
-    refuse_once(world, monkeypatch)
-    with pytest.raises(StoreBusy):
-        tx.commit()
-    assert tx.status is Status.ACTIVE and batch.held_until == until
+    orders, tx, batch = refused(world, monkeypatch)
     world.clock.advance(101)
     assert lease_over(batch)
     assert numbers(orders.receive()) == [1]
@@ -252,15 +253,7 @@ def test_a_commit_that_did_not_land_has_kept_nothing_longer(
 def test_a_commit_that_lands_at_the_second_try_keeps_from_then_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    orders = world.queue(lease_seconds=300)
-    orders.send(rows(1))
-    tx = world.manager("b").transaction()
-    batch = tx.queue(orders.name).receive()
-    batch.keep()
-    world.clock.advance(200)
-    refuse_once(world, monkeypatch)
-    with pytest.raises(StoreBusy):
-        tx.commit()
+    orders, tx, batch = refused(world, monkeypatch)
     world.clock.advance(50)
     tx.commit()
     assert batch.held_until.timestamp() * 1000 == world.clock.now_ms + 300_000

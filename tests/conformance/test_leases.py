@@ -172,7 +172,7 @@ def test_extensions_by_two_threads_are_told_as_they_landed(
     batch, append = orders.receive(), world.store.journal.append
 
     def late(*asked: Any) -> Any:
-        monkeypatch.undo()
+        monkeypatch.setattr(world.store.journal, "append", append)
         answer = append(*asked)
         batch.extend_lease(second)
         return answer

@@ -7,28 +7,18 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import SCHEMA, World, rows
+from tests.faults.world import Unmade
 from tests.inside import client_of
 from txnqueue.core.receipt import Status
 from txnqueue.errors import StoreCorrupt
 from txnqueue.storage.journal.memory import MemoryArchive, MemoryJournal
-from txnqueue.storage.store import MemoryStore
 
 DAY = 24 * 3600
 AT_ONCE: dict[str, Any] = {"transaction_seconds_max": 0, "vacuum": False}
 
 
-class Losing(MemoryStore):
+class Losing(Unmade):
     """A store in memory that can lose its tables, as one on a disk."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made = False
-
-    def exists(self) -> bool:
-        return self.made
-
-    def create(self) -> None:
-        self.made = True
 
     def lose_journal(self) -> None:
         """Leave only the archive and the payload."""
@@ -73,16 +63,18 @@ def test_a_store_is_made_beside_an_archive_without_entries() -> None:
 
 
 def test_a_store_that_another_makes_and_maintains_meanwhile_is_used() -> None:
-    world, store = maintained(), World(Losing()).store
-    name, (late, other) = world.manager().list_queues()[0], (world.manager("b"), world.store)
-    exists, store.made = other.exists, False
+    world = maintained()
+    name, late, store = world.manager().list_queues()[0], world.manager("b"), world.store
+    exists, asked = store.exists, list[str]()
 
     def not_yet() -> bool:
-        other.exists = exists
+        store.exists = exists
+        asked.append("exists")
         return False
 
-    other.exists = not_yet
+    store.exists = not_yet
     late.create_queue(name, SCHEMA, dead_letter=False, exist_ok=True).send(rows(2))
+    assert asked == ["exists"] and world.manager().queue(name).depth() == 1
 
 
 def test_a_maintenance_does_not_make_a_lost_archive_anew() -> None:

@@ -273,7 +273,7 @@ def test_recovery_aborts_nothing_whose_lease_is_extended_meanwhile(
 
     def beside(units: Any, metadata: Any) -> Any:
         if metadata["transaction_id"] == during:
-            monkeypatch.undo()
+            monkeypatch.setattr(world.store.journal, "append", append)
             held.extend_lease(600)
         return append(units, metadata)
 

@@ -508,7 +508,7 @@ def test_a_tail_ends_before_the_first_version_that_is_not_known() -> None:
     assert tail.after(1) == ([], 1)
 
 
-def test_whoever_reads_a_tail_holds_up_nobody_who_adds_to_it() -> None:
+def test_whoever_reads_a_tail_waits_for_nobody_who_adds_to_it() -> None:
     """A block that a collection leaves amid the reading waits for the thread that adds."""
     tail = Tail()
     tail.add(1, [entry(sequence=1)])

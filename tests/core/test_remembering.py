@@ -55,23 +55,35 @@ def test_folds_are_the_same_whoever_reads_them_and_when(
     assert len(horizons) > 3, "vacuous: the horizon hardly moved"
 
 
+class Prepared:
+    """A store in memory with a transaction, t, that is prepared."""
+
+    def __init__(self) -> None:
+        self.store, self.clock = MemoryStore(), Clock()
+        self.manager = memory_manager(self.store, self.clock)
+        self.queue = self.manager.create_queue("q", "n long")
+        tx = self.manager.transaction("t")
+        self.queue.send([{"n": 1}], transaction=tx)
+        tx.prepare()
+
+    def leave(self) -> None:
+        """Commit it, and let its decision leave the journal."""
+        self.manager.commit("t")
+        for _ in range(2):
+            self.clock.advance(120)
+            self.queue.send([{"n": 2}])
+            memory_manager(self.store, self.clock).maintain(transaction_seconds_max=60)
+
+
 def test_a_reading_of_shards_that_is_interrupted_anywhere_leaves_no_gap() -> None:
     """A transaction was remembered as prepared, and its decision had left the journal unread."""
     steps = 0
     for nth in range(1_000):
-        store, clock = MemoryStore(), Clock()
-        manager = memory_manager(store, clock)
-        queue = manager.create_queue("q", "n long")
-        tx = manager.transaction("t")
-        queue.send([{"n": 1}], transaction=tx)
-        tx.prepare()
+        given = Prepared()
+        store = given.store
         known, shard = ShardReader(store.journal), model.transaction_shard("t")
         known.read([shard])
-        manager.commit("t")
-        for _ in range(2):
-            clock.advance(120)
-            queue.send([{"n": 2}])
-            memory_manager(store, clock).maintain(transaction_seconds_max=60)
+        given.leave()
         if not _interrupted_at(nth, partial(known.read, [shard])):
             break
         steps += 1
@@ -121,27 +133,13 @@ def test_a_reading_of_shards_sees_what_another_one_amid_it_has_seen() -> None:
     """That of a rollback, in the same thread, may find a newer horizon, and forget shards."""
     steps = 0
     for nth in range(1_000):
-        store, clock = MemoryStore(), Clock()
-        manager = memory_manager(store, clock)
-        queue = manager.create_queue("q", "n long")
-        tx = manager.transaction("t")
-        queue.send([{"n": 1}], transaction=tx)
-        tx.prepare()
+        given = Prepared()
+        store = given.store
         known, shards = ShardReader(store.journal), [model.transaction_shard("t"), model.CATALOG]
         known.read(shards[:1])
 
-        def amid(
-            manager: QueueManager = manager,
-            queue: Any = queue,
-            clock: Clock = clock,
-            store: MemoryStore = store,
-            known: ShardReader = known,
-        ) -> None:
-            manager.commit("t")
-            for _ in range(2):
-                clock.advance(120)
-                queue.send([{"n": 2}])
-                memory_manager(store, clock).maintain(transaction_seconds_max=60)
+        def amid(given: Prepared = given, known: ShardReader = known) -> None:
+            given.leave()
             known.read([model.CATALOG])
 
         before = ShardReader(store.journal).read_with_horizon(shards)

@@ -232,6 +232,7 @@ def test_a_close_waits_for_statements_in_progress_and_not_for_their_calls(
     closer.start()
     while not statements._closed:
         time.sleep(0.001)
+    closer.join(0.2)
     assert closer.is_alive()
     closing.set()
     calling.join(20)

@@ -21,9 +21,9 @@ from tests.faults.injection import (
 )
 from tests.faults.matrix import calls_of, cases, fresh_for, run
 from tests.faults.scenarios import EVERYTHING, REMOVING, Operation
+from tests.faults.world import Unmade
 from txnqueue import QueueManager
 from txnqueue.errors import TransactionUnknown
-from txnqueue.storage.store import MemoryStore
 from txnqueue.testing import Clock, runtime
 
 EVERY = 1 if LONG else 7
@@ -55,20 +55,6 @@ def test_each_call_that_writes_is_made_by_an_operation() -> None:
 @pytest.mark.parametrize("operation", REMOVING, ids=lambda o: o.name)
 def test_payload_is_removed_where_all_has_finished(operation: Operation) -> None:
     assert {"drop", "rewrite"} <= set(calls_of(operation))
-
-
-class Unmade(MemoryStore):
-    """A store in memory that must be created first, as one on a disk."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made = False
-
-    def exists(self) -> bool:
-        return self.made
-
-    def create(self) -> None:
-        self.made = True
 
 
 @pytest.mark.parametrize("fault", faults_of("create_store"), ids=lambda fault: fault.value)

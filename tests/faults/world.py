@@ -26,6 +26,20 @@ WINDOW_SECONDS = 24 * 3600.0
 RETRY = RetryPolicy(attempts_max=6, seconds_max=1e4, wait_seconds_first=0.0)
 
 
+class Unmade(MemoryStore):
+    """A store in memory that must be created first, as one on a disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = False
+
+    def exists(self) -> bool:
+        return self.made
+
+    def create(self) -> None:
+        self.made = True
+
+
 @dataclass
 class World:
     """One store, one clock, any number of clients.

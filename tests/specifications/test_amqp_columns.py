@@ -193,6 +193,24 @@ UNSENDABLE: list[tuple[Any, Any, int | None]] = [
 ]
 
 
+def three_links(manager: Any, **asked: Any) -> tuple[list[Any], list[Transfer]]:
+    """Attach one link after the other: the errors with which they end, and what they send."""
+    try:
+        controller = TransactionController(TransactionalResource(manager), codec=ProtonCodec())
+    except PlatformMissing:
+        pytest.skip("python-qpid-proton is not installed: it needs a compiler")
+    pipe, ended, sent = Pipeline(controller.connection), list[Any](), list[Transfer]()
+    for number in range(3):
+        link = Attach(
+            name=f"r{number}", handle=9, role=Role.RECEIVER, source=Source("typed"), **asked
+        )
+        frames = [*pipe.do(link), *pipe.do(Flow(handle=9, link_credit=5))]
+        ended += [condition(one.error) for one in frames if isinstance(one, Detach)]
+        sent += [one for one in frames if isinstance(one, Transfer)]
+        pipe.do(Detach(handle=9))
+    return ended, sent
+
+
 @in_memory
 @pytest.mark.parametrize(("columns", "odd", "size_max"), UNSENDABLE)
 def test_a_message_that_cannot_be_sent_does_not_hold_up_the_others_for_ever(
@@ -203,24 +221,7 @@ def test_a_message_that_cannot_be_sent_does_not_hold_up_the_others_for_ever(
     name = next(iter(odd))
     plain: dict[str, Any] = {name: [1]} if name == "x" else {name: "short"}
     queue.send([odd, plain])
-    try:
-        controller = TransactionController(TransactionalResource(manager), codec=ProtonCodec())
-    except PlatformMissing:
-        pytest.skip("python-qpid-proton is not installed: it needs a compiler")
-    source, ended, sent = Source("typed"), [], []
-    pipe = Pipeline(controller.connection)
-    for number in range(3):
-        link = Attach(
-            name=f"r{number}",
-            handle=9,
-            role=Role.RECEIVER,
-            source=source,
-            max_message_size=size_max,
-        )
-        frames = [*pipe.do(link), *pipe.do(Flow(handle=9, link_credit=5))]
-        ended += [condition(one.error) for one in frames if isinstance(one, Detach)]
-        sent += [one for one in frames if isinstance(one, Transfer)]
-        pipe.do(Detach(handle=9))
+    ended, sent = three_links(manager, max_message_size=size_max)
     why = "amqp:internal-error" if size_max is None else "amqp:link:message-size-exceeded"
     assert ended[:2] == [why, why] and len(sent) == 1, "the third time, it is a dead letter"
     assert manager.queue("typed.dead").depth() == 1
@@ -238,18 +239,7 @@ def test_a_message_that_python_cannot_read_does_not_hold_up_the_others_for_ever(
     (key,) = staged._sends
     octets = pa.array([b"\xff", b"plain"], pa.binary())
     staged._sends[key] = pa.table({"body": octets.view(pa.string())})
-    try:
-        controller = TransactionController(TransactionalResource(manager), codec=ProtonCodec())
-    except PlatformMissing:
-        pytest.skip("python-qpid-proton is not installed: it needs a compiler")
-    pipe = Pipeline(controller.connection)
-    ended, sent = [], []
-    for number in range(3):
-        link = Attach(name=f"r{number}", handle=9, role=Role.RECEIVER, source=Source("typed"))
-        frames = [*pipe.do(link), *pipe.do(Flow(handle=9, link_credit=5))]
-        ended += [condition(one.error) for one in frames if isinstance(one, Detach)]
-        sent += [one for one in frames if isinstance(one, Transfer)]
-        pipe.do(Detach(handle=9))
+    ended, sent = three_links(manager)
     assert ended[:2] == ["amqp:internal-error"] * 2 and len(sent) == 1
     assert manager.queue("typed.dead").depth() == 1
     with pytest.raises(InvalidInput, match="'body' has a value that cannot be read in Python"):

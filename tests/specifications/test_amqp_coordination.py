@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -893,14 +894,13 @@ def test_what_is_in_doubt_as_its_control_link_ends_is_known_later(world: Any, la
     assert [one.body for one in other.flow(1)] == [row(2)]
 
 
-@in_memory
-@pytest.mark.rule("S1-34", "S1-35")
-@pytest.mark.parametrize("landed", [True, False])
-@pytest.mark.parametrize("inside", [True, False])
-def test_an_outcome_of_what_a_discharge_in_doubt_has_left_counts(
-    world: Any, landed: bool, inside: bool
-) -> None:
-    """The store answers again, and the next tick has not come yet."""
+@contextlib.contextmanager
+def discharge_in_doubt(world: Any, *, landed: bool) -> Iterator[Any]:
+    """In the block a discharge has had no reply, its control link is gone, and the store is away.
+
+    Yields:
+        The scene, its receiver and what that holds, another control link, and its transaction.
+    """
     scene = Scene(world)
     scene.orders.send([row(1)])
     receiver = scene.receiver()
@@ -912,6 +912,19 @@ def test_an_outcome_of_what_a_discharge_in_doubt_has_left_counts(
         with pytest.raises(TransactionUnknown):
             scene.controller.discharge(first)
         scene.controller.control.detach()
+        yield scene, receiver, held, later, second
+
+
+@in_memory
+@pytest.mark.rule("S1-34", "S1-35")
+@pytest.mark.parametrize("landed", [True, False])
+@pytest.mark.parametrize("inside", [True, False])
+def test_an_outcome_of_what_a_discharge_in_doubt_has_left_counts(
+    world: Any, landed: bool, inside: bool
+) -> None:
+    """The store answers again, and the next tick has not come yet."""
+    with discharge_in_doubt(world, landed=landed) as (scene, receiver, held, later, second):
+        pass
     receiver.dispose([held], Accepted(), second if inside else None, settled=not inside)
     if landed and inside:
         with pytest.raises(AmqpError):
@@ -928,17 +941,7 @@ def test_an_outcome_of_what_a_discharge_in_doubt_has_left_counts(
 def test_an_outcome_of_what_is_still_in_doubt_is_not_dropped_without_a_word(
     world: Any, landed: bool, inside: bool
 ) -> None:
-    scene = Scene(world)
-    scene.orders.send([row(1)])
-    receiver = scene.receiver()
-    (held,) = receiver.flow(1)
-    later = scene.controller.control_link()
-    first, second = scene.controller.declare(), later.declare()
-    receiver.dispose([held], Accepted(), first)
-    with unanswered(world.store.journal, lands=landed):
-        with pytest.raises(TransactionUnknown):
-            scene.controller.discharge(first)
-        scene.controller.control.detach()
+    with discharge_in_doubt(world, landed=landed) as (scene, receiver, held, later, second):
         if inside:
             receiver.dispose([held], Accepted(), second)
             assert condition(later.error) == "amqp:transaction:rollback"

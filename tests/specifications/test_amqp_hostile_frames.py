@@ -214,6 +214,13 @@ def left(client: Client, caplog: pytest.LogCaptureFixture) -> tuple[list[int], b
     return sorted(row["n"] for row in orders.peek_messages(100)), accepted
 
 
+def check_ended(client: Client, caplog: pytest.LogCaptureFixture, symbol: str) -> None:
+    """Check that one link ended with an error, and that nothing was posted or discharged."""
+    (ended,) = [frame for frame in client.told() if isinstance(frame, Detach)]
+    assert ended.error is not None and ended.error.symbol == symbol
+    assert left(client, caplog) == ([0, 1, 2], False)
+
+
 def test_what_such_a_client_asks_for_happens_if_it_says_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -408,9 +415,7 @@ def test_a_discharge_says_by_a_boolean_whether_the_work_has_failed(
     body = VALUES.described(0x32, [client.txn_id, fail])
     client.say(usual(client.txn_id)[0], usual(client.txn_id)[3])
     client.say(octets(TRANSFER, VALUES.uint(0), VALUES.uint(DISCHARGED), b"c") + message(body))
-    (ended,) = [frame for frame in client.told() if isinstance(frame, Detach)]
-    assert ended.error is not None and ended.error.symbol == "amqp:decode-error"
-    assert left(client, caplog) == ([0, 1, 2], False)
+    check_ended(client, caplog, "amqp:decode-error")
 
 
 @pytest.mark.rule("S1-22")
@@ -431,9 +436,7 @@ def test_a_message_with_a_state_that_nobody_knows_is_not_posted(
     client.say(octets(*start, part != "whole", None, first) + message({"n": 9}))
     if part == "last":
         client.say(octets(*start, False, None, last))
-    (ended,) = [frame for frame in client.told() if isinstance(frame, Detach)]
-    assert ended.error is not None and ended.error.symbol == "amqp:not-implemented"
-    assert left(client, caplog) == ([0, 1, 2], False)
+    check_ended(client, caplog, "amqp:not-implemented")
 
 
 @pytest.mark.rule("S1-02")
@@ -446,9 +449,7 @@ def test_a_discharge_with_a_state_that_nobody_knows_commits_nothing(
     asked = (TRANSFER, uint(0), uint(DISCHARGED), b"c", uint(0), False, False, None)
     odd = VALUES.described(0x9934, [client.txn_id])
     client.say(octets(*asked, odd) + message(Discharge(client.txn_id, False)))
-    (ended,) = [frame for frame in client.told() if isinstance(frame, Detach)]
-    assert ended.error is not None and ended.error.symbol == "amqp:not-implemented"
-    assert left(client, caplog) == ([0, 1, 2], False)
+    check_ended(client, caplog, "amqp:not-implemented")
 
 
 @pytest.mark.parametrize(
