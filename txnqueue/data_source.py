@@ -35,6 +35,7 @@ from txnqueue.reports.postings import Posting, append_at, last_posting, portions
 from txnqueue.reports.snapshot import Snapshot, standing
 from txnqueue.storage.files.store import FilesStore
 from txnqueue.storage.journal.sessions import is_connect
+from txnqueue.storage.payload.column_names import folded
 from txnqueue.storage.payload.described import Described
 from txnqueue.storage.payload.rows import check_instants
 from txnqueue.storage.payload.types import IN_UTC, stored_type
@@ -136,7 +137,7 @@ class QueueDataSource(DataSource):
         described = _Looked(self._given).described
         from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-        taken = {name.lower() for name in described.names} & {*_ADDED}
+        taken = set(map(folded, described.names)) & set(map(folded, _ADDED))
         if taken:
             raise InvalidInput(
                 f"The queue has a column {min(taken)!r}, a name that format('txnqueue') uses "
@@ -344,7 +345,7 @@ class _Reader:
                     "again, without schema().",  # the user gave one, or it is another queue by now
                     name=name,
                 )
-            if _rounds(given, stored):
+            if _changes_values(given, stored):
                 raise InvalidInput(
                     f"The column {name!r} of the queue {looked.queue!r} is "
                     f"{stored.simpleString()}, and schema() makes it {given.simpleString()}, which "
@@ -558,8 +559,8 @@ def _compared(
         yield path, given, there
 
 
-def _rounds(given: DataType, there: DataType) -> bool:
-    """Return whether Arrow would round values, or cut them off, without an error (pure)."""
+def _changes_values(given: DataType, there: DataType) -> bool:
+    """Return whether Arrow would round, cut or otherwise change values without an error (pure)."""
     from pyspark.sql import types
 
     coarser: dict[type[DataType], tuple[type[DataType], ...]] = {

@@ -17,6 +17,7 @@ from txnqueue.core.settings import (
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.messages.send import staged_runs
 from txnqueue.storage.payload import STAGING, STAGING_DIGITS, Send
+from txnqueue.storage.payload.column_names import folded
 from txnqueue.storage.payload.frames import check_not_streaming
 from txnqueue.storage.tables import (
     APPEND,
@@ -361,7 +362,7 @@ def _table_name(name: object) -> str:
 
 
 def _is_lineage(name: str) -> bool:
-    return name.lower() == LINEAGE_COLUMN
+    return folded(name) == LINEAGE_COLUMN
 
 
 def _under_plain_names(rows: Any, columns: StructType) -> tuple[Any, StructType]:

@@ -170,17 +170,17 @@ def test_what_an_earlier_process_prepared_is_not_overtaken_by_its_successor(worl
 
 
 @on_delta_when_long
-@pytest.mark.parametrize("how", ["send", "publish", "two sends"])
+@pytest.mark.parametrize("how", ["send", "publish", "publish in few ranges", "two sends"])
 def test_rows_with_different_times_to_live_keep_their_order(world: World, how: str) -> None:
     queue = world.queue(ordered=True)
     lives = [100, 50, None, 50, 50, 100]
     given = [{**row, "ttl": ttl} for row, ttl in zip(rows(*range(6)), lives, strict=True)]
     if how == "send":
         queue.send(given, ttl_seconds="ttl")
-    elif how == "publish":
+    elif how.startswith("publish"):
         exchange = world.manager("c").create_exchange("x", "fanout", queue.schema)
         exchange.bind(queue.name)
-        exchange.publish(given, ttl_seconds="ttl")
+        exchange.publish(given, ttl_seconds="ttl", keep_order=how == "publish")
     else:
         with world.manager("c").transaction() as tx:
             tx.queue(queue.name).send(given[:3], ttl_seconds="ttl")

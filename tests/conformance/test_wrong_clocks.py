@@ -616,3 +616,19 @@ def test_what_a_commit_keeps_is_kept_though_its_lease_began_by_a_clock_that_was_
     assert numbers(right.queue("q").receive(9)) == [2]
     drivers.true.advance(101)
     assert numbers(drivers.manager("third").queue("q").receive(9)) == [1]
+
+
+def test_what_a_commit_keeps_is_kept_by_the_clock_that_was_set_back_since(drivers: Drivers) -> None:
+    ahead, other = drivers.manager("ahead", YEARS), drivers.manager("other")
+    queue = other.create_queue("q", "n long", lease_seconds=300, dead_letter=False)
+    queue.send([{"n": 1}])
+    tx = ahead.transaction("t")
+    batch = ahead.queue("q").receive(1, transaction=tx)
+    batch.keep()
+    drivers.ahead["ahead"] = 0.0
+    tx.commit()
+    assert batch.held_until == drivers.now + datetime.timedelta(seconds=300)
+    drivers.true.advance(200)
+    assert len(queue.receive(9)) == 0
+    drivers.true.advance(200)
+    assert numbers(queue.receive(9)) == [1]

@@ -319,6 +319,9 @@ def test_text_of_arrow_that_is_no_utf_8_is_refused() -> None:
     inside = pa.ListArray.from_arrays([0, 2], wrong.view(pa.string()))
     kind = T.ArrayType(T.StringType())
     assert mismatch(one_column(kind), pa.table({"c": inside})) == "c"
+    for schema in (one_column(T.StringType()), None):
+        with pytest.raises(SchemaMismatch, match="has text that is not UTF-8: correct the rows"):
+            rows.source_rows(pa.table({"c": wrong.view(pa.string())}), schema)
 
 
 def test_a_column_that_stands_twice_is_refused() -> None:

@@ -23,6 +23,7 @@ from tests.databases.hiding import Hiding
 from tests.faults.interrupts import Interrupt
 from tests.inside import client_of
 from tests.silence import interrupted, lands_later, unanswered
+from txnqueue.batch import Batch
 from txnqueue.errors import (
     InvalidInput,
     QueueNotFound,
@@ -839,6 +840,29 @@ def test_a_decision_whose_events_cannot_be_read_is_a_decision(mqqb: Mqqb) -> Non
     assert deleted_and_available(mqqb) == [("Deleted", second, "priced")]
     assert transaction.transactional_operation_collection == []
     assert mqqb.numbers(mqqb.other) == [1]
+
+
+@in_memory
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_message_that_cannot_be_read_becomes_a_dead_letter(
+    world: World, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    mqqb = Mqqb(world, deliveries_max=2, dead_letter=True)
+    position = mqqb.position(0)
+
+    def unreadable(batch: Batch) -> Any:
+        raise InvalidInput("Column 'n' has a value that cannot be read.", column="n", in_rows=True)
+
+    monkeypatch.setattr(Batch, "messages", unreadable)
+    for _ in range(2):
+        transaction = None if alone else mqqb.local.create_transaction()
+        with pytest.raises(InvalidInput, match="cannot be read"):
+            mqqb.local.dequeue_message(position, transaction_identifier=transaction)
+        if transaction is not None:
+            assert mqqb.local.transaction_commit(transaction) is OK
+    monkeypatch.undo()
+    assert len(mqqb.orders.receive(9)) == 2  # which takes the dead letter out of the queue
+    assert world.manager("b").queue(f"{mqqb.orders.name}.dead").depth() == 1
 
 
 # ---------------------------------------------------------------------- what is asked for

@@ -181,6 +181,7 @@ def published(
         header_columns=by_column,
         slice_=tx.slice,
         transaction_id=tx.id,
+        in_order=any(target.settings.ordered for target in targets),
     )
 
     def note(side: Client, here: object) -> PublishResult:
@@ -351,6 +352,7 @@ def send_of(
     header_columns: Mapping[str, str],
     slice_: int,
     transaction_id: str,
+    in_order: bool,
 ) -> Send:
     """Describe how the rows of a publish are staged, with the routing key as a header.
 
@@ -380,4 +382,5 @@ def send_of(
         header_columns=header_columns,
         note={"transaction_id": transaction_id, "exchange": info.name, **client.author()},
         routes=routes,
+        in_order=in_order,
     )

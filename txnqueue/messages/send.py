@@ -186,9 +186,10 @@ def _staged(side: Client, info: QueueInfo, send: Send, rows: object) -> StagedSe
     """Stage rows, and check that they are in few enough positions and ranges for one send."""
     send, runs = staged_runs(side, send, rows)
     staged = StagedSend(info, send.slice, send.send_id, tuple(runs), send.placing)
-    if len(staged.places) > POSITIONS_PER_SEND_MAX:
+    positions = len(staged.places)
+    if positions > POSITIONS_PER_SEND_MAX:
         raise LimitExceeded(
-            f"{len(staged.places)} different lanes, priorities, delays and times to live in one "
+            f"{positions} different lanes, priorities, delays and times to live in one "
             f"send{' (in an ordered queue, stretches of them)' if send.in_order else ''}; at most "
             f"{POSITIONS_PER_SEND_MAX} are allowed. Create the queue with a coarser "
             "delay_step_seconds, or send in parts."

@@ -424,13 +424,19 @@ def _extended(claim: Claim, entry: model.Entry) -> None:
     claim.deadline_ms = max(claim.deadline_ms, before_ms)
 
 
-def kept_until(claim: Claim, deadline_ms: int) -> None:
+def kept_until(claim: Claim, deadline_ms: int, at_ms: int) -> None:
     """Record in a claim, as this client got it, until when a commit keeps its messages.
 
     A lease that ends later stays as it is: it was extended since, or was longer before.
+
+    Args:
+        claim: The claim.
+        deadline_ms: The deadline that the commit gives it.
+        at_ms: When it was committed.
     """
     with _recording:
-        claim.deadline_ms = max(claim.deadline_ms, deadline_ms)
+        claim.deadline_ms = max(claim.deadline_seen_ms(at_ms), deadline_ms)
+        claim.began_at_ms = min(claim.began_at_ms, at_ms)
 
 
 def check_ours(side: Client, mine: Sequence[HeldClaim]) -> None:

@@ -13,7 +13,7 @@ from txnqueue.core.settings import QueueInfo
 from txnqueue.core.state import AttemptOwner
 from txnqueue.core.state.duplicates import write_ids
 from txnqueue.storage.payload import Placing, Run
-from txnqueue.storage.payload.places import Place, sort_key_of
+from txnqueue.storage.payload.places import Place, sort_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,22 @@ class StagedSend:
     runs: tuple[Run, ...]
     placing: Placing = field(default_factory=Placing)
     published: Publication | None = None
+    places: Sequence[tuple[Place, Sequence[Run]]] = field(init=False, compare=False, repr=False)
+    """The place and the runs of each position, in the order of the positions.
+
+    In an ordered queue rows keep their order, so that a place may have several positions.
+    """
+
+    def __post_init__(self) -> None:
+        """Sort the runs once: a commit may be planned many times."""
+        in_order = self.info.settings.ordered
+
+        def key(run: Run) -> tuple[int, ...]:
+            return (*sort_key(run.place, in_order=in_order), run.first)
+
+        by_place = groupby(sorted(self.runs, key=key), lambda run: run.place)
+        found = [(place, tuple(runs)) for place, runs in by_place]
+        object.__setattr__(self, "places", found)
 
     @property
     def payload_id(self) -> str:
@@ -57,16 +73,6 @@ class StagedSend:
     def count(self) -> int:
         """The number of rows."""
         return sum(run.count for run in self.runs)
-
-    @property
-    def places(self) -> list[tuple[Place, list[Run]]]:
-        """The place and the runs of each position, in the order of the positions.
-
-        In an ordered queue rows keep their order, so that a place may have several positions.
-        """
-        key = sort_key_of(in_order=self.info.settings.ordered)
-        runs = sorted(self.runs, key=lambda run: (*key(place_of(run)), run.first))
-        return [(place, list(found)) for place, found in groupby(runs, place_of)]
 
     def positions(self, owner: AttemptOwner, stamp: planning.Stamp) -> list[Entry]:
         """Make the entries of the positions that the commit posts."""
@@ -127,8 +133,3 @@ class StagedSend:
             elif isinstance(value, int):
                 found[name] = value
         return found
-
-
-def place_of(run: Run) -> Place:
-    """Return the place of a run of rows."""
-    return (run.lane, run.priority, run.available_step, run.expires_step)

@@ -180,7 +180,7 @@ class Work:
             sealed_until_ms = self.kept_until_ms.get(name_of(one))
             if sealed_until_ms is not None:  # else all of it was settled
                 until_ms = sealed_until_ms + at_ms - self.sealed_ms
-                kept_until(one.claim, until_ms)
+                kept_until(one.claim, until_ms, at_ms)
 
     def committed(self, attempt: str) -> None:
         """Record in the accounts that an attempt's dispositions were carried out."""
@@ -195,7 +195,7 @@ def _settle(one: HeldClaim, disposition: Disposition, owner: AttemptOwner, stamp
         count = sum(ranges.count(part) for _, part in items)
         # A lease of the queue's length from now, but no shorter than the caller asked for.
         lasts_until_ms = stamp.now_ms + round(one.info.settings.lease_seconds * 1000)
-        deadline_ms = max(one.claim.deadline_ms, lasts_until_ms)
+        deadline_ms = max(one.claim.deadline_seen_ms(stamp.now_ms), lasts_until_ms)
         return planning.kept(one.info.queue_id, one.claim, count, deadline_ms, stamp, owner=owner)
     return planning.settlement(
         one.info.queue_id, one.claim, disposition, stamp, sequence=None, owner=owner

@@ -306,6 +306,14 @@ class Claim:
         self.began_from_ms = began_from_ms
         self.version = entry.version
 
+    def deadline_seen_ms(self, now_ms: int) -> int:
+        """Return the deadline as a client that was given the claim sees it by its own clock.
+
+        A lease that seems to begin in the future was recorded by that clock before it was set
+        back; it keeps its length.
+        """
+        return min(self.deadline_ms, now_ms + self.deadline_ms - self.began_at_ms)
+
     def ends_at_ms(self, now_ms: int) -> int:
         """Return the instant at which the lease ends, as seen at ``now_ms``.
 

@@ -31,6 +31,7 @@ from txnqueue.protocols.amqp.types import (
     Released,
     TransactionalState,
 )
+from txnqueue.protocols.deliveries import is_of_messages
 from txnqueue.transaction import attempt_of
 
 if TYPE_CHECKING:
@@ -294,7 +295,7 @@ class SendingLink(Link):
         try:
             found = some_messages(due[0].batch, [one.message_id for one in due])
         except InvalidInput as error:
-            if not error.in_rows:
+            if not is_of_messages(error):
                 raise
             due, found = due[:1], self._read_alone(due[0])
         messages = {one["_message"]["id"]: one for one in found}
@@ -312,7 +313,7 @@ class SendingLink(Link):
         try:
             return some_messages(delivery.batch, [delivery.message_id])
         except InvalidInput as error:
-            if error.in_rows:
+            if is_of_messages(error):
                 self._fail(delivery)
             raise
 

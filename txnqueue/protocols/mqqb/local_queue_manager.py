@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from txnqueue.errors import (
 )
 from txnqueue.manager import client_of
 from txnqueue.messages import acquisition, move
-from txnqueue.protocols.deliveries import messages_of
+from txnqueue.protocols.deliveries import give_back, is_of_messages
 from txnqueue.protocols.mqqb.effects import PURGED, Effects
 from txnqueue.protocols.mqqb.elements import Message as QueueMessage
 from txnqueue.protocols.mqqb.elements import (
@@ -192,13 +191,12 @@ class LocalQueueManager:
             try:
                 if not len(batch):
                     raise _not_available(position)
-                found = messages_of(batch, core)[0]
+                (found,) = batch.messages()
                 batch.accept(reason=reason, transaction=core)
                 operations.append(operation)
-            except BaseException:  # the caller did not get the message, so it is not consumed
+            except BaseException as error:  # the caller did not get it, so it is not consumed
                 unsay(batch, core)
-                with contextlib.suppress(Exception):
-                    batch.release(transaction=core)
+                give_back(batch, core, error)
                 operations[:] = [one for one in operations if one is not operation]
                 raise
         return found
@@ -374,8 +372,9 @@ class LocalQueueManager:
         made = Transaction(alone.id, core=alone)
         try:
             yield alone, made.transactional_operation_collection
-        except BaseException as error:  # nobody saw the message: its delivery does not count
-            self._tell(partial(alone.rollback, describe_error(error), counted=False), made)
+        except BaseException as error:  # nobody saw the message
+            counted = is_of_messages(error)
+            self._tell(partial(alone.rollback, describe_error(error), counted=counted), made)
             raise
         with of_a_call(attempt_of(alone)):
             alone.commit()

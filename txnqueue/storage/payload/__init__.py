@@ -14,6 +14,7 @@ from txnqueue.core.exchanges import Binding
 from txnqueue.core.model import Range
 from txnqueue.errors import InvalidInput
 from txnqueue.storage.journal.exceptions import damage_below, objection
+from txnqueue.storage.payload.places import Place
 from txnqueue.types import Message
 
 if TYPE_CHECKING:
@@ -163,6 +164,11 @@ class Run:
     expires_step: int | None = None
     route: str = ""
     ids: tuple[bytes, ...] | None = None
+
+    @property
+    def place(self) -> Place:
+        """The place that its rows share."""
+        return (self.lane, self.priority, self.available_step, self.expires_step)
 
     @property
     def range(self) -> Range:

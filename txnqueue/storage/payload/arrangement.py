@@ -35,7 +35,7 @@ from txnqueue.core.state.duplicates import IDS_IN_ENTRY_MAX, digest
 from txnqueue.errors import InvalidInput, LimitExceeded, SchemaMismatch
 from txnqueue.storage.payload import PRIORITY_DEFAULT, PRIORITY_MAX, Placing, Run, Send
 from txnqueue.storage.payload.column_names import folded
-from txnqueue.storage.payload.places import Place, sort_key, sort_key_of
+from txnqueue.storage.payload.places import Place, sort_key
 from txnqueue.storage.payload.routes import routes_of, sets_of
 from txnqueue.storage.payload.rows import column_names, header_text, lane_of, texts_of, values_of
 from txnqueue.storage.payload.types import sql_type
@@ -177,12 +177,12 @@ def arrange(send: Send, table: pa.Table) -> Arranged:
     headers = _headers(send, table)
     routes = routes_of(send, table, headers)
     order = list(range(table.num_rows))
+    keys = [sort_key(place, in_order=send.in_order) for place in places]
     if send.routes is None:
-        key = sort_key_of(in_order=send.in_order)
-        order.sort(key=lambda row: key(places[row]))
+        order.sort(key=keys.__getitem__)
     elif not send.routes.keep_order:
         sets = sets_of(send, routes)
-        order.sort(key=lambda row: (sets[row], *sort_key(places[row])))
+        order.sort(key=lambda row: (sets[row], *keys[row]))
     rows = table.select(send.schema.names).take(pa.array(order, pa.int64()))
     return Arranged(
         rows,

@@ -44,6 +44,10 @@ def flaw(kind: DataType, data: pa.ChunkedArray, *, nullable: bool) -> str | None
         nullable: Whether nulls are allowed at this level.
         data: The column, as returned by ``converted``.
     """
+    try:
+        data.validate(full=True)
+    except pa.ArrowInvalid:
+        return "text that is not UTF-8"
     found = (_flaw(kind, chunk, nullable=nullable) for chunk in data.chunks)
     return next((why for why in found if why), None)
 

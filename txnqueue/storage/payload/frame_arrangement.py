@@ -73,6 +73,10 @@ def aligned(session: SparkSession, schema: StructType, rows: Any) -> DataFrame:
     )
 
 
+IN_STRETCHES = "Send in parts, or rows with the same delay and time to live beside each other."
+"""The remedy for too many stretches of rows that keep their order."""
+
+
 def stands_anywhere(send: Send) -> bool:
     """Return whether the rows of a send do not determine their places, so any lane will do."""
     alike = send.lanes == 1 or (send.group_by is None and not send.order_by)
@@ -299,6 +303,8 @@ def _check_few(send: Send, runs: int) -> None:
         remedy = "Send df.coalesce(n) with fewer partitions, or create the queue with fewer lanes."
         if send.routes is not None:
             remedy = "Publish in parts, or with keep_order=False."
+        elif send.in_order and send.placing.columns:
+            remedy = IN_STRETCHES
         raise LimitExceeded(
             f"The rows of one send lie in more than {RUNS_PER_SEND_MAX} ranges, which is more "
             f"than any receiver takes. {remedy}",

@@ -308,7 +308,7 @@ def _inferred(name: str, data: Any) -> tuple[StructField, pa.ChunkedArray]:
                 if not _same(value, kept):
                     raise pa.ArrowInvalid(f"{shown(value)} would become {shown(kept)}")
         column = StructField(name, spark_type(name, data.type))
-        return column, converted(data, arrow_type(column.dataType))
+        return column, _sound(column, converted(data, arrow_type(column.dataType)))
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, SchemaMismatch):
             raise
@@ -348,7 +348,6 @@ def _sound(column: StructField, data: pa.ChunkedArray) -> pa.ChunkedArray:
             column=column.name,
             in_rows=True,
         )
-    data.validate(full=True)  # octets in text that are not UTF-8
     why = flaw(column.dataType, data, nullable=True)
     if why is not None:
         raise SchemaMismatch(

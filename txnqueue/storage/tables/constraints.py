@@ -92,7 +92,7 @@ def check_columns(info: TableInfo, change: Change) -> None:
     wanted = [
         column
         for column in info.schema.fields
-        if not (change.lineage and column.name.lower() == LINEAGE_COLUMN)
+        if not (change.lineage and folded(column.name) == LINEAGE_COLUMN)
         if column.name in given.names or column.name not in info.filled
     ]
     matched_columns(StructType(wanted), given)
