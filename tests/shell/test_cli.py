@@ -677,6 +677,8 @@ def test_history_shows_who_declared_and_who_erased(
     shell("send", "orders", three)
     shell("create-exchange", "news", "--schema", SCHEMA)
     shell("bind", "news", "orders")
+    manager, _ = shell.factory(Options())
+    manager.queue("orders").alter(lease_seconds=99.0)
     ((_, send_id), slice_), *_ = vars(shell.store.payload)["_slices"].items()
     monkeypatch.setattr(MemoryPayload, "matching", lambda *_: [(slice_, send_id, ((0, 1),))])
     shell("erase", "orders", "--where", "id < 3", "--reason", "request 7", "--yes")
@@ -685,6 +687,7 @@ def test_history_shows_who_declared_and_who_erased(
         kinds = [event["kind"] for event in events]
         assert {"queue_created", "queue_bound", "payload_erasing", "payload_erased"} <= set(kinds)
         assert ("exchange_created" in kinds) is not bool(words)
+        assert kinds.count("queue_altered") == 1
         erased = next(event for event in events if event["kind"] == "payload_erasing")
         assert (erased["reason"], erased["queue"]) == ("request 7", "orders")
         places = [event["commit_seq"] for event in events]

@@ -172,9 +172,10 @@ def _events(
         These, and the attempts that are prepared or may still be decided. An attempt that never
         will be has no entry of its rollback, and no place among the others.
     """
-    found = [row for row in dispatches if queue is None or row["queue"] == queue]
+    mine = (row for row in dispatches if queue is None or row["queue"] == queue)
+    found = [row for row in mine if row["kind"] != model.QUEUE_ALTERED]  # a copy, see below
     touched = {row["attempt"] for row in found}
-    found += [row for row in changes if row["kind"] in DECLARED]
+    found += [row for row in changes if row["kind"] in DECLARED and not _is_copy(row)]
     undecided: list[Mapping[str, Any]] = []
     for row in transactions:
         if queue is not None and row["attempt"] not in touched:
@@ -184,6 +185,11 @@ def _events(
         elif row["status"] != model.ROLLED_BACK:
             undecided.append({"kind": row["status"], **row})
     return sorted(found, key=lambda row: row["commit_seq"]), undecided
+
+
+def _is_copy(row: Mapping[str, Any]) -> bool:
+    """Return whether a row is the copy of an alteration for readers of the queue's backlog."""
+    return row["kind"] == model.QUEUE_ALTERED and row["sequence"] is None
 
 
 def _proof(session: OpenStore, found: VerificationResult) -> None:
