@@ -597,7 +597,9 @@ def claims_of(batch: Batch) -> list[HeldClaim]:
     return list(batch._account.held)
 
 
-def half_of_lease_over(batch: Batch, seconds: float, now_ms: int, lost: Collection[Name]) -> bool:
+def half_of_lease_over(
+    batch: Batch, seconds: float, now_ms: int, lost: Collection[Name] = ()
+) -> bool:
     """Return whether half of a batch's lease is over; for the library's own packages.
 
     Args:

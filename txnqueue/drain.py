@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from txnqueue.batch import Batch, claims_of, half_over
+from txnqueue.batch import Batch, claims_of, half_of_lease_over
 from txnqueue.client.client import Client
 from txnqueue.client.consumer import Consumer
 from txnqueue.client.runtime import Background, UnderWay
@@ -253,8 +253,7 @@ class Drain:
             Whether the batch is still held.
         """
         seconds = lease_of(self._queue.info, current.attempt)
-        until = current.batch.held_until
-        if until is not None and not half_over(until, seconds, self._client.runtime.now_ms()):
+        if not half_of_lease_over(current.batch, seconds, self._client.runtime.now_ms()):
             return True
         try:
             current.batch.extend_lease(seconds)

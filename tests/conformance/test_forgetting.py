@@ -299,7 +299,7 @@ def test_a_trace_of_what_may_have_been_removed_is_refused_unless_in_part(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Former positions of moved messages were removed by earlier releases."""
-    monkeypatch.setattr(history_removal, "_with_former", lambda _, standing: standing)
+    monkeypatch.setattr(history_removal, "_with_former", lambda _, standing, _day: standing)
     queue, other = world.queue(lanes=1), world.queue("other", lanes=1)
     keeper = world.manager("keeper")
     sent = queue.send(rows(1))
@@ -540,7 +540,7 @@ def test_payload_of_a_dead_letter_is_missed_though_nobody_knows_what_was_sent(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Former positions of dead letters were removed by earlier releases."""
-    monkeypatch.setattr(history_removal, "_with_former", lambda _, standing: standing)
+    monkeypatch.setattr(history_removal, "_with_former", lambda _, standing, _day: standing)
     queue, keeper = world.queue(lanes=1, dead_letter=True), world.manager("keeper")
     queue.send(rows(1, 2, 3))
     queue.receive(3).reject(reason="bad")

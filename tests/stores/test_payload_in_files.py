@@ -60,7 +60,7 @@ def write(folder: Path, files: list[list[Row]], *, statistics: bool) -> FilesPay
         add = {"path": path.name, "partitionValues": {"slice": "0"}, "size": path.stat().st_size}
         actions.append({"add": {**add, "modificationTime": 0, "dataChange": True}})
     (log / f"{0:020d}.json").write_text("\n".join(map(json.dumps, actions)))
-    return FilesPayload(LocalFileSystem(), str(folder))
+    return FilesPayload(LocalFileSystem(), str(folder), frozenset)
 
 
 def commit(folder: Path, version: int, *actions: dict[str, object]) -> None:

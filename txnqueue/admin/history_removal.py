@@ -63,20 +63,21 @@ def find(
     version, day = found
     lately = archive.read(kinds=[model.POSTED], days=(day, "9999-12-31"), before=version)
     standing = retention.standing((*here, *lately), version)
-    return HistoryRemoval(version, day, _with_former(archive, standing))
+    return HistoryRemoval(version, day, _with_former(archive, standing, day))
 
 
-def _with_former(archive: Archive, standing: Sequence[Entry]) -> list[Entry]:
+def _with_former(archive: Archive, standing: Sequence[Entry], day: str) -> list[Entry]:
     """Add the positions that messages were in before they were moved, or became dead letters.
 
     They have left the journal; nothing but the messages that were moved tells that they matter.
+    Those archived from ``day`` on stand already.
     """
     found, newest = [*standing], standing
     known = {entry.entry_id for entry in standing}
     while wanted := retention.former(newest) - known:
         known |= wanted
         named = [Entry("", "", model.POSTED, append_id=name[0], index=name[1]) for name in wanted]
-        newest = archive.read(among=named, kinds=[model.POSTED])
+        newest = archive.read(among=named, kinds=[model.POSTED], days=("0001-01-01", day))
         found += newest
     return found
 

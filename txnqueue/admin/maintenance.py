@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from txnqueue.admin import erasure, history_removal, inventory, recovery
 from txnqueue.admin.reclamation import Reclamation, Terms, Vacuum
 from txnqueue.admin.retention import Retention
-from txnqueue.client.archive import Past
+from txnqueue.client.archive import check_archive
 from txnqueue.client.client import Client
 from txnqueue.client.runtime import Retries
 from txnqueue.core import model, planning
@@ -27,7 +27,6 @@ from txnqueue.core.settings import QueueInfo, shown
 from txnqueue.core.state import QueueState, compaction, retention
 from txnqueue.core.state.overview import Survey
 from txnqueue.errors import Busy, InvalidInput, QueueError, StoreCorrupt, TransactionUnknown
-from txnqueue.storage import setbacks
 from txnqueue.storage.journal import AppendConflict, Reading
 from txnqueue.storage.journal.removed_files import READING_SECONDS_MAX
 from txnqueue.transactions.table_applier import Applier
@@ -256,7 +255,7 @@ class _Run:
             StoreCorrupt: The archive is gone, or is that of another journal.
         """
         now = model.horizon(entries)
-        self._check_archive(now)
+        check_archive(self._client.store, now)
         width = self._client.cache.slice_width
         leaving = retention.finished(entries, target)
         useful = any(entry.kind not in model.MARKS for entry in leaving)
@@ -291,19 +290,6 @@ class _Run:
         except Busy as error:
             self._skipped.append(f"horizon: {error}")
         return target
-
-    def _check_archive(self, horizon: int) -> None:
-        """Check that the archive is there if, and has entries only if, any can have left.
-
-        Raises:
-            StoreCorrupt: It is gone, or its entries cannot be those of this journal: they would be
-                read as this store's own.
-        """
-        store, there = self._client.store, self._journal.archive.exists()
-        if horizon >= 0 and not there:
-            raise setbacks.archive_gone(setbacks.place_of(store.root, "archive"))
-        if horizon < 0 and there and Past(store).is_archive_foreign():
-            raise setbacks.archive_foreign(store.root)
 
     # ------------------------------------------------------------------------ the archive
 

@@ -203,7 +203,9 @@ def _abort_abandoned(client: Client, found: Survey) -> tuple[tuple[str, ...], in
             continue
         if owner.is_branch:
             continue  # its own time-out aborts it
-        landed = _abort_expired(client, owner, found.infos)
+        queues = {queue_id for queue_id, _ in claims}
+        infos = [info for info in found.infos if info.queue_id in queues]
+        landed = _abort_expired(client, owner, infos)
         if landed is not None:
             aborted.append(owner.key)
             released += model.messages(e for e in landed.entries if e.kind == model.RELEASED)
@@ -216,6 +218,14 @@ def _abort_expired(
     """Write the tombstone of an attempt, unless one of its leases in some queues runs again.
 
     Others were aborted since the leases were read; the attempt's client may have extended them.
+
+    Args:
+        client: The client of the store.
+        owner: The attempt.
+        infos: The queues in which it held messages.
+
+    Returns:
+        What landed; None if it is decided, prepared or held again.
     """
     key, attempt = owner.key, owner.attempt
 

@@ -386,5 +386,5 @@ def layout_unsupported(store: str, layout: int) -> LayoutUnsupported:
 
 def closed_by(journal: Journal, unit: Unit) -> QueueError | None:
     """Return the error of a closed queue or exchange that an append expects open; None if none."""
-    fence = journal.read([model.FENCE]).entries if expected_open(unit) else ()
-    return closed_among(fence, unit)
+    streams = expected_open(unit)
+    return closed_among(journal.read([model.FENCE]).entries, streams) if streams else None

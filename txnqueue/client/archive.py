@@ -20,6 +20,7 @@ from txnqueue.client.readers import ShardReader
 from txnqueue.core import model
 from txnqueue.core.model import Entry
 from txnqueue.errors import HistoryRemoved
+from txnqueue.storage import setbacks
 from txnqueue.storage.journal import EntryFilter, Journal, Newest, Order
 from txnqueue.storage.store import Store
 
@@ -375,6 +376,20 @@ def removed(what: str, beginning: int) -> HistoryRemoved:
         "sets how long it is kept.",
         commit_seq=first,
     )
+
+
+def check_archive(store: Store, horizon: int) -> None:
+    """Check that the archive is there if, and has entries only if, any can have left the journal.
+
+    Raises:
+        StoreCorrupt: It is gone, or its entries cannot be those of this journal: they would be
+            read as this store's own.
+    """
+    there = store.journal.archive.exists()
+    if horizon >= 0 and not there:
+        raise setbacks.archive_gone(setbacks.place_of(store.root, "archive"))
+    if horizon < 0 and there and Past(store).is_archive_foreign():
+        raise setbacks.archive_foreign(store.root)
 
 
 def of_append(store: Store, append_ids: Collection[str], shards: Collection[str]) -> list[Entry]:

@@ -28,7 +28,7 @@ from txnqueue.core.settings import (
 )
 from txnqueue.core.state import catalog, erasures, retention
 from txnqueue.core.state.topology import Topology
-from txnqueue.errors import InvalidInput, LimitExceeded, PayloadRemoved, StoreCorrupt
+from txnqueue.errors import InvalidInput, LimitExceeded, PayloadRemoved
 from txnqueue.reports.audit_report import AuditReport, audit
 from txnqueue.reports.digest import HistoryDigest, chain_after, computed
 from txnqueue.reports.moments import (
@@ -45,6 +45,7 @@ from txnqueue.reports.report import Report
 from txnqueue.reports.snapshot import Snapshot, author_of
 from txnqueue.reports.trace import TraceIndex
 from txnqueue.reports.verification import VerificationResult, verify
+from txnqueue.storage import setbacks
 from txnqueue.storage.journal import EntryFilter
 from txnqueue.types import ChangeRow, TraceStep
 
@@ -285,10 +286,7 @@ class History:
             )
         past.check_known(begins + 1)
         if past.is_archive_foreign():
-            raise StoreCorrupt(
-                "The archive has entries, and the journal says that nothing was archived: somebody "
-                "else wrote them, or the tables are of different moments. Keep both as they are."
-            )
+            raise setbacks.archive_foreign(self._client.store.root)
         return computed(past, begins, last, seed)
 
     def report(

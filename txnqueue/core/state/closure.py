@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from txnqueue.core import model
 from txnqueue.core.model import Entry, Unit
@@ -65,17 +65,16 @@ def expected_open(unit: Unit) -> frozenset[str]:
     return frozenset(c.stream for c in unit.conditions if _expects_open(c))
 
 
-def closed_among(entries: Iterable[Entry], unit: Unit) -> QueueError | None:
-    """Return the error of the queue or exchange closed last of those an append expects open.
+def closed_among(entries: Iterable[Entry], streams: Collection[str]) -> QueueError | None:
+    """Return the error of the queue or exchange that was closed last among some.
 
     Args:
         entries: The entries of the fence.
-        unit: The append.
+        streams: The streams of the queues and exchanges.
 
     Returns:
         The error; None if all of them are open.
     """
-    streams = expected_open(unit)
     found = [entry for entry in entries if entry.stream in streams]
     return closed_error(max(found, key=lambda e: e.place)) if found else None
 

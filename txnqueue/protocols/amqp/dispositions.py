@@ -76,7 +76,7 @@ def take(session: Session, frame: Disposition) -> str | None:
         if live is not None and live is not transaction:
             why = "The delivery belongs to another live transaction."
             if frame.settled:
-                _settled(session, found)
+                _settled(found)
             control = (transaction or live).control
             if not control.attached:
                 raise AmqpError(TransactionError.ROLLBACK, why)
@@ -107,11 +107,11 @@ def _found(session: Session, named: range) -> list[OutgoingDelivery]:
     return [one for one in _known(session.unsettled, named) if one.started]
 
 
-def _settled(session: Session, deliveries: list[OutgoingDelivery]) -> None:
+def _settled(deliveries: list[OutgoingDelivery]) -> None:
     """Record that the controller has forgotten deliveries."""
     for delivery in deliveries:
         delivery.settled = True
-        session.settled.add(delivery.delivery_id)
+        delivery.link.session.settled.add(delivery.delivery_id)
 
 
 def _leave_to_default(session: Session, deliveries: list[OutgoingDelivery]) -> None:
@@ -172,9 +172,9 @@ def _apply(
         return
     for delivery in deliveries:
         delivery.associate(transaction, outcome)
-        if settled:
-            delivery.settled = True
-            delivery.link.session.settled.add(delivery.delivery_id)
+    if settled:
+        _settled(deliveries)
+        for delivery in deliveries:
             delivery.link.session.forget(delivery)
     transaction.compact()
 

@@ -142,21 +142,7 @@ class Dispatches:
         return list(dict.fromkeys(one.queue for one in found))
 
     def extend_lease(self, seconds: float) -> int:
-        """Extend the lease of all messages; one that ends later stays as it is.
-
-        Args:
-            seconds: The new lease in seconds, from now.
-
-        Returns:
-            The number of messages held, without those that are known as lost.
-
-        Raises:
-            LeaseLost: Other clients may have some of them now, and these have left the
-                dispatch list, except those whose acknowledgement waits for the commit, which will
-                fail for them; extend the lease again for the rest.
-            QueueNotFound: The same, because a queue was dropped; ``QueueClosed`` while it is being
-                dropped.
-        """
+        """Extend the lease of all messages, as ``Channel.extend_lease`` does; return how many."""
         ours = (one._held for one in self.all() if not one._is_lost)
         held = list({id(one): one for one in ours}.values())
         with self.forgetting_lost():

@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from txnqueue.client.archive import check_archive
 from txnqueue.client.client import Client
 from txnqueue.core import model
 from txnqueue.core.settings import QueueInfo, shown
@@ -37,7 +38,6 @@ from txnqueue.reports.views.store import (
     still_known,
     transactions,
 )
-from txnqueue.storage import setbacks
 from txnqueue.storage.journal.tables import TABLE_PREFIX, TableNames, identifier
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def create_views(client: Client, prefix: str, as_of: int | datetime.datetime | N
     spark, names = _tables(client)
     if names.by_path:
         return _temporary(client, spark, names, prefix, as_of)
-    texts = of_store(client, prefix, as_of)
+    texts = _texts(client, names, prefix, as_of)
     for view, text in texts.items():
         _create(spark, view, text)
     return list(texts)
@@ -169,16 +169,16 @@ def _tables(client: Client) -> tuple[SparkSession, TableNames]:
 
     Raises:
         PlatformMissing: The store is in memory.
-        StoreCorrupt: Its archive is gone.
+        StoreCorrupt: Its archive is gone, or that of another journal.
     """
     spark, names = client.store.spark, getattr(client.store, "names", None)
     if spark is None or not isinstance(names, TableNames):
         raise PlatformMissing("Views need a store in Delta tables: use manager.history instead.")
-    archive = client.store.journal.archive  # the views read it, also before anything is there
-    if model.horizon(client.store.journal.read([model.FENCE]).entries) < 0:
-        archive.create()
-    elif not archive.exists():
-        raise setbacks.archive_gone(setbacks.place_of(client.store.root, "archive"))
+    journal = client.store.journal
+    horizon = model.horizon(journal.read([model.FENCE]).entries)
+    check_archive(client.store, horizon)
+    if horizon < 0:
+        journal.archive.create()  # the views read it, also before anything is there
     return spark, names
 
 
@@ -186,6 +186,12 @@ def of_store(client: Client, prefix: str, as_of: int | datetime.datetime | None)
     """Write the statements that create views which are SQL alone, by the views' names."""
     _check(prefix, as_of)
     _, names = _tables(client)
+    return _texts(client, names, prefix, as_of)
+
+
+def _texts(
+    client: Client, names: TableNames, prefix: str, as_of: int | datetime.datetime | None
+) -> dict[str, str]:
     entries = client.cache.catalog_entries()
     if as_of is None:
         infos, ever = client.cache.queues(), catalog.every_queue(entries)

@@ -52,7 +52,7 @@ class FilesPayload:
         self,
         filesystem: FileSystem,
         folder: str,
-        live: Callable[[], Collection[str]] = frozenset,
+        live: Callable[[], Collection[str]],
     ) -> None:
         """Read nothing yet.
 

@@ -53,8 +53,9 @@ class Tail:
             The entries in commit order, and the last version covered.
         """
         found: list[Entry] = []
-        # Without the lock: a collection of garbage may leave a block here, whose rollback waits
-        # for the thread that adds what it appends.
+        # Without the lock: Python may collect garbage here, and so end the block of a transaction
+        # in this thread. Its rollback waits for the thread that calls ``add``, which would wait
+        # for the lock.
         while (entries := self._versions.get(version + 1)) is not None:
             version += 1
             found.extend(entries)
